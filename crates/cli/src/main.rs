@@ -1,0 +1,2 @@
+//! The `kaista` command.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The UPF.
+pub mod rules;

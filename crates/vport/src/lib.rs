@@ -1,0 +1,2 @@
+//! Shared-memory virtual ports.
+pub mod packet;

@@ -1,0 +1,290 @@
+//! Packets as a function sees them: a private copy of the first bytes, and the rest unread.
+//!
+//! The first [`HEAD_MAX`] bytes of a received frame are copied out of shared memory before anyone looks at them, so a
+//! peer that rewrites its memory afterwards changes nothing that was decided. What lies beyond is a [`Rest`]: it can be
+//! measured, shortened and copied onward, never borrowed as a slice.
+
+use core::marker::PhantomData;
+
+/// Longest frame that a port carries, in bytes, Ethernet header included, frame check sequence excluded.
+pub const FRAME_MAX: usize = 9_600;
+/// Most bytes of a frame that are copied to private memory on receive.
+pub const HEAD_MAX: usize = 256;
+/// Room before the head in which a function can prepend headers without moving bytes.
+pub const HEADROOM: usize = 128;
+/// Most packets in one burst.
+pub const BURST_MAX: usize = 32;
+
+/// The bytes of a frame behind its private head, still where the sender put them.
+///
+/// A peer may write these bytes at any time, so they are only ever copied, and never twice with the expectation of the
+/// same result.
+#[derive(Clone, Copy)]
+pub struct Rest<'a> {
+    ptr: *const u8,
+    len: u32,
+    borrowed: PhantomData<&'a ()>,
+}
+
+impl<'a> Rest<'a> {
+    /// No bytes.
+    pub const EMPTY: Self = Self { ptr: core::ptr::null(), len: 0, borrowed: PhantomData };
+
+    /// Names `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped for `'a`. Others may write them meanwhile.
+    pub(crate) unsafe fn from_raw(ptr: *const u8, len: u32) -> Self {
+        Self { ptr, len, borrowed: PhantomData }
+    }
+
+    /// Bytes of this process's own memory.
+    pub fn from_slice(bytes: &'a [u8]) -> Self {
+        debug_assert!(bytes.len() <= FRAME_MAX);
+        Self { ptr: bytes.as_ptr(), len: bytes.len() as u32, borrowed: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes are; for the kernel or a copy, never for a reference.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    /// Keeps the first `len` bytes.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len as u32);
+    }
+
+    /// Copies all bytes to the start of `to`.
+    ///
+    /// # Panics
+    /// If `to` is shorter than the rest.
+    #[inline]
+    pub fn copy_to(&self, to: &mut [u8]) {
+        assert!(to.len() >= self.len());
+        if !self.is_empty() {
+            // SAFETY: the source is mapped for 'a (contract of `from_raw`), `to` is private and long enough. A peer may
+            // write the source during the copy; the bytes are opaque, so any mixture is as good as any other.
+            unsafe { core::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), self.len()) }
+        }
+    }
+}
+
+/// A packet to look at or to send: private head, opaque rest.
+#[derive(Clone, Copy)]
+pub struct PacketRef<'a> {
+    /// The first bytes, private to this process.
+    pub head: &'a [u8],
+    /// What follows them.
+    pub rest: Rest<'a>,
+}
+
+impl<'a> PacketRef<'a> {
+    /// A packet that lies wholly in private memory.
+    pub fn from_slice(frame: &'a [u8]) -> Self {
+        Self { head: frame, rest: Rest::EMPTY }
+    }
+
+    /// Length of the whole frame in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.rest.len()
+    }
+
+    /// Whether the frame has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the frame to the start of `to` and returns its length.
+    ///
+    /// # Panics
+    /// If `to` is shorter than the frame.
+    pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        to[..self.head.len()].copy_from_slice(self.head);
+        self.rest.copy_to(&mut to[self.head.len()..]);
+        self.len()
+    }
+}
+
+/// One received packet's private memory. Receive queues own an array of these and fill them; functions see
+/// [`PacketMut`].
+pub struct Slot {
+    head: [u8; HEADROOM + HEAD_MAX],
+    start: u16,
+    end: u16,
+    rest_len: u32,
+    rest_ptr: *const u8,
+}
+
+// SAFETY: `rest_ptr` is only dereferenced through a `Burst`, which borrows the queue that owns slot and mapping.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// An empty slot.
+    pub const fn new() -> Self {
+        Self {
+            head: [0; HEADROOM + HEAD_MAX],
+            start: HEADROOM as u16,
+            end: HEADROOM as u16,
+            rest_len: 0,
+            rest_ptr: core::ptr::null(),
+        }
+    }
+
+    /// The buffer for a head of `len` bytes, which becomes the whole packet.
+    ///
+    /// # Panics
+    /// If `len` is over [`HEAD_MAX`].
+    #[inline]
+    pub fn fill_head(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= HEAD_MAX);
+        self.start = HEADROOM as u16;
+        self.end = (HEADROOM + len) as u16;
+        self.rest_len = 0;
+        &mut self.head[HEADROOM..HEADROOM + len]
+    }
+
+    /// Sets what follows the head.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped until the queue that owns this slot receives again or is dropped.
+    #[inline]
+    pub(crate) unsafe fn set_rest(&mut self, ptr: *const u8, len: u32) {
+        self.rest_ptr = ptr;
+        self.rest_len = len;
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A received packet in the hands of a function: headers can be read, rewritten, taken off and put before.
+pub struct PacketMut<'b> {
+    slot: &'b mut Slot,
+}
+
+impl PacketMut<'_> {
+    /// Length of the whole frame in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        (self.slot.end - self.slot.start) as usize + self.slot.rest_len as usize
+    }
+
+    /// Whether the frame has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The private first bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        &self.slot.head[self.slot.start as usize..self.slot.end as usize]
+    }
+
+    /// The private first bytes, to rewrite.
+    #[inline]
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.slot.head[self.slot.start as usize..self.slot.end as usize]
+    }
+
+    /// Takes `n` bytes off the front. False, and nothing done, where the head is shorter.
+    #[inline]
+    #[must_use]
+    pub fn strip(&mut self, n: usize) -> bool {
+        let fits = n <= (self.slot.end - self.slot.start) as usize;
+        if fits {
+            self.slot.start += n as u16;
+        }
+        fits
+    }
+
+    /// Opens `n` bytes before the front for the caller to fill. None, and nothing done, where the headroom is used up.
+    #[inline]
+    pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let start = (self.slot.start as usize).checked_sub(n)?;
+        self.slot.start = start as u16;
+        Some(&mut self.slot.head[start..start + n])
+    }
+
+    /// Keeps the first `len` bytes of the frame.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        let head = (self.slot.end - self.slot.start) as usize;
+        if len < head {
+            self.slot.end = self.slot.start + len as u16;
+            self.slot.rest_len = 0;
+        } else {
+            self.slot.rest_len = self.slot.rest_len.min((len - head) as u32);
+        }
+    }
+
+    /// The packet as it now is, to send.
+    #[inline]
+    pub fn as_ref(&self) -> PacketRef<'_> {
+        slot_ref(self.slot)
+    }
+}
+
+fn slot_ref(slot: &Slot) -> PacketRef<'_> {
+    PacketRef {
+        head: &slot.head[slot.start as usize..slot.end as usize],
+        // SAFETY: the caller holds the slot through a `Burst`, which borrows the queue whose mapping this is
+        // (contract of `set_rest`).
+        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len) },
+    }
+}
+
+/// The packets of one receive, held until the queue receives again.
+pub struct Burst<'q> {
+    slots: &'q mut [Slot],
+}
+
+impl<'q> Burst<'q> {
+    /// The filled slots of a queue.
+    pub fn new(slots: &'q mut [Slot]) -> Self {
+        Self { slots }
+    }
+
+    /// Number of packets.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether nothing was received.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Packet `i`, to send or look at.
+    #[inline]
+    pub fn get(&self, i: usize) -> PacketRef<'_> {
+        slot_ref(&self.slots[i])
+    }
+
+    /// Packet `i`, to change.
+    #[inline]
+    pub fn get_mut(&mut self, i: usize) -> PacketMut<'_> {
+        PacketMut { slot: &mut self.slots[i] }
+    }
+}
