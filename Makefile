@@ -1,0 +1,91 @@
+# Kaista: `make demo` and `make test` do all set-up themselves, as root on Debian 12.
+
+PREFIX  ?= /usr
+DESTDIR ?=
+CARGO   ?= cargo
+
+# An explicit target (see .cargo/config.toml) puts artefacts below its name; they are linked to where people look.
+host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+built   := target/$(host)/release
+tools   := target/tools
+programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
+fuzz_targets := gtpu pfcp descriptor handshake records
+FUZZ_SECONDS ?= 60
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test setup build images bench lint fuzz install uninstall clean
+
+help:
+	@sed -n 's/^#: //p' $(MAKEFILE_LIST)
+
+#: make demo       set up, build, run the first slice with real traffic, show figures, tear down (KEEP=1 leaves it up)
+demo: setup build images
+	examples/first-slice/demo.sh
+
+#: make test       set up, build, run every test, the lints and the fuzzers
+test: setup build images lint fuzz
+	scripts/test.sh
+
+setup:
+	scripts/setup.sh test
+
+#: make build      target/release/kaista and its companions
+build:
+	scripts/setup.sh build
+	$(CARGO) build --release --locked --workspace --bins
+	@mkdir -p target/release
+	@for program in $(programs); do ln -f $(built)/$$program target/release/$$program; done
+
+#: make images     root filesystems of the demo's functions, under target/images
+images: build
+	examples/images/build.sh
+
+#: make bench      all benchmarks, interleaved with their references; JSON under target/bench
+bench: setup build
+	mkdir -p target/bench
+	target/release/kaista bench link --json target/bench/link.json
+	target/release/kaista bench upf --json target/bench/upf.json
+
+#: make lint       formatting, clippy, licences
+lint: $(tools)/bin/cargo-deny
+	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
+
+#: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
+fuzz: $(tools)/bin/cargo-fuzz
+	scripts/fuzz.sh $(FUZZ_SECONDS) $(fuzz_targets)
+
+# Built without optimisation: they run for seconds, compiling them well would take minutes.
+$(tools)/bin/cargo-deny:
+	$(CARGO) install --locked --debug --root $(tools) cargo-deny@0.20.2 --target $(host)
+$(tools)/bin/cargo-fuzz:
+	$(CARGO) install --locked --debug --root $(tools) cargo-fuzz@0.13.2 --target $(host)
+
+#: make install    binaries, man pages, completions and the systemd unit, below DESTDIR and PREFIX
+install: build
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kaista
+	install -m 755 $(built)/kaista $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(addprefix $(built)/,kaistad kaista-upf kaista-ran kaista-traffic) $(DESTDIR)$(PREFIX)/libexec/kaista/
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -d $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(built)/kaista man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(built)/kaista completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kaista
+	$(built)/kaista completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_kaista
+	$(built)/kaista completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kaista.fish
+	install -d $(DESTDIR)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|' deploy/kaistad.service > $(DESTDIR)/lib/systemd/system/kaistad.service
+
+#: make uninstall  takes away what install put there
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/kaista $(DESTDIR)/lib/systemd/system/kaistad.service
+	rm -rf $(DESTDIR)$(PREFIX)/libexec/kaista
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/kaista.1 $(DESTDIR)$(PREFIX)/share/man/man1/kaista-*.1
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kaista
+	rm -f $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_kaista
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kaista.fish
+
+#: make clean      removes everything built
+clean:
+	rm -rf target fuzz/target

@@ -1,0 +1,1 @@
+//! End-to-end tests: a node of its own for each, real containers, real traffic.
