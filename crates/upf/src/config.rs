@@ -1,0 +1,193 @@
+//! The configuration file of `kaista-upf`.
+//!
+//! ```yaml
+//! n4: {listen: "10.4.0.1:8805", nodeId: 10.4.0.1}
+//! n3: {port: n3, networkInstances: [access]}
+//! n6: {port: n6, networkInstances: [internet]}
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The interface to session managers.
+    pub n4: N4,
+    /// The port towards the RAN.
+    pub n3: PortConfig,
+    /// The port towards the data network.
+    pub n6: PortConfig,
+    /// Most sessions held at a time.
+    #[serde(default = "default_max_sessions")]
+    pub max_sessions: usize,
+    /// How much of a maximum bit rate may pass at once after a pause, in milliseconds of that rate.
+    #[serde(default = "default_policer_burst_ms")]
+    pub policer_burst_ms: u32,
+    /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
+    #[serde(default)]
+    pub ipv6_zero_checksum: bool,
+}
+
+/// The N4 endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct N4 {
+    /// Address and port to listen on; PFCP's port is 8805.
+    pub listen: SocketAddr,
+    /// Node ID of this UPF; an address, or a name in the form of a FQDN (TS 29.244, 8.2.38).
+    pub node_id: NodeId,
+    /// How often to send a heartbeat to each associated peer, in seconds.
+    #[serde(default = "default_heartbeat_s")]
+    pub heartbeat_s: u32,
+    /// How long to wait for a response before a request is sent again, in milliseconds (T1).
+    #[serde(default = "default_t1_ms")]
+    pub t1_ms: u32,
+    /// How often a request is sent in all before its peer counts as gone (N1).
+    #[serde(default = "default_n1")]
+    pub n1: u32,
+}
+
+/// A node's name on N4.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(untagged)]
+pub enum NodeId {
+    /// An address.
+    Address(IpAddr),
+    /// A fully qualified domain name.
+    Fqdn(String),
+}
+
+/// A data-plane port.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PortConfig {
+    /// Name to open (see `port::open`).
+    pub port: String,
+    /// Network instances that this port belongs to. Rules that name no instance match it too.
+    #[serde(default)]
+    pub network_instances: Vec<String>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration: {0}")]
+    Read(#[from] std::io::Error),
+    /// The text is not a configuration.
+    #[error("{0}")]
+    Parse(String),
+    /// A value cannot be used.
+    #[error("{field}: {reason}")]
+    Value {
+        /// Where.
+        field: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(&std::fs::read_to_string(path)?)
+    }
+
+    /// Parses and checks the YAML `text`.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = serde_saphyr::from_str(text).map_err(|e| ConfigError::Parse(e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |field, reason| Err(ConfigError::Value { field, reason });
+        if self.n3.port == self.n6.port {
+            return wrong("n6.port", "is the port of n3 too; the UPF needs two ports");
+        }
+        if self.n4.listen.ip().is_unspecified() {
+            return wrong("n4.listen", "must be one of this function's addresses; the F-SEID carries it");
+        }
+        if !(1..=MAX_SESSIONS).contains(&self.max_sessions) {
+            return wrong("maxSessions", "must be from 1 to 1048576");
+        }
+        if !(1..=1_000).contains(&self.policer_burst_ms) {
+            return wrong("policerBurstMs", "must be from 1 to 1000");
+        }
+        if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
+            return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
+        }
+        Ok(())
+    }
+
+    /// Time between two heartbeats to a peer.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_secs(self.n4.heartbeat_s.into())
+    }
+
+    /// T1 of TS 29.244, 6.4.
+    pub fn t1(&self) -> Duration {
+        Duration::from_millis(self.n4.t1_ms.into())
+    }
+}
+
+/// Most sessions that a configuration may ask for.
+pub const MAX_SESSIONS: usize = 1 << 20;
+
+fn default_max_sessions() -> usize {
+    1 << 17
+}
+
+fn default_policer_burst_ms() -> u32 {
+    50
+}
+
+fn default_heartbeat_s() -> u32 {
+    10
+}
+
+fn default_t1_ms() -> u32 {
+    1_000
+}
+
+fn default_n1() -> u32 {
+    3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALLEST: &str = "n4: {listen: '10.4.0.1:8805', nodeId: 10.4.0.1}\nn3: {port: n3}\nn6: {port: n6}\n";
+
+    #[test]
+    fn the_smallest_file_gets_defaults() {
+        let config = Config::parse(SMALLEST).unwrap();
+        assert_eq!(config.n4.node_id, NodeId::Address("10.4.0.1".parse().unwrap()));
+        assert_eq!(config.max_sessions, 131_072);
+        assert!(!config.ipv6_zero_checksum);
+    }
+
+    #[test]
+    fn a_node_may_have_a_domain_name() {
+        let text = SMALLEST.replace("nodeId: 10.4.0.1", "nodeId: upf.example.org");
+        assert_eq!(Config::parse(&text).unwrap().n4.node_id, NodeId::Fqdn("upf.example.org".into()));
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for (from, to) in [
+            ("port: n6", "port: n3"),
+            ("10.4.0.1:8805", "0.0.0.0:8805"),
+            ("n6: {port: n6}", "n6: {port: n6}\nmaxSessions: 0"),
+            ("n6: {port: n6}", "n6: {port: n6}\nworkers: 4"),
+        ] {
+            assert!(Config::parse(&SMALLEST.replace(from, to)).is_err(), "{to}");
+        }
+    }
+}
