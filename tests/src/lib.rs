@@ -1,1 +1,9 @@
-//! End-to-end tests: a node of its own for each, real containers, real traffic.
+//! End-to-end tests: a node of its own for each, real containers, real traffic from programs of others.
+//!
+//! [`Node`] runs the built `kaista` beside whatever else runs on this machine; [`Census`] counts what a node leaves behind.
+
+mod census;
+mod node;
+
+pub use census::Census;
+pub use node::{Node, eventually, root, skip};
