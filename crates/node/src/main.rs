@@ -1,0 +1,2 @@
+//! `kaistad`, the node daemon.
+fn main() {}
