@@ -1,8 +1,18 @@
 //! The port trait and its backends behind one `open`.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
 
-pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest};
+pub use vport::counters::{RxCounters, TxCounters};
+pub use vport::info::{PortInfo, Route};
+pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest, Slot};
+pub use vport::steering::{self, Steering};
+pub use wait::{Sleep, Waiter, Woken};
+
+pub mod synthetic;
+mod wait;
 
 /// The receiving half of a queue pair. One thread uses it.
 pub trait RxQueue: Send {
@@ -33,34 +43,107 @@ pub trait TxQueue: Send {
     fn counters(&self) -> TxCounters;
 }
 
-/// Counters of a receiving half.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RxCounters {
-    /// Packets delivered.
-    pub packets: u64,
-    /// Bytes delivered.
-    pub bytes: u64,
-    /// Calls of `recv`.
-    pub polls: u64,
-    /// Calls of `recv` that found nothing.
-    pub empty_polls: u64,
-    /// Packets discarded because a peer broke the rules (bad length, wrong bucket).
-    pub invalid: u64,
-    /// Times the caller slept.
-    pub sleeps: u64,
+/// The two halves of one queue.
+pub struct QueuePair {
+    /// Receives.
+    pub rx: Box<dyn RxQueue>,
+    /// Sends.
+    pub tx: Box<dyn TxQueue>,
 }
 
-/// Counters of a sending half.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxCounters {
-    /// Packets accepted.
-    pub packets: u64,
-    /// Bytes accepted.
-    pub bytes: u64,
-    /// Packets refused, peer full.
-    pub refused: u64,
-    /// Packets refused, no peer attached.
-    pub no_peer: u64,
-    /// Doorbells rung.
-    pub doorbells: u64,
+/// An open port. Queues may be taken out and given to threads; the port stays attached as long as it or one of its
+/// queues exists.
+pub struct Port {
+    /// Name, addresses, steering.
+    pub info: PortInfo,
+    /// The queue pairs, `info.queues` of them.
+    pub queues: Vec<QueuePair>,
+    control: Control,
+}
+
+impl Port {
+    /// Publishes named counters of the function (drops by reason, say), replacing those of the last call. They reach the
+    /// node within a second. At most 64; names of up to 48 bytes. Ports without a broker ignore them.
+    pub fn report(&self, counters: &[(&str, u64)]) {
+        self.control.report(counters);
+    }
+
+    /// A handle for [`Port::report`] that another thread may use.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+}
+
+/// What goes from an open port to its broker, beside the packets.
+#[derive(Clone, Default)]
+pub struct Control {}
+
+impl Control {
+    /// As [`Port::report`].
+    pub fn report(&self, _counters: &[(&str, u64)]) {}
+}
+
+/// How to open a port.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The broker's socket. By default `$KAISTA_PORTS`, or else `/run/kaista/ports.sock`.
+    pub socket: PathBuf,
+    /// How long to wait for the broker, and for it to know the port.
+    pub timeout: Duration,
+    /// How many bytes of a frame are copied to private memory on receive: 64 to [`HEAD_MAX`]. Headers beyond them cannot
+    /// be read.
+    pub peek_bytes: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            socket: std::env::var_os("KAISTA_PORTS").map_or_else(|| "/run/kaista/ports.sock".into(), PathBuf::from),
+            timeout: Duration::from_secs(10),
+            peek_bytes: 192,
+        }
+    }
+}
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The broker did not answer in time.
+    #[error("no broker at {socket}: {reason}")]
+    NoBroker {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What happened instead.
+        reason: String,
+    },
+    /// The broker refused.
+    #[error("the broker refused port {port}: {reason}")]
+    Refused {
+        /// Name of the port.
+        port: String,
+        /// The broker's words.
+        reason: String,
+    },
+    /// The name has no meaning.
+    #[error("no such kind of port: {0} (expected NAME, tap:INTERFACE or packet:INTERFACE)")]
+    Name(String),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Opens a port: `n3` by shared memory at the broker, `tap:NAME` on a TAP device (made if it is not there),
+/// `packet:INTERFACE` on any Ethernet interface.
+pub fn open(name: &str, _options: &OpenOptions) -> Result<Port, OpenError> {
+    Err(OpenError::Name(name.to_owned()))
+}
+
+/// A port over queues of a TAP device (no packet information header), one file descriptor a queue pair.
+pub fn from_tap_fd(_info: PortInfo, _queues: Vec<OwnedFd>) -> io::Result<Port> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A port over bound `AF_PACKET` sockets of type `SOCK_RAW`, one a queue pair.
+pub fn from_packet_fd(_info: PortInfo, _queues: Vec<OwnedFd>) -> io::Result<Port> {
+    Err(io::ErrorKind::Unsupported.into())
 }

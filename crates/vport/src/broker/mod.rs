@@ -1,0 +1,226 @@
+//! The broker: creates segments, hands them out in the order that makes them safe, and joins the ends of links.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use crate::counters::{RxCounters, TxCounters};
+use crate::info::PortInfo;
+pub use observer::{Direction, Observer, Seen};
+
+mod observer;
+
+/// A direct link between two ports. The broker knows them from now on; their functions may attach at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkSpec {
+    /// Unique at this broker, for example `slice/n3`.
+    pub name: String,
+    /// The two ports.
+    pub ends: [EndSpec; 2],
+    /// Size of each ring in bytes: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
+    pub ring_bytes: u32,
+}
+
+/// Smallest ring, in bytes.
+pub const RING_BYTES_MIN: u32 = 128 << 10;
+/// Largest ring, in bytes.
+pub const RING_BYTES_MAX: u32 = 64 << 20;
+/// Ring size where nothing else is asked for: both rings of a link fit a core's second-level cache.
+pub const RING_BYTES_DEFAULT: u32 = 256 << 10;
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndSpec {
+    /// The function, as named to [`Broker::listen`].
+    pub function: String,
+    /// Its port. `port.name` is unique within the function.
+    pub port: PortInfo,
+}
+
+/// What a broker tells its owner. Called on the broker's thread: hand it on, do not wait in it.
+#[derive(Debug)]
+pub enum Event {
+    /// A process opened a port.
+    Attached {
+        /// Function and port.
+        port: PortName,
+        /// The process, in the owner's pid namespace; 0 where it is not visible there.
+        pid: i32,
+        /// Whether it went on with the generation it had before the broker restarted.
+        resumed: bool,
+    },
+    /// Both ends of a link hold a new generation of channels.
+    LinkUp {
+        /// Name of the link.
+        link: String,
+        /// Its generation.
+        generation: u64,
+    },
+    /// New segments exist; what was deposited for this link before is void. A keeper holds them over a restart of the
+    /// broker's process, for [`Broker::adopt`].
+    Deposit {
+        /// Name of the link.
+        link: String,
+        /// Its generation.
+        generation: u64,
+        /// Label and segment. Labels have the form `vport/<generation>/<end>/<queue>/<index|records>`.
+        segments: Vec<(String, OwnedFd)>,
+    },
+    /// A process closed a port, or died.
+    Detached {
+        /// Function and port.
+        port: PortName,
+    },
+    /// The reader at `reporter` found that its peer broke the rules, and reads nothing more from it. The link carries
+    /// nothing until one of its ends attaches anew or [`Broker::renew`] is called.
+    Quarantined {
+        /// Name of the link.
+        link: String,
+        /// The port whose function complains.
+        reporter: PortName,
+        /// The port that is accused.
+        accused: PortName,
+        /// Which rule.
+        reason: String,
+    },
+    /// A client was refused, or cut off, for what it sent.
+    Refused {
+        /// Its function.
+        function: String,
+        /// Why, in words that were also sent to the client.
+        reason: String,
+    },
+    /// Record areas were asked for from hugepages and lie in ordinary pages.
+    OrdinaryPages {
+        /// Name of the link.
+        link: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Names a port at a broker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortName {
+    /// The function.
+    pub function: String,
+    /// The port within it.
+    pub port: String,
+}
+
+/// What a broker knows of a port.
+#[derive(Clone, Debug)]
+pub struct PortStatus {
+    /// Function and port.
+    pub name: PortName,
+    /// The link it is an end of.
+    pub link: String,
+    /// The process that holds it, if any.
+    pub pid: Option<i32>,
+    /// Generation of the link; 0 before the first.
+    pub generation: u64,
+    /// Whether the current generation is in the hands of both ends.
+    pub up: bool,
+    /// Why the link is quarantined, if it is.
+    pub quarantined: Option<String>,
+    /// Whether the record areas lie in hugepages.
+    pub hugepages: bool,
+    /// Receive counters per queue pair, as published by the function, since it opened the port.
+    pub rx: Vec<RxCounters>,
+    /// Send counters per queue pair.
+    pub tx: Vec<TxCounters>,
+    /// Named counters that the function reported, for example drops by reason.
+    pub report: Vec<(String, u64)>,
+}
+
+/// Settings of a broker.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether to try hugepages for record areas.
+    pub hugepages: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { hugepages: true }
+    }
+}
+
+/// Why the broker did not do what its owner asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// A name is taken.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// A name is not known.
+    #[error("{0} is not known")]
+    Unknown(String),
+    /// A specification is out of bounds.
+    #[error("{0}")]
+    Invalid(String),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The broker's thread has ended.
+    #[error("the broker has stopped")]
+    Stopped,
+}
+
+/// Handle of a running broker. Dropping it ends the broker's thread and closes its sockets; links that are up go on.
+pub struct Broker {}
+
+impl Broker {
+    /// Starts the broker's thread.
+    pub fn start(_config: Config, _events: impl FnMut(Event) + Send + 'static) -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Makes the listening socket of a function at `path`, replacing one that was left there. Anyone may connect who can
+    /// reach the path; who is served is decided by user id.
+    pub fn bind(_path: &Path) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Serves `function` on `socket` (a listening `SOCK_SEQPACKET` socket), to processes whose user id is in `uids`.
+    pub fn listen(&self, _function: &str, _socket: OwnedFd, _uids: Range<u32>) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Stops serving `function` and cuts its processes off. Links that name it stay.
+    pub fn remove_function(&self, _function: &str) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Makes a link known. The same specification twice is no error.
+    pub fn add_link(&self, _spec: LinkSpec) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Like [`Broker::add_link`], for a link that was up when a former broker stopped: `segments` are those of its last
+    /// [`Event::Deposit`], with their labels. Ends that come back go on without a new generation. Segments that do not
+    /// pass the checks are dropped, and the link gets new ones.
+    pub fn adopt(&self, _spec: LinkSpec, _segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Forgets a link and cuts its ends off.
+    pub fn remove_link(&self, _link: &str) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Gives a link a new generation, also out of quarantine.
+    pub fn renew(&self, _link: &str) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// All ports, in order of names.
+    pub fn ports(&self) -> Result<Vec<PortStatus>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    /// Watches the frames that a port sends and receives. Follows the port over generations.
+    pub fn observe(&self, _function: &str, _port: &str) -> Result<Observer, BrokerError> {
+        Err(BrokerError::Stopped)
+    }
+}

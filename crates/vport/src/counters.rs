@@ -1,0 +1,33 @@
+//! Counters of the two halves of a queue pair. Private to the worker that counts.
+
+/// Counters of a receiving half.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxCounters {
+    /// Packets delivered.
+    pub packets: u64,
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// Calls of `recv`.
+    pub polls: u64,
+    /// Calls of `recv` that found nothing.
+    pub empty_polls: u64,
+    /// Packets discarded because a peer broke the rules (bad length, wrong bucket).
+    pub invalid: u64,
+    /// Times the caller slept.
+    pub sleeps: u64,
+}
+
+/// Counters of a sending half.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCounters {
+    /// Packets accepted.
+    pub packets: u64,
+    /// Bytes accepted.
+    pub bytes: u64,
+    /// Packets refused, peer full.
+    pub refused: u64,
+    /// Packets refused, no peer attached.
+    pub no_peer: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+}
