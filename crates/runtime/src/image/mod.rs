@@ -1,0 +1,80 @@
+//! Images: what a descriptor names, as a root filesystem directory and the image's defaults.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Layout, Result};
+
+/// Where an image comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A directory that is a root filesystem. Used in place; no defaults.
+    Rootfs(PathBuf),
+    /// An OCI image layout directory (image-spec 1.x, `oci-layout` and `index.json`).
+    OciLayout {
+        /// The directory.
+        directory: PathBuf,
+        /// `org.opencontainers.image.ref.name`; needed only if the index names several images for this machine.
+        tag: Option<String>,
+    },
+    /// A tar archive of an OCI image layout, or what `docker save` writes; may be compressed with gzip or zstd.
+    Archive {
+        /// The file.
+        file: PathBuf,
+        /// Tag, or `repository:tag`; needed only if the archive holds several images.
+        tag: Option<String>,
+    },
+}
+
+/// A root filesystem and what its image says of how to run it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The root filesystem; owned by the host's uids 0 to 65535 as the image says.
+    pub rootfs: PathBuf,
+    /// The image's defaults.
+    pub config: ImageConfig,
+    /// `sha256:...` of manifest or configuration; none for a plain directory.
+    pub digest: Option<String>,
+}
+
+/// Defaults of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// Program and first arguments.
+    pub entrypoint: Vec<String>,
+    /// Further arguments, or program and arguments if there is no entrypoint.
+    pub cmd: Vec<String>,
+    /// `NAME=value`.
+    pub env: Vec<String>,
+    /// `user[:group]`, by number or by name of the image's own `/etc/passwd`; empty: none said.
+    pub user: String,
+    /// Absolute, or empty.
+    pub working_directory: String,
+}
+
+/// Why an image is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("image {}: {reason}", .source_path.display())]
+pub struct ImageError {
+    /// The directory or file that was named.
+    pub source_path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl Image {
+    /// Makes the image's root filesystem available: in place for a directory, else unpacked once under
+    /// `<state>/images/<digest>`. Blobs are checked against their digests; archives that try to leave their directory, hold
+    /// device nodes or grow out of bounds are refused.
+    pub fn resolve(_layout: &Layout, _source: &Source) -> Result<Self> {
+        todo!()
+    }
+}
+
+impl Source {
+    /// The path that was named.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Rootfs(path) | Self::OciLayout { directory: path, .. } | Self::Archive { file: path, .. } => path,
+        }
+    }
+}
