@@ -1,0 +1,46 @@
+//! What a descriptor may say already, and nothing enforces yet. `up` tells it, so that nobody relies on it.
+
+use crate::descriptor::Slice;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Something that is accepted but not enforced yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Whose it is: `function upf`, `link n3`.
+    pub subject: String,
+    /// Which field says it.
+    pub field: String,
+    /// What happens instead.
+    pub text: String,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} is not enforced yet: {}", self.subject, self.field, self.text)
+    }
+}
+
+/// Everything in a slice that is accepted but not enforced yet.
+pub fn unenforced(slice: &Slice) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    let mut notice = |subject: String, field: &str, text: &str| {
+        notices.push(Notice { subject, field: field.into(), text: text.into() });
+    };
+    for function in &slice.spec.functions {
+        if function.trust_group.is_some() {
+            let text = "its links are built as if it trusted nobody, which is safe and costs a copy";
+            notice(format!("function {}", function.name), "trustGroup", text);
+        }
+    }
+    for link in &slice.spec.links {
+        let subject = || format!("link {}", link.label());
+        if link.max_latency.is_some() {
+            notice(subject(), "maxLatency", "it was held against what this host reaches at best, and is not watched");
+        }
+        if link.min_bandwidth.is_some() {
+            notice(subject(), "minBandwidth", "no capacity is reserved, and none is measured");
+        }
+    }
+    notices
+}
