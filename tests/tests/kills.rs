@@ -1,0 +1,96 @@
+//! kill -9 of anything, under traffic: the others go on, what died comes back, traffic flows again without a hand, and
+//! after `down` nothing is left.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use e2e::{Census, Node, eventually, skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Times that each is killed.
+const KILLS: usize = 10;
+
+/// A process that a test kills, found anew each time.
+struct Victim {
+    name: &'static str,
+    pid: fn(&Node) -> Option<i64>,
+    /// Functions whose processes must not change when this one dies.
+    bystanders: &'static [&'static str],
+}
+
+const VICTIMS: &[Victim] = &[
+    Victim { name: "upf", pid: |node| running(node, "upf"), bystanders: &["ran", "dn"] },
+    Victim { name: "ran", pid: |node| running(node, "ran"), bystanders: &["upf", "dn"] },
+    Victim { name: "pump", pid: pump, bystanders: &["ran", "upf", "dn"] },
+    Victim { name: "daemon", pid: |node| status(node, "daemonPid"), bystanders: &["ran", "upf", "dn"] },
+    Victim { name: "keeper", pid: |node| status(node, "keeperPid"), bystanders: &["ran", "upf", "dn"] },
+];
+
+#[test]
+fn whatever_is_killed_traffic_flows_again_and_nothing_is_left() {
+    if skip("whatever_is_killed_traffic_flows_again_and_nothing_is_left", Node::missing()) {
+        return;
+    }
+    let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let before = Census::take();
+    {
+        let node = Node::new();
+        node.first_slice();
+        for victim in VICTIMS {
+            for round in 1..=KILLS {
+                kill_under_traffic(&node, victim, round);
+            }
+        }
+    }
+    let mut left = Vec::new();
+    eventually("everything is gone", Duration::from_secs(10), || {
+        left = Census::take().left_since(&before);
+        if left.is_empty() {
+            Some(())
+        } else {
+            eprintln!("still there: {left:#?}");
+            None
+        }
+    });
+}
+
+fn kill_under_traffic(node: &Node, victim: &Victim, round: usize) {
+    let what = format!("{} killed, time {round}", victim.name);
+    let bystanders = || victim.bystanders.iter().map(|name| running(node, name)).collect::<Vec<_>>();
+    let others = bystanders();
+    let mut load = node.spawn(&["exec", "ran", "--", "ping", "-i", "0.01", "-I", "ue0", "10.6.0.2"]);
+    let pid = eventually(&what, Duration::from_secs(10), || (victim.pid)(node));
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap_or_else(|error| panic!("{what}: {error}"));
+
+    eventually(&format!("{what}: comes back"), Duration::from_secs(15), || {
+        (victim.pid)(node).filter(|new| *new != pid)
+    });
+    node.wait_for_traffic(Duration::from_secs(15));
+    assert_eq!(bystanders(), others, "{what}: the others go on");
+    let _ = load.kill();
+    let _ = load.wait();
+}
+
+fn ps(node: &Node) -> Option<Vec<serde_json::Value>> {
+    let output = node.run(&["ps", "--json"]);
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).ok()?.as_array().cloned()
+}
+
+fn running(node: &Node, name: &str) -> Option<i64> {
+    eventually("ps answers", Duration::from_secs(15), || ps(node))
+        .iter()
+        .find(|process| process["kind"] == "function" && process["name"] == name)?["pid"]
+        .as_i64()
+}
+
+fn pump(node: &Node) -> Option<i64> {
+    ps(node)?.iter().find(|process| process["kind"] == "pump")?["pid"].as_i64()
+}
+
+fn status(node: &Node, field: &str) -> Option<i64> {
+    let output = node.run(&["status", "--json"]);
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).ok()?[field].as_i64()
+}
