@@ -1,1 +1,12 @@
-//! Filled in below.
+//! Simulators of what surrounds a UPF, and the tools that load and judge a path.
+//!
+//! - [`ran`]: a gNB with its UEs, and the session manager that gives them sessions (program `kaista-ran`);
+//! - [`generator`] offers stamped packets on time, [`sink`] says what became of them, [`forwarder`] sends them on
+//!   (program `kaista-traffic`).
+
+pub mod forwarder;
+pub mod frame;
+pub mod generator;
+pub mod host;
+pub mod sink;
+pub mod stamp;

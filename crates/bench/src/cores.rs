@@ -1,0 +1,102 @@
+//! The two cores of a measurement: which they are, how to stay on one, and how far they are from each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A round trip below this many nanoseconds means that the cores are near.
+pub const NEAR_NS: f64 = 150.0;
+
+/// The cores that this process may use, lowest number first.
+pub fn allowed() -> anyhow::Result<Vec<usize>> {
+    let set = sched_getaffinity(None).context("cannot read the own CPU set")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+}
+
+/// The first two allowed cores.
+pub fn pair() -> anyhow::Result<[usize; 2]> {
+    match allowed()?[..] {
+        [first, second, ..] => Ok([first, second]),
+        _ => bail!("this needs two cores, and this process may use only one"),
+    }
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin(core: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot stay on core {core}"))
+}
+
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Time for one cache line to go to the other core and back, in nanoseconds: the median of ten stretches.
+pub fn round_trip_ns(cores: [usize; 2]) -> anyhow::Result<f64> {
+    const STRETCHES: usize = 10;
+    const TRIPS: u64 = 10_000;
+    let line = Arc::new(Line(AtomicU64::new(0)));
+    let echo = std::thread::spawn({
+        let line = line.clone();
+        move || -> anyhow::Result<()> {
+            pin(cores[1])?;
+            for trip in 0..TRIPS * STRETCHES as u64 {
+                await_value(&line, 2 * trip + 1);
+                line.0.store(2 * trip + 2, Ordering::Release);
+            }
+            Ok(())
+        }
+    });
+    let ask = std::thread::spawn(move || -> anyhow::Result<Vec<f64>> {
+        pin(cores[0])?;
+        let mut stretches = Vec::with_capacity(STRETCHES);
+        for stretch in 0..STRETCHES as u64 {
+            let begin = Instant::now();
+            for trip in stretch * TRIPS..(stretch + 1) * TRIPS {
+                line.0.store(2 * trip + 1, Ordering::Release);
+                await_value(&line, 2 * trip + 2);
+            }
+            stretches.push(begin.elapsed().as_nanos() as f64 / TRIPS as f64);
+        }
+        Ok(stretches)
+    });
+    let mut stretches = ask.join().expect("the asking thread does not panic")?;
+    echo.join().expect("the echoing thread does not panic")?;
+    stretches.sort_by(f64::total_cmp);
+    Ok(stretches[STRETCHES / 2])
+}
+
+fn await_value(line: &Line, value: u64) {
+    let mut spins = 0u32;
+    while line.0.load(Ordering::Acquire) != value {
+        spins += 1;
+        // Where both threads share a core after all, the other one must get to run.
+        if spins.is_multiple_of(1 << 16) {
+            std::thread::sleep(Duration::from_micros(1));
+        }
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_takes_time() {
+        let Ok(cores) = pair() else {
+            println!("SKIPPED a_round_trip_takes_time: one core only");
+            return;
+        };
+        assert!(round_trip_ns(cores).expect("both cores are allowed") > 0.0);
+    }
+
+    #[test]
+    fn pinning_to_a_core_that_does_not_exist_says_which() {
+        let error = pin(CpuSet::MAX_CPU - 1).expect_err("no machine here has so many");
+        assert!(error.to_string().contains("1023"), "{error}");
+    }
+}

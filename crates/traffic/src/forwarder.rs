@@ -1,0 +1,162 @@
+//! The plain forwarder: a function on the public port API that does as little as a function can.
+//!
+//! With one port it sends every frame back where it came from; with two, out of the other one. Ethernet addresses are
+//! swapped on request. It is what the UPF's work is measured against, and what a link is measured with.
+
+use port::{BURST_MAX, PacketRef, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
+
+/// What to do with the Ethernet addresses of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Addresses {
+    /// Source becomes destination, and the other way round.
+    Swap,
+    /// As they are.
+    Keep,
+}
+
+/// One worker of the forwarder, over one queue pair of one or two ports.
+pub struct Forwarder {
+    rx: Vec<Box<dyn RxQueue>>,
+    tx: Vec<Box<dyn TxQueue>>,
+    addresses: Addresses,
+    refused: u64,
+}
+
+impl Forwarder {
+    /// A forwarder within one port.
+    pub fn within(port: QueuePair, addresses: Addresses) -> Self {
+        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, refused: 0 }
+    }
+
+    /// A forwarder between two ports.
+    pub fn between(first: QueuePair, second: QueuePair, addresses: Addresses) -> Self {
+        // Queue i is received by rx[i] and sent on by tx[i].
+        Self { rx: vec![first.rx, second.rx], tx: vec![second.tx, first.tx], addresses, refused: 0 }
+    }
+
+    /// Forwards one burst from every port, and returns the number of packets found.
+    #[inline]
+    pub fn turn(&mut self) -> usize {
+        let mut found = 0;
+        for (rx, tx) in self.rx.iter_mut().zip(&mut self.tx) {
+            let (received, refused) = forward(rx.as_mut(), tx.as_mut(), self.addresses);
+            found += received;
+            self.refused += refused;
+        }
+        found
+    }
+
+    /// Sends `count` frames of `len` bytes out of every port, to circulate from then on. Returns how many were accepted.
+    pub fn send_first(&mut self, count: usize, len: usize) -> usize {
+        let frame = vec![0x42; len];
+        let mut accepted = 0;
+        for tx in &mut self.tx {
+            let mut left = count;
+            while left > 0 {
+                let burst = [PacketRef::from_slice(&frame); BURST_MAX];
+                let sent = tx.send(&burst[..left.min(BURST_MAX)]);
+                if sent == 0 {
+                    break;
+                }
+                left -= sent;
+            }
+            accepted += count - left;
+        }
+        accepted
+    }
+
+    /// Counters of the receiving halves, port by port.
+    pub fn received(&self) -> Vec<RxCounters> {
+        self.rx.iter().map(|rx| rx.counters()).collect()
+    }
+
+    /// Counters of the sending halves, in the order of the ports that were received from.
+    pub fn sent(&self) -> Vec<TxCounters> {
+        self.tx.iter().map(|tx| tx.counters()).collect()
+    }
+
+    /// Packets discarded because the port to send them to did not take them.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// The receiving halves, to wait for.
+    pub fn queues(&mut self) -> Vec<&mut dyn RxQueue> {
+        self.rx.iter_mut().map(|rx| rx.as_mut() as &mut dyn RxQueue).collect()
+    }
+}
+
+#[inline]
+fn forward(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, addresses: Addresses) -> (usize, u64) {
+    let mut burst = rx.recv();
+    let count = burst.len();
+    if count == 0 {
+        return (0, 0);
+    }
+    if addresses == Addresses::Swap {
+        for i in 0..count {
+            swap(burst.get_mut(i).head_mut());
+        }
+    }
+    let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
+    for (i, packet) in packets[..count].iter_mut().enumerate() {
+        *packet = burst.get(i);
+    }
+    let sent = tx.send(&packets[..count]);
+    (count, (count - sent) as u64)
+}
+
+#[inline]
+fn swap(head: &mut [u8]) {
+    if let Some(addresses) = head.first_chunk_mut::<12>() {
+        let (destination, source) = addresses.split_at_mut(6);
+        destination.swap_with_slice(source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use port::synthetic::Synthetic;
+
+    use super::*;
+
+    fn queue(port: port::Port) -> QueuePair {
+        port.queues.into_iter().next().expect("a port has a queue")
+    }
+
+    #[test]
+    fn within_one_port_frames_go_back_with_their_addresses_swapped() {
+        let (port, captured) = Synthetic::new(vec![b"DDDDDDSSSSSStype...payload".to_vec()]).once().open_captured();
+        let mut forwarder = Forwarder::within(queue(port), Addresses::Swap);
+        assert_eq!(forwarder.turn(), 1);
+        assert_eq!(captured.take(), [b"SSSSSSDDDDDDtype...payload".to_vec()]);
+        assert_eq!(forwarder.turn(), 0);
+    }
+
+    #[test]
+    fn between_two_ports_each_frame_leaves_by_the_other() {
+        let (first, from_first) = Synthetic::new(vec![vec![1; 64]]).once().open_captured();
+        let (second, from_second) = Synthetic::new(vec![vec![2; 64]]).once().open_captured();
+        let mut forwarder = Forwarder::between(queue(first), queue(second), Addresses::Keep);
+        assert_eq!(forwarder.turn(), 2);
+        assert_eq!(from_first.take(), [vec![2; 64]]);
+        assert_eq!(from_second.take(), [vec![1; 64]]);
+        assert_eq!(forwarder.refused(), 0);
+    }
+
+    #[test]
+    fn a_frame_too_short_for_addresses_is_sent_as_it_is() {
+        let mut head = *b"short";
+        swap(&mut head);
+        assert_eq!(&head, b"short");
+    }
+
+    #[test]
+    fn the_first_frames_leave_by_every_port() {
+        let (first, from_first) = Synthetic::new(vec![]).open_captured();
+        let (second, from_second) = Synthetic::new(vec![]).open_captured();
+        let mut forwarder = Forwarder::between(queue(first), queue(second), Addresses::Keep);
+        assert_eq!(forwarder.send_first(40, 64), 80);
+        assert_eq!((from_first.take().len(), from_second.take().len()), (40, 40));
+    }
+}

@@ -1,0 +1,318 @@
+//! Takes stamped packets and says what became of them on the way: lost, doubled, late, how old.
+
+use hdrhistogram::Histogram;
+use port::{Burst, RxQueue};
+use serde::{Deserialize, Serialize};
+
+use crate::frame;
+use crate::stamp::Stamp;
+
+/// How far back, in packets of a flow, a duplicate can be told from a late packet.
+const WINDOW: u64 = 1_024;
+const WORD: u64 = u64::BITS as u64;
+/// Most flows that are told apart; what carries a higher number is not stamped by our generator.
+const FLOWS_MAX: usize = 1 << 20;
+
+/// What has been seen of one flow.
+#[derive(Clone)]
+struct Seen {
+    first: u64,
+    highest: u64,
+    /// Ring of bits: whether each of the last [`WINDOW`] sequence numbers was seen.
+    bits: [u64; (WINDOW / WORD) as usize],
+    distinct: u64,
+}
+
+/// How a packet stands to those before it in its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    InOrder,
+    Late,
+    Duplicate,
+}
+
+impl Seen {
+    fn beginning_at(sequence: u64) -> Self {
+        let mut seen = Self { first: sequence, highest: sequence, bits: [0; (WINDOW / WORD) as usize], distinct: 1 };
+        seen.set(sequence);
+        seen
+    }
+
+    fn take(&mut self, sequence: u64) -> Order {
+        if sequence > self.highest {
+            for skipped in self.highest + 1..sequence.min(self.highest.saturating_add(WINDOW)) {
+                self.clear(skipped);
+            }
+            if sequence - self.highest >= WINDOW {
+                self.bits.fill(0);
+            }
+            self.highest = sequence;
+            self.set(sequence);
+            self.distinct += 1;
+            return Order::InOrder;
+        }
+        if self.highest - sequence < WINDOW && self.is_set(sequence) {
+            return Order::Duplicate;
+        }
+        if self.highest - sequence < WINDOW {
+            self.set(sequence);
+        }
+        self.first = self.first.min(sequence);
+        self.distinct += 1;
+        Order::Late
+    }
+
+    /// Sequence numbers between the lowest and the highest seen that did not come.
+    fn missing(&self) -> u64 {
+        (self.highest - self.first + 1).saturating_sub(self.distinct)
+    }
+
+    fn place(sequence: u64) -> (usize, u64) {
+        ((sequence % WINDOW / WORD) as usize, 1 << (sequence % WORD))
+    }
+
+    fn set(&mut self, sequence: u64) {
+        let (word, bit) = Self::place(sequence);
+        self.bits[word] |= bit;
+    }
+
+    fn clear(&mut self, sequence: u64) {
+        let (word, bit) = Self::place(sequence);
+        self.bits[word] &= !bit;
+    }
+
+    fn is_set(&self, sequence: u64) -> bool {
+        let (word, bit) = Self::place(sequence);
+        self.bits[word] & bit != 0
+    }
+}
+
+/// The sink of one queue.
+pub struct Sink {
+    flows: Vec<Option<Box<Seen>>>,
+    latency_ns: Histogram<u64>,
+    received: u64,
+    bytes: u64,
+    duplicates: u64,
+    late: u64,
+    foreign: u64,
+    first_ns: Option<u64>,
+    last_ns: u64,
+}
+
+impl Default for Sink {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sink {
+    /// A sink that has seen nothing.
+    pub fn new() -> Self {
+        // Three digits from 1 ns to a minute; what is older counts as a minute.
+        let latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order");
+        Self {
+            flows: Vec::new(),
+            latency_ns,
+            received: 0,
+            bytes: 0,
+            duplicates: 0,
+            late: 0,
+            foreign: 0,
+            first_ns: None,
+            last_ns: 0,
+        }
+    }
+
+    /// Takes one burst from `rx`. Frames without a stamp go to `others`. Returns the number of packets.
+    pub fn turn(&mut self, rx: &mut dyn RxQueue, now_ns: u64, mut others: impl FnMut(&[u8])) -> usize {
+        let burst: Burst<'_> = rx.recv();
+        for i in 0..burst.len() {
+            let packet = burst.get(i);
+            match frame::innermost_payload(packet.head).and_then(Stamp::read) {
+                Some(stamp) if (stamp.flow as usize) < FLOWS_MAX => self.take(stamp, packet.len(), now_ns),
+                _ => {
+                    self.foreign += 1;
+                    let mut whole = vec![0; packet.len()];
+                    packet.copy_to(&mut whole);
+                    others(&whole);
+                }
+            }
+        }
+        burst.len()
+    }
+
+    fn take(&mut self, stamp: Stamp, len: usize, now_ns: u64) {
+        self.received += 1;
+        self.bytes += len as u64;
+        self.first_ns.get_or_insert(now_ns);
+        self.last_ns = now_ns;
+        self.latency_ns.saturating_record(now_ns.saturating_sub(stamp.due_ns).max(1));
+        let flow = stamp.flow as usize;
+        if flow >= self.flows.len() {
+            self.flows.resize(flow + 1, None);
+        }
+        match &mut self.flows[flow] {
+            empty @ None => *empty = Some(Box::new(Seen::beginning_at(stamp.sequence))),
+            Some(seen) => match seen.take(stamp.sequence) {
+                Order::InOrder => {}
+                Order::Late => self.late += 1,
+                Order::Duplicate => self.duplicates += 1,
+            },
+        }
+    }
+
+    /// Stamped packets so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// What the sink has found.
+    pub fn found(&self) -> Found {
+        let seconds = (self.last_ns - self.first_ns.unwrap_or(self.last_ns)) as f64 / 1e9;
+        let seen = || self.flows.iter().flatten();
+        Found {
+            flows: seen().count() as u64,
+            received: self.received,
+            bytes: self.bytes,
+            lost: seen().map(|flow| flow.missing()).sum(),
+            duplicates: self.duplicates,
+            reordered: self.late,
+            foreign: self.foreign,
+            seconds,
+            mpps: if seconds > 0.0 { self.received as f64 / seconds / 1e6 } else { 0.0 },
+            latency_us: Latency::of(&self.latency_ns),
+        }
+    }
+}
+
+/// The sink's result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// Flows of which a packet came.
+    pub flows: u64,
+    /// Stamped packets that came.
+    pub received: u64,
+    /// Their bytes, whole frames.
+    pub bytes: u64,
+    /// Packets that are missing between the first and the last that came, over all flows.
+    pub lost: u64,
+    /// Packets that came again.
+    pub duplicates: u64,
+    /// Packets that came after one with a higher number.
+    pub reordered: u64,
+    /// Frames without a stamp.
+    pub foreign: u64,
+    /// Time from the first to the last packet.
+    pub seconds: f64,
+    /// Packets a second, in millions.
+    pub mpps: f64,
+    /// One-way latency, from the time a packet was due.
+    pub latency_us: Latency,
+}
+
+/// Latency in microseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of the packets took no longer.
+    pub p50: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1,000.
+    #[serde(rename = "p99.9")]
+    pub p999: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+impl Latency {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        Self { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: histogram.max() as f64 / 1e3 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use port::synthetic::Synthetic;
+
+    use super::*;
+    use crate::generator::{Flow, packet};
+
+    fn frame(flow: u32, sequence: u64, due_ns: u64) -> Vec<u8> {
+        let plain = Flow { from: Ipv4Addr::new(10, 0, 0, 1), to: Ipv4Addr::new(10, 0, 0, 2), tunnel: None };
+        let mut frame = frame::ethernet([2; 6], [4; 6], frame::ETHERTYPE_IPV4).to_vec();
+        frame.extend(packet(&plain, flow, 64));
+        let at = frame.len() - 64;
+        Stamp { flow, sequence, due_ns }.write(&mut frame[at..]);
+        frame
+    }
+
+    fn found(frames: Vec<Vec<u8>>) -> Found {
+        let mut port = Synthetic::new(frames).once().open();
+        let mut sink = Sink::new();
+        while sink.turn(port.queues[0].rx.as_mut(), 10_000, |_| {}) > 0 {}
+        sink.found()
+    }
+
+    #[test]
+    fn a_gap_is_a_loss() {
+        let found = found([0, 1, 4, 5].map(|sequence| frame(0, sequence, 0)).into());
+        assert_eq!((found.received, found.lost, found.reordered, found.duplicates), (4, 2, 0, 0));
+    }
+
+    #[test]
+    fn a_late_packet_is_reordered_and_not_lost() {
+        let found = found([0, 2, 1, 3].map(|sequence| frame(0, sequence, 0)).into());
+        assert_eq!((found.lost, found.reordered, found.duplicates), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_packet_that_comes_again_is_a_duplicate() {
+        let found = found([0, 1, 1, 0, 2].map(|sequence| frame(0, sequence, 0)).into());
+        assert_eq!((found.lost, found.reordered, found.duplicates), (0, 0, 2));
+    }
+
+    #[test]
+    fn flows_are_judged_one_by_one() {
+        let found = found(vec![frame(0, 0, 0), frame(1, 7, 0), frame(0, 1, 0), frame(1, 9, 0)]);
+        assert_eq!((found.flows, found.lost, found.reordered), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_long_gap_forgets_no_loss() {
+        let mut seen = Seen::beginning_at(0);
+        assert_eq!(seen.take(5_000), Order::InOrder);
+        assert_eq!(seen.take(4_999), Order::Late);
+        assert_eq!(seen.take(4_999), Order::Duplicate);
+        assert_eq!(seen.missing(), 5_001 - 3);
+    }
+
+    #[test]
+    fn bits_of_the_last_round_are_not_taken_for_this_one() {
+        let mut seen = Seen::beginning_at(0);
+        for sequence in 1..1_000 {
+            seen.take(sequence);
+        }
+        assert_eq!(seen.take(1_500), Order::InOrder);
+        assert_eq!(seen.take(1_200), Order::Late);
+    }
+
+    #[test]
+    fn age_counts_from_the_time_a_packet_was_due() {
+        let found = found(vec![frame(0, 0, 9_000), frame(0, 1, 5_000)]);
+        assert!((found.latency_us.p50 - 1.0).abs() < 0.01, "{:?}", found.latency_us);
+        assert!((found.latency_us.max - 5.0).abs() < 0.01, "{:?}", found.latency_us);
+    }
+
+    #[test]
+    fn frames_without_a_stamp_are_handed_on() {
+        let mut port = Synthetic::new(vec![vec![0; 60]]).once().open();
+        let mut handed = Vec::new();
+        let mut sink = Sink::new();
+        sink.turn(port.queues[0].rx.as_mut(), 0, |frame| handed.push(frame.to_vec()));
+        assert_eq!((handed.len(), sink.found().foreign, sink.received()), (1, 1, 0));
+    }
+}
