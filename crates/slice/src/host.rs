@@ -16,6 +16,9 @@ pub struct HostFacts {
     /// The lowest latency that this host reaches, from end to end, in nanoseconds.
     #[serde(default)]
     pub latency_floor_ns: BTreeMap<Mechanism, u64>,
+    /// Names of its network interfaces.
+    #[serde(default)]
+    pub interfaces: Option<Vec<String>>,
 }
 
 /// How one link is carried on one host.

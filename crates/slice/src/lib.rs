@@ -7,6 +7,10 @@ mod host;
 mod notice;
 mod quantity;
 mod report;
+mod rules;
+mod schema;
+mod shape;
+mod tree;
 
 pub use address::{Cidr, Mac};
 pub use descriptor::{
@@ -18,3 +22,90 @@ pub use host::{HostFacts, Mechanism};
 pub use notice::{Notice, unenforced};
 pub use quantity::{BitRate, ByteSize, Latency, ValueError};
 pub use report::{Mistake, Position, Report, Severity};
+pub use schema::schema;
+
+use std::{fs, io, path::Path};
+
+/// Checks the text of a descriptor against everything that is known of the host; finds every mistake at once, except that
+/// a text which is no YAML shows only that.
+pub fn check(text: &str, host: &HostFacts) -> Report {
+    examine(text, host, None).1
+}
+
+/// Reads a descriptor from its text. Paths of images stay as they are written.
+pub fn parse(text: &str, host: &HostFacts) -> Result<(Slice, Report), Report> {
+    sound(examine(text, host, None))
+}
+
+/// Reads and checks a descriptor from a file. Paths of images are made absolute; a missing image is a warning.
+pub fn load(path: &Path, host: &HostFacts) -> Result<(Slice, Report), LoadError> {
+    let unreadable = |error| LoadError::Unreadable { path: path.into(), error };
+    let text = read(path).map_err(unreadable)?;
+    let directory = std::path::absolute(path).map_err(unreadable)?;
+    let directory = directory.parent().unwrap_or(Path::new("/"));
+    match sound(examine(&text, host, Some(directory))) {
+        Ok((mut slice, warnings)) => {
+            for function in &mut slice.spec.functions {
+                let path = function.image.path_mut();
+                *path = directory.join(&path);
+            }
+            Ok((slice, warnings))
+        }
+        Err(report) => Err(LoadError::Mistakes { report, text }),
+    }
+}
+
+/// Why there is no slice.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {error}")]
+    Unreadable {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The file has mistakes.
+    #[error("{report}")]
+    Mistakes {
+        /// All of them.
+        report: Report,
+        /// What the file says, to show the lines.
+        text: String,
+    },
+}
+
+/// Reads at most a little more than a descriptor may have, so that a wrong file name costs no memory.
+fn read(path: &Path) -> io::Result<String> {
+    use io::Read;
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(tree::MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
+}
+
+fn examine(text: &str, host: &HostFacts, directory: Option<&Path>) -> (Option<Slice>, Report) {
+    let mut report = Report::default();
+    let Some(tree) = tree::read(text, &mut report) else { return (None, report) };
+    let schema = schema();
+    let (fitted, places) = shape::fit(&schema, &tree, &mut report);
+    let slice = match serde_json::from_value(fitted) {
+        Ok(slice) => {
+            rules::check(&slice, &places, host, directory, &mut report);
+            Some(slice)
+        }
+        Err(error) => {
+            report.error(tree.at, format!("the descriptor cannot be read: {error}"), "please report this as a fault");
+            None
+        }
+    };
+    report.sort();
+    (slice, report)
+}
+
+fn sound((slice, report): (Option<Slice>, Report)) -> Result<(Slice, Report), Report> {
+    match slice {
+        Some(slice) if report.is_ok() => Ok((slice, report)),
+        _ => Err(report),
+    }
+}

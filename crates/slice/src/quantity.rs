@@ -53,8 +53,11 @@ fn parse(text: &str, units: Units, what: &str, example: &str) -> Result<u64, Val
         return Err(ValueError::new(format!("{text:?} has no unit"), remedy()));
     }
     let Some(&(_, size)) = units.iter().find(|(name, _)| *name == unit) else {
-        let same_letters = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()));
-        let hint = same_letters.map_or_else(remedy, |(name, _)| format!("write {number}{name}"));
+        let meant = |name: &&(&str, u64)| {
+            let plain = unit.trim().replace(['\u{b5}', '\u{3bc}'], "u");
+            [plain.clone(), format!("{plain}B"), format!("{plain}ps")].iter().any(|u| u.eq_ignore_ascii_case(name.0))
+        };
+        let hint = units.iter().find(meant).map_or_else(remedy, |(name, _)| format!("write {number}{name}"));
         return Err(ValueError::new(format!("{unit:?} is not a unit of {what}"), hint));
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
@@ -174,6 +177,9 @@ mod tests {
         assert_eq!(why("1min").reason, "\"min\" is not a unit of latency");
         assert_eq!(why("1MS").remedy, "write 1ms");
         assert_eq!(why("1 ms").remedy, "write 1ms");
+        assert_eq!(why("1\u{b5}s").remedy, "write 1us");
+        assert_eq!("256Mi".parse::<ByteSize>().unwrap_err().remedy, "write 256MiB");
+        assert_eq!("10Gb".parse::<BitRate>().unwrap_err().remedy, "write 10Gbps");
         assert_eq!(why("0.5ns").reason, "\"0.5ns\" is not a whole number of ns");
         assert_eq!(why("1..5ms").reason, "\"1..5ms\" is not a whole number of ns");
         assert_eq!(why("99999999999999s").reason, "\"99999999999999s\" is larger than any latency can be");

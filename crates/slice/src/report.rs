@@ -79,8 +79,10 @@ impl Report {
         self.mistakes.push(Mistake { severity, at, reason, remedy });
     }
 
+    /// Puts the findings into the order of the text; what an alias repeats is said once.
     pub(crate) fn sort(&mut self) {
         self.mistakes.sort_by_key(|m| m.at);
+        self.mistakes.dedup();
     }
 
     /// Every finding, in the order of the text.
