@@ -24,35 +24,50 @@ pub use quantity::{BitRate, ByteSize, Latency, ValueError};
 pub use report::{Mistake, Position, Report, Severity};
 pub use schema::schema;
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 /// Checks the text of a descriptor against everything that is known of the host; finds every mistake at once, except that
-/// a text which is no YAML shows only that.
+/// a text which is no YAML shows only that. Images are not looked for.
 pub fn check(text: &str, host: &HostFacts) -> Report {
     examine(text, host, None).1
 }
 
-/// Reads a descriptor from its text. Paths of images stay as they are written.
-pub fn parse(text: &str, host: &HostFacts) -> Result<(Slice, Report), Report> {
-    sound(examine(text, host, None))
-}
-
-/// Reads and checks a descriptor from a file. Paths of images are made absolute; a missing image is a warning.
-pub fn load(path: &Path, host: &HostFacts) -> Result<(Slice, Report), LoadError> {
-    let unreadable = |error| LoadError::Unreadable { path: path.into(), error };
-    let text = read(path).map_err(unreadable)?;
-    let directory = std::path::absolute(path).map_err(unreadable)?;
-    let directory = directory.parent().unwrap_or(Path::new("/"));
-    match sound(examine(&text, host, Some(directory))) {
-        Ok((mut slice, warnings)) => {
+/// Reads a descriptor from its text. Paths of images are made absolute, from `directory`. A missing image is a warning, as
+/// is everything else in the report that comes with a slice.
+pub fn parse(text: &str, directory: &Path, host: &HostFacts) -> Result<(Slice, Report), Report> {
+    let (slice, report) = examine(text, host, Some(directory));
+    match slice {
+        Some(mut slice) if report.is_ok() => {
             for function in &mut slice.spec.functions {
                 let path = function.image.path_mut();
                 *path = directory.join(&path);
             }
-            Ok((slice, warnings))
+            Ok((slice, report))
         }
-        Err(report) => Err(LoadError::Mistakes { report, text }),
+        _ => Err(report),
     }
+}
+
+/// The text of a descriptor file and the absolute directory that its paths start from.
+pub fn read(path: &Path) -> io::Result<(String, PathBuf)> {
+    use io::Read;
+    // A little more than a descriptor may have, so that a wrong file name costs no memory.
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(tree::MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))?;
+    let path = std::path::absolute(path)?;
+    Ok((text, path.parent().unwrap_or(Path::new("/")).into()))
+}
+
+/// Reads a descriptor from a file: [`read`], then [`parse`].
+pub fn load(path: &Path, host: &HostFacts) -> Result<(Slice, Report), LoadError> {
+    let unreadable = |error| LoadError::Unreadable { path: path.into(), error };
+    let (text, directory) = read(path).map_err(unreadable)?;
+    parse(&text, &directory, host).map_err(|report| LoadError::Mistakes { report, text })
 }
 
 /// Why there is no slice.
@@ -62,7 +77,7 @@ pub enum LoadError {
     #[error("cannot read {path}: {error}")]
     Unreadable {
         /// Which file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why.
         error: io::Error,
     },
@@ -74,14 +89,6 @@ pub enum LoadError {
         /// What the file says, to show the lines.
         text: String,
     },
-}
-
-/// Reads at most a little more than a descriptor may have, so that a wrong file name costs no memory.
-fn read(path: &Path) -> io::Result<String> {
-    use io::Read;
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(tree::MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
-    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
 }
 
 fn examine(text: &str, host: &HostFacts, directory: Option<&Path>) -> (Option<Slice>, Report) {
@@ -101,11 +108,4 @@ fn examine(text: &str, host: &HostFacts, directory: Option<&Path>) -> (Option<Sl
     };
     report.sort();
     (slice, report)
-}
-
-fn sound((slice, report): (Option<Slice>, Report)) -> Result<(Slice, Report), Report> {
-    match slice {
-        Some(slice) if report.is_ok() => Ok((slice, report)),
-        _ => Err(report),
-    }
 }
