@@ -109,7 +109,7 @@ pub struct Function {
     pub ports: Vec<Port>,
 }
 
-/// Where the programs of a function come from. Paths are relative to the descriptor; [`crate::load`] makes them absolute.
+/// Where the programs of a function come from, in one of three forms. Paths are relative to the descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "ImageFields", into = "ImageFields")]
 pub enum Image {
