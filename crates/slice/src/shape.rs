@@ -38,7 +38,7 @@ impl From<usize> for Step {
 
 /// Writes a path: `steps!["spec", "functions", 0, "name"]`.
 macro_rules! steps {
-    ($($step:expr),* $(,)?) => { vec![$($crate::shape::Step::from($step)),*] };
+    ($($step:expr),* $(,)?) => { $crate::shape::Path::from([$($crate::shape::Step::from($step)),*]) };
 }
 pub(crate) use steps;
 
