@@ -1,19 +1,36 @@
 //! The compiled session tables, and the handle by which N4 and the slow path change them.
+//!
+//! There are two copies. Workers see one; whoever has changes makes them in the other, publishes it, waits until every
+//! worker has let go of the first, and makes the same changes there. So a change costs what it changes, not what there
+//! is; a worker takes a new version between two bursts with one load and one store; and nothing is locked, counted or
+//! freed where packets pass.
 
+mod compile;
+mod publish;
+mod rule;
 mod teid;
+mod version;
+mod writer;
 
-use std::sync::{Arc, Mutex};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use teid::TeidsExhausted;
-use teid::TeidAllocator;
+use vport::steering;
 
 use crate::rules::{Session, UeIp};
+use crate::side::{PortId, Side};
+pub use publish::Reader;
+pub use rule::{Action, Outer, Rule};
+use teid::TeidAllocator;
+pub use teid::TeidsExhausted;
+pub use version::{Hop, Rules, Version};
+use writer::Writer;
 
 /// A share of the sessions (0..[`BUCKETS`]), which one worker owns.
 pub type Bucket = u8;
 
 /// Number of buckets.
-pub const BUCKETS: usize = 128;
+pub const BUCKETS: usize = steering::BUCKETS;
 
 /// What to do with one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +47,9 @@ pub enum ApplyError {
     /// Another session has this local TEID.
     #[error("TEID {0:#x} belongs to another session")]
     TeidInUse(u32),
-    /// Another session has this UE address.
+    /// Another session has this UE address, or this prefix.
     #[error("UE address {0} belongs to another session")]
-    UeAddressInUse(std::net::IpAddr),
+    UeAddressInUse(IpAddr),
     /// A PDR names a FAR or QER that the session lacks.
     #[error("PDR {pdr} names a rule that the session lacks")]
     DanglingRule {
@@ -47,6 +64,29 @@ pub enum ApplyError {
     Stopped,
 }
 
+/// How large tables are, and how their rules act.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Most sessions.
+    pub max_sessions: usize,
+    /// Milliseconds of a maximum bit rate that may pass at once.
+    pub policer_burst_ms: u32,
+    /// Number of workers, which own the buckets in turn.
+    pub workers: usize,
+}
+
+impl Settings {
+    /// Most policers: QERs with a maximum bit rate, counted once for each direction.
+    pub fn max_policers(&self) -> usize {
+        self.max_sessions * 4
+    }
+
+    /// TEIDs that can be reserved at a time.
+    fn max_teids(&self) -> usize {
+        (self.max_sessions * 2).next_power_of_two()
+    }
+}
+
 /// The tables as seen from outside the workers. Clones are the same tables.
 #[derive(Clone)]
 pub struct Tables {
@@ -54,30 +94,88 @@ pub struct Tables {
 }
 
 struct Shared {
+    n3: Arc<Side>,
     teids: Mutex<TeidAllocator>,
+    writer: Mutex<Writer>,
 }
 
+/// Called with the addresses of neighbours that rules need from now on.
+pub type Wanted = Box<dyn Fn(PortId, IpAddr) + Send>;
+
 impl Tables {
+    /// Empty tables, and the readers of the workers. `wanted` is told which neighbours to resolve.
+    pub fn new(settings: &Settings, n3: Side, n6: Side, wanted: Wanted) -> (Self, Vec<Reader>) {
+        let (n3, n6) = (Arc::new(n3), Arc::new(n6));
+        let version = Version::new(n3.clone(), n6.clone(), settings.max_teids());
+        let (publisher, readers) = publish::channel(version, settings.workers);
+        let writer = Writer::new(settings, n3.clone(), n6, publisher, wanted);
+        let teids = TeidAllocator::new(settings.max_teids());
+        (Self { shared: Arc::new(Shared { n3, teids: Mutex::new(teids), writer: Mutex::new(writer) }) }, readers)
+    }
+
+    /// Tables that no worker reads, so that everything takes effect at once. Local N3 addresses are `local`.
+    pub fn without_workers(max_sessions: usize, local: &[IpAddr]) -> Self {
+        let mut info = port::PortInfo::named("n3");
+        info.addresses = local.iter().map(|&address| (address, if address.is_ipv4() { 24 } else { 64 })).collect();
+        let settings = Settings { max_sessions, policer_burst_ms: 50, workers: 0 };
+        let n6 = Side::new(&port::PortInfo::named("n6"), &[]);
+        Self::new(&settings, Side::new(&info, &[]), n6, Box::new(|_, _| {})).0
+    }
+
+    /// The local addresses on N3, for F-TEIDs.
+    pub fn n3_addresses(&self) -> Vec<IpAddr> {
+        self.shared.n3.addresses.iter().map(|&(address, _)| address).collect()
+    }
+
     /// The home bucket of the session with this UE address: that of its IPv4 address, or of its IPv6 prefix where it
     /// has no IPv4 address.
     pub fn home_bucket(&self, ue: &UeIp) -> Bucket {
-        let _ = ue;
-        0
+        home_bucket(ue)
     }
 
     /// Reserves a TEID that steers to `bucket`. It stays reserved until [`Tables::release_teid`], whatever sessions do.
     pub fn reserve_teid(&self, bucket: Bucket) -> Result<u32, TeidsExhausted> {
-        self.shared.teids.lock().unwrap_or_else(|e| e.into_inner()).reserve(bucket)
+        let writer = self.writer();
+        self.teids().reserve(bucket, |teid| writer.has_teid(teid))
     }
 
     /// Gives a reserved TEID back. It is not chosen again soon.
     pub fn release_teid(&self, teid: u32) {
-        self.shared.teids.lock().unwrap_or_else(|e| e.into_inner()).release(teid)
+        self.teids().release(teid);
     }
 
     /// Puts all updates into force at once, or none. Returns when every worker forwards by them.
     pub fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
-        let _ = updates;
-        Ok(())
+        let mut writer = self.writer();
+        // The lock is held through the publication, so that nobody takes a TEID meanwhile for one of the other kind.
+        let teids = self.teids();
+        writer.apply(updates, &|teid| teids.holds(teid))
+    }
+
+    /// Sets or forgets the Ethernet addresses of neighbours. A forgotten neighbour stays known, without an address, while
+    /// rules lead to it.
+    pub fn set_neighbours(&self, neighbours: &[(PortId, IpAddr, Option<[u8; 6]>)]) -> Result<(), ApplyError> {
+        self.writer().set_neighbours(neighbours)
+    }
+
+    /// Number of sessions in force.
+    pub fn sessions(&self) -> usize {
+        self.writer().sessions()
+    }
+
+    fn teids(&self) -> MutexGuard<'_, TeidAllocator> {
+        self.shared.teids.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.shared.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn home_bucket(ue: &UeIp) -> Bucket {
+    match (ue.v4, ue.v6) {
+        (Some(v4), _) => steering::address_bucket(v4.into()),
+        (None, Some((v6, _))) => steering::address_bucket(v6.into()),
+        (None, None) => 0,
     }
 }

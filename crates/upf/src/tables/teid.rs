@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use vport::steering::teid_bucket;
+
 use super::Bucket;
 
 /// No TEID is left.
@@ -13,41 +15,60 @@ pub struct TeidsExhausted;
 /// Hands out TEIDs.
 pub(super) struct TeidAllocator {
     bits: u32,
-    /// The TEID last given out at each index; 0 for never.
+    /// The TEID last given out at each index that ever was; 0 for one that was not.
     last: Vec<u32>,
     reserved: Vec<bool>,
-    /// Free indices, longest free first.
+    /// Indices given back, longest free first.
     free: VecDeque<u32>,
 }
 
 impl TeidAllocator {
-    /// Room for `capacity` TEIDs at a time.
+    /// Room for `capacity` TEIDs at a time, a power of two.
     pub fn new(capacity: usize) -> Self {
-        let bits = capacity.max(2).next_power_of_two().trailing_zeros();
-        Self { bits, last: vec![0; capacity], reserved: vec![false; capacity], free: (0..capacity as u32).collect() }
+        assert!(capacity.is_power_of_two());
+        Self { bits: capacity.trailing_zeros(), last: vec![], reserved: vec![], free: VecDeque::new() }
     }
 
-    pub fn reserve(&mut self, bucket: Bucket) -> Result<u32, TeidsExhausted> {
-        let index = self.free.pop_front().ok_or(TeidsExhausted)?;
+    /// Reserves a TEID in `bucket` that is not `taken` by other means.
+    pub fn reserve(&mut self, bucket: Bucket, taken: impl Fn(u32) -> bool) -> Result<u32, TeidsExhausted> {
+        let index = self.index().ok_or(TeidsExhausted)?;
         let at = index as usize;
-        let mut teid = self.last[at] & !self.mask() | index;
-        loop {
-            teid = teid.wrapping_add(1 << self.bits);
-            if teid != 0 && bucket_of(teid) == bucket {
-                break;
-            }
-        }
+        let salts = u32::MAX >> self.bits;
+        let last = self.last[at] >> self.bits;
+        // The next salts in turn, so that a TEID that was given back stays unused for as long as possible.
+        let teids = (1..=salts).map(|step| (last.wrapping_add(step) & salts) << self.bits | index);
+        let found = teids.into_iter().find(|&teid| teid != 0 && teid_bucket(teid) == bucket && !taken(teid));
+        let Some(teid) = found else {
+            self.free.push_back(index);
+            return Err(TeidsExhausted);
+        };
         self.last[at] = teid;
         self.reserved[at] = true;
         Ok(teid)
     }
 
     pub fn release(&mut self, teid: u32) {
-        let at = (teid & self.mask()) as usize;
-        if self.reserved.get(at) == Some(&true) && self.last[at] == teid {
-            self.reserved[at] = false;
-            self.free.push_back(at as u32);
+        if self.holds(teid) {
+            let index = self.mask() & teid;
+            self.reserved[index as usize] = false;
+            self.free.push_back(index);
         }
+    }
+
+    /// Whether the TEID is reserved here.
+    pub fn holds(&self, teid: u32) -> bool {
+        let at = (teid & self.mask()) as usize;
+        self.reserved.get(at) == Some(&true) && self.last[at] == teid
+    }
+
+    /// An index that was never used, or else the one that is free for longest.
+    fn index(&mut self) -> Option<u32> {
+        if self.last.len() > self.mask() as usize {
+            return self.free.pop_front();
+        }
+        self.last.push(0);
+        self.reserved.push(false);
+        Some(self.last.len() as u32 - 1)
     }
 
     fn mask(&self) -> u32 {
@@ -55,6 +76,59 @@ impl TeidAllocator {
     }
 }
 
-fn bucket_of(teid: u32) -> Bucket {
-    (teid >> 24) as u8 & 127
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::BUCKETS;
+    use super::*;
+
+    #[test]
+    fn every_bucket_can_be_reached_from_every_index_at_every_size() {
+        for bits in [1, 8, 18, 21] {
+            for index in [0, 1, (1 << bits) - 1] {
+                let salts = 0..=u32::MAX >> bits;
+                let buckets: HashSet<_> = salts
+                    .map(|salt| salt << bits | index)
+                    .filter(|&teid| teid != 0)
+                    .take(1 << 16)
+                    .map(teid_bucket)
+                    .collect();
+                assert_eq!(buckets.len(), BUCKETS, "{bits} bits, index {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn reserved_teids_differ_and_steer_to_their_bucket() {
+        let mut teids = TeidAllocator::new(1 << 10);
+        let mut seen = HashSet::new();
+        for i in 0..1 << 10 {
+            let bucket = (i % BUCKETS) as Bucket;
+            let teid = teids.reserve(bucket, |_| false).unwrap();
+            assert!(teid != 0 && teid_bucket(teid) == bucket && seen.insert(teid) && teids.holds(teid));
+        }
+        assert_eq!(teids.reserve(0, |_| false), Err(TeidsExhausted));
+    }
+
+    #[test]
+    fn a_released_teid_is_not_the_next_one_at_its_index() {
+        let mut teids = TeidAllocator::new(2);
+        let (a, b) = (teids.reserve(5, |_| false).unwrap(), teids.reserve(5, |_| false).unwrap());
+        teids.release(a);
+        teids.release(a);
+        assert!(!teids.holds(a) && teids.holds(b));
+        let again = teids.reserve(5, |_| false).unwrap();
+        assert_ne!(again, a);
+        assert_eq!(again & 1, a & 1);
+        assert_eq!(teids.reserve(5, |_| false), Err(TeidsExhausted));
+    }
+
+    #[test]
+    fn teids_taken_by_the_smf_are_left_out() {
+        let mut teids = TeidAllocator::new(2);
+        let first = teids.reserve(5, |_| false).unwrap();
+        let mut fresh = TeidAllocator::new(2);
+        assert_ne!(fresh.reserve(5, |teid| teid == first).unwrap(), first);
+    }
 }

@@ -1,0 +1,297 @@
+//! Reading IP packets of which only the first bytes are at hand.
+
+/// EtherType of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// Most IPv6 extension headers that are followed.
+const EXTENSIONS_MAX: usize = 8;
+
+/// An IP packet with a sound header.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The bytes at hand: at least the fixed header and IPv4 options, at most the packet.
+    bytes: &'a [u8],
+    /// Length of the packet.
+    len: u16,
+    v6: bool,
+}
+
+/// Why bytes are not an IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpError {
+    /// The version is neither 4 nor 6.
+    Version,
+    /// The lengths do not fit one another.
+    Malformed,
+    /// The header ends beyond the bytes at hand.
+    Beyond,
+}
+
+/// What follows the IP headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upper<'a> {
+    /// Protocol number.
+    pub protocol: u8,
+    /// Its bytes at hand; none in a fragment behind the first, or where the headers go on beyond the bytes at hand.
+    pub bytes: Option<&'a [u8]>,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads the header at the start of `bytes`. `available` is how long the packet can be at most; `bytes` may hold less
+    /// of it, or more.
+    #[inline]
+    pub fn parse(bytes: &'a [u8], available: usize) -> Result<Self, IpError> {
+        let short = |needed| if needed > available { Err(IpError::Malformed) } else { Err(IpError::Beyond) };
+        let Some(&first) = bytes.first() else { return short(1) };
+        let (v6, header_len, len) = match first >> 4 {
+            4 => {
+                let Some(&[_, _, l0, l1]) = bytes.first_chunk::<4>() else { return short(20) };
+                (false, usize::from(first & 0xf) * 4, usize::from(u16::from_be_bytes([l0, l1])))
+            }
+            6 => {
+                let Some(&[.., l0, l1]) = bytes.first_chunk::<6>() else { return short(40) };
+                (true, 40, 40 + usize::from(u16::from_be_bytes([l0, l1])))
+            }
+            _ => return Err(IpError::Version),
+        };
+        if header_len < 20 || len < header_len || len > available {
+            return Err(IpError::Malformed);
+        }
+        if bytes.len() < header_len {
+            return Err(IpError::Beyond);
+        }
+        Ok(Self { bytes: &bytes[..len.min(bytes.len())], len: len as u16, v6 })
+    }
+
+    /// Whether it is IPv6.
+    #[inline]
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+
+    /// Length of the packet in bytes. (It is never empty.)
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a packet has a header")]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// EtherType that announces the packet.
+    #[inline]
+    pub fn ether_type(&self) -> u16 {
+        if self.v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 }
+    }
+
+    /// Length of the fixed header and of IPv4 options.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        if self.v6 { 40 } else { usize::from(self.bytes[0] & 0xf) * 4 }
+    }
+
+    /// Source address; an IPv4 address is in the low 32 bits.
+    #[inline]
+    pub fn source(&self) -> u128 {
+        if self.v6 { self.v6_address(8) } else { self.v4_address(12).into() }
+    }
+
+    /// Destination address; an IPv4 address is in the low 32 bits.
+    #[inline]
+    pub fn destination(&self) -> u128 {
+        if self.v6 { self.v6_address(24) } else { self.v4_address(16).into() }
+    }
+
+    /// Whether the destination is a group, or IPv4's limited broadcast, or reserved.
+    #[inline]
+    pub fn is_multicast(&self) -> bool {
+        if self.v6 { self.bytes[24] == 0xff } else { self.bytes[16] >= 224 }
+    }
+
+    /// ToS or traffic class.
+    pub fn tos(&self) -> u8 {
+        if self.v6 { self.bytes[0] << 4 | self.bytes[1] >> 4 } else { self.bytes[1] }
+    }
+
+    /// Whether the sum over an IPv4 header is right; IPv6 headers have none.
+    #[inline]
+    pub fn checksum_is_right(&self) -> bool {
+        self.v6 || checksum(sum(&self.bytes[..self.header_len()])) == 0
+    }
+
+    /// Whether it is a fragment. (IPv6: a fragment header is looked for at the first place only, as for tunnels.)
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        if self.v6 { self.bytes[6] == 44 } else { self.bytes[6] & 0x3f != 0 || self.bytes[7] != 0 }
+    }
+
+    /// Protocol number in the fixed header.
+    #[inline]
+    pub fn next_header(&self) -> u8 {
+        if self.v6 { self.bytes[6] } else { self.bytes[9] }
+    }
+
+    /// The bytes at hand.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What follows all headers of IP itself.
+    pub fn upper(&self) -> Upper<'a> {
+        if self.v6 { self.upper_v6() } else { self.upper_v4() }
+    }
+
+    fn upper_v4(&self) -> Upper<'a> {
+        let first = self.bytes[6] & 0x1f == 0 && self.bytes[7] == 0;
+        Upper { protocol: self.bytes[9], bytes: first.then(|| &self.bytes[self.header_len()..]) }
+    }
+
+    fn upper_v6(&self) -> Upper<'a> {
+        let (mut next, mut rest) = (self.bytes[6], &self.bytes[40..]);
+        for _ in 0..EXTENSIONS_MAX {
+            let len = match (next, rest) {
+                // Hop-by-hop options, routing, destination options, mobility.
+                (0 | 43 | 60 | 135, &[_, units, ..]) => 8 + usize::from(units) * 8,
+                (51, &[_, units, ..]) => 8 + usize::from(units) * 4,
+                (44, &[following, _, o0, o1, ..]) if o0 != 0 || o1 & 0xf8 != 0 => {
+                    return Upper { protocol: following, bytes: None };
+                }
+                (44, _) => 8,
+                (0 | 43 | 51 | 60 | 135, _) => break,
+                _ => return Upper { protocol: next, bytes: Some(rest) },
+            };
+            let Some(behind) = rest.get(len..) else { break };
+            (next, rest) = (rest[0], behind);
+        }
+        Upper { protocol: next, bytes: None }
+    }
+
+    #[inline]
+    fn v4_address(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[inline]
+    fn v6_address(&self, at: usize) -> u128 {
+        u128::from_be_bytes(self.bytes[at..at + 16].try_into().expect("sixteen bytes"))
+    }
+}
+
+impl Upper<'_> {
+    /// Source and destination port of TCP, UDP, SCTP or DCCP.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        match (self.protocol, self.bytes?) {
+            (6 | UDP | 33 | 132 | 136, &[s0, s1, d0, d1, ..]) => {
+                Some((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The Internet checksum's sum over `bytes`, not yet folded. Sums may be added while fewer than 2^47 bytes are summed.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u64 {
+    let mut chunks = bytes.chunks_exact(4);
+    let whole: u64 = chunks.by_ref().map(|c| u64::from(u32::from_be_bytes([c[0], c[1], c[2], c[3]]))).sum();
+    let mut last = [0; 4];
+    last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+    whole + u64::from(u32::from_be_bytes(last))
+}
+
+/// Folds a sum and complements it (RFC 1071).
+#[inline]
+pub fn checksum(sum: u64) -> u16 {
+    let mut folded = (sum >> 32) + (sum & 0xffff_ffff);
+    folded = (folded >> 16) + (folded & 0xffff);
+    folded = (folded >> 16) + (folded & 0xffff);
+    folded = (folded >> 16) + (folded & 0xffff);
+    !(folded as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn v4(total: u16, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        bytes[2..4].copy_from_slice(&total.to_be_bytes());
+        bytes.extend(rest);
+        bytes
+    }
+
+    fn v6(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x6a, 0xb0, 0, 0, 0, rest.len() as u8, next, 64];
+        bytes.extend([0x20; 16]);
+        bytes.extend([0x30; 16]);
+        bytes.extend(rest);
+        bytes
+    }
+
+    #[test]
+    fn the_length_field_counts_not_the_padding_behind() {
+        let bytes = v4(24, &[0, 1, 0, 2, 9, 9, 9]);
+        let packet = Packet::parse(&bytes, bytes.len()).unwrap();
+        assert_eq!((packet.len(), packet.upper().ports()), (24, Some((1, 2))));
+        assert_eq!((packet.source(), packet.destination()), (0x0a000001, 0x0a000002));
+    }
+
+    #[test]
+    fn unsound_headers_are_told_apart() {
+        let parse = |bytes: &[u8], available| Packet::parse(bytes, available).map(|_| ());
+        assert_eq!(parse(&[], 0), Err(IpError::Malformed));
+        assert_eq!(parse(&[0x50; 40], 40), Err(IpError::Version));
+        assert_eq!(parse(&v4(21, &[]), 20), Err(IpError::Malformed));
+        assert_eq!(parse(&v4(19, &[]), 20), Err(IpError::Malformed));
+        assert_eq!(parse(&v4(40, &[])[..12], 40), Err(IpError::Beyond));
+        assert_eq!(parse(&v6(UDP, &[0; 8])[..39], 48), Err(IpError::Beyond));
+        assert_eq!(parse(&v6(UDP, &[0; 8]), 47), Err(IpError::Malformed));
+    }
+
+    #[test]
+    fn the_traffic_class_straddles_bytes() {
+        assert_eq!(Packet::parse(&v6(UDP, &[]), 40).unwrap().tos(), 0xab);
+    }
+
+    #[test]
+    fn ports_are_found_behind_extension_headers_and_in_first_fragments_only() {
+        let ports = |next, rest: &[u8]| {
+            let bytes = v6(next, rest);
+            Packet::parse(&bytes, bytes.len()).unwrap().upper().ports()
+        };
+        assert_eq!(ports(60, &[UDP, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2]), Some((1, 2)));
+        assert_eq!(ports(44, &[UDP, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 2]), Some((1, 2)));
+        assert_eq!(ports(44, &[UDP, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0, 2]), None);
+        assert_eq!(ports(60, &[UDP, 9]), None);
+        let mut fragment = v4(24, &[0, 1, 0, 2]);
+        fragment[7] = 1;
+        assert_eq!(Packet::parse(&fragment, 24).unwrap().upper(), Upper { protocol: UDP, bytes: None });
+    }
+
+    #[test]
+    fn the_checksum_of_rfc_1071_s_example_is_right() {
+        assert_eq!(checksum(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), !0xddf2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_read_beyond(bytes in proptest::collection::vec(any::<u8>(), 0..120), beyond in 0usize..2000) {
+            if let Ok(packet) = Packet::parse(&bytes, bytes.len() + beyond) {
+                prop_assert!(packet.len() <= bytes.len() + beyond);
+                let _ = (packet.source(), packet.destination(), packet.tos(), packet.upper().ports());
+                let _ = (packet.is_fragment(), packet.checksum_is_right(), packet.is_multicast());
+            }
+        }
+
+        #[test]
+        fn the_sum_is_that_of_sixteen_bit_words(bytes in proptest::collection::vec(any::<u8>(), 0..99)) {
+            let words = bytes.chunks(2).map(|c| u64::from(c[0]) << 8 | c.get(1).map_or(0, |&b| b.into())).sum();
+            prop_assert_eq!(checksum(sum(&bytes)), checksum(words));
+        }
+    }
+}

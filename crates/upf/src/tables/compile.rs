@@ -1,0 +1,244 @@
+//! From a session as N4 states it to rules as workers use them.
+
+use std::net::IpAddr;
+
+use gtpu::{Direction, PduSession};
+use vport::steering::teid_bucket;
+
+use super::rule::{Action, Filter, LocalAddress, Net, Removal, Rule, UeAddress};
+use super::version::UeKey;
+use super::{ApplyError, Bucket, home_bucket};
+use crate::drops::DropReason;
+use crate::policer::Meter;
+use crate::rules::{
+    Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, SdfFilter, Session, UeIp,
+};
+use crate::side::{self, PortId, Side};
+use crate::tunnel::Tunnel;
+
+/// A QER in one direction: what has a policer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MeterKey {
+    pub qer: u32,
+    pub uplink: bool,
+}
+
+/// What compiling needs from its surroundings.
+pub(super) trait Context {
+    /// The policer of a QER, which keeps its state over changes of the session.
+    fn meter(&mut self, key: MeterKey, rate: u64) -> Meter;
+    /// Index of the neighbour on N3, which is resolved from now on.
+    fn hop(&mut self, address: IpAddr) -> u32;
+}
+
+/// A compiled session: one list of rules for each TEID, one for all UE addresses.
+pub(super) struct Compiled {
+    pub home: Bucket,
+    pub uplink: Vec<(u32, Vec<Rule>)>,
+    pub ues: Vec<UeKey>,
+    pub downlink: Vec<Rule>,
+}
+
+/// Compiles `session`. Its rules must name only each other, see [`check`].
+pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn Context) -> Compiled {
+    let mut compiled =
+        Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![] };
+    for pdr in &session.pdrs {
+        let rule = Compiler { session, n3, n6, context }.rule(pdr);
+        match (pdr.pdi.source_interface, pdr.pdi.f_teid) {
+            (Interface::SgiLan, _) => compiled.downlink.push(rule),
+            (_, Some(FTeid { teid, .. })) => match compiled.uplink.iter_mut().find(|(other, _)| *other == teid) {
+                Some((_, rules)) => rules.push(rule),
+                None => compiled.uplink.push((teid, vec![rule])),
+            },
+            // Nothing can lead to it.
+            (_, None) => {}
+        }
+    }
+    if compiled.downlink.is_empty() {
+        compiled.ues.clear();
+    }
+    compiled
+}
+
+/// Whether every rule that the session's PDRs name is there.
+pub(super) fn check(session: &Session) -> Result<(), ApplyError> {
+    let complete = |pdr: &&Pdr| {
+        far(session, pdr).is_some() && pdr.qer_ids.iter().all(|id| session.qers.iter().any(|qer| qer.id == *id))
+    };
+    match session.pdrs.iter().find(|pdr| !complete(pdr)) {
+        Some(pdr) => Err(ApplyError::DanglingRule { pdr: pdr.id }),
+        None => Ok(()),
+    }
+}
+
+/// TEIDs by which the session is found.
+pub(super) fn teids(session: &Session) -> Vec<u32> {
+    let tunnelled = session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface != Interface::SgiLan);
+    let mut teids: Vec<_> = tunnelled.filter_map(|pdr| pdr.pdi.f_teid).map(|f_teid| f_teid.teid).collect();
+    teids.sort_unstable();
+    teids.dedup();
+    teids
+}
+
+/// UE addresses by which the session is found.
+pub(super) fn ues(session: &Session) -> Vec<UeKey> {
+    let downlink = session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan);
+    let mut keys = Vec::new();
+    for ue in downlink.filter_map(|pdr| pdr.pdi.ue_ip) {
+        let v4 = ue.v4.map(|address| UeKey::V4(address.to_bits()));
+        let v6 = ue.v6.map(|(net, len)| UeKey::V6(net.to_bits() & side::mask(true, len), len));
+        for key in v4.into_iter().chain(v6) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+    }
+    keys
+}
+
+/// QERs with a maximum bit rate, by direction.
+pub(super) fn meters(session: &Session) -> Vec<MeterKey> {
+    let up = session.qers.iter().filter(|qer| qer.uplink_mbr_bps.is_some());
+    let down = session.qers.iter().filter(|qer| qer.downlink_mbr_bps.is_some());
+    let key = |uplink| move |qer: &Qer| MeterKey { qer: qer.id, uplink };
+    up.map(key(true)).chain(down.map(key(false))).collect()
+}
+
+/// The session's bucket: that of its UE address, or of its first TEID.
+fn home_of(session: &Session) -> Bucket {
+    let ue = |interface| {
+        session.pdrs.iter().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
+    };
+    match ue(Interface::SgiLan).or_else(|| ue(Interface::Access)) {
+        Some(ue) => home_bucket(&ue),
+        None => teids(session).first().map_or(0, |&teid| teid_bucket(teid)),
+    }
+}
+
+fn far<'s>(session: &'s Session, pdr: &Pdr) -> Option<&'s Far> {
+    session.fars.iter().find(|far| far.id == pdr.far_id)
+}
+
+struct Compiler<'c> {
+    session: &'c Session,
+    n3: &'c Side,
+    n6: &'c Side,
+    context: &'c mut dyn Context,
+}
+
+impl Compiler<'_> {
+    fn rule(&mut self, pdr: &Pdr) -> Rule {
+        let uplink = pdr.pdi.source_interface != Interface::SgiLan;
+        let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
+        Rule {
+            qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
+            ue: ue_address(pdr.pdi.ue_ip),
+            local: local_address(pdr.pdi.f_teid),
+            filters: pdr.pdi.sdf_filters.iter().map(|filter| turned(filter, uplink)).collect(),
+            removal: removal(pdr.outer_header_removal),
+            open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
+            meters: self.meters(&qers, uplink),
+            action: self.action(pdr, &qers),
+        }
+    }
+
+    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Box<[Meter]> {
+        let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
+        let limited = qers.iter().filter_map(|qer| Some((qer.id, rate(qer)?)));
+        limited.map(|(qer, rate)| self.context.meter(MeterKey { qer, uplink }, rate)).collect()
+    }
+
+    fn action(&mut self, pdr: &Pdr, qers: &[Qer]) -> Action {
+        let forwarding = match far(self.session, pdr).map(|far| &far.action) {
+            Some(FarAction::Forward(forwarding)) => forwarding,
+            Some(FarAction::Drop) | None => return Action::Drop(DropReason::FarDrop),
+        };
+        let to = forwarding.destination_interface;
+        let network_instance = forwarding.network_instance.as_deref();
+        match (pdr.pdi.source_interface, to) {
+            (Interface::Access, Interface::SgiLan)
+                if forwarding.outer_header_creation.is_none() && self.n6.serves(network_instance) =>
+            {
+                Action::Route
+            }
+            (Interface::SgiLan, Interface::Access) if self.n3.serves(network_instance) => {
+                self.tunnel(forwarding, qers).unwrap_or_else(Action::Drop)
+            }
+            _ => Action::Drop(DropReason::UnsupportedPath),
+        }
+    }
+
+    fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
+        let peer = forwarding.outer_header_creation.ok_or(DropReason::NoTunnel)?;
+        let (v6, bits) = side::bits(peer.address);
+        let next_hop = self.n3.next_hop(v6, bits).ok_or(DropReason::NoRoute)?;
+        let source = self.source(v6).or_else(|| self.n3.source_for(peer.address)).ok_or(DropReason::NoRoute)?;
+        let qfi = qers.iter().find_map(|qer| qer.qfi);
+        let container = qfi.map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
+        let hop = self.context.hop(next_hop);
+        Tunnel::new(source, peer.address, peer.teid, container, hop).map(Action::Tunnel).ok_or(DropReason::NoRoute)
+    }
+
+    /// The address that the session's uplink is sent to, so that both directions of a tunnel have the same two ends.
+    fn source(&self, v6: bool) -> Option<IpAddr> {
+        let access = self.session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::Access);
+        access.filter_map(|pdr| pdr.pdi.f_teid).find_map(|local| match v6 {
+            false => local.v4.map(IpAddr::V4),
+            true => local.v6.map(IpAddr::V6),
+        })
+    }
+}
+
+fn ue_address(ue: Option<UeIp>) -> UeAddress {
+    let v6 = ue.and_then(|ue| ue.v6).map(|(net, len)| {
+        let mask = side::mask(true, len);
+        (net.to_bits() & mask, mask)
+    });
+    UeAddress { any: ue.is_none(), v4: ue.and_then(|ue| ue.v4).map(|address| address.to_bits()), v6 }
+}
+
+fn local_address(f_teid: Option<FTeid>) -> LocalAddress {
+    LocalAddress {
+        v4: f_teid.and_then(|f_teid| f_teid.v4).map(|address| address.to_bits()),
+        v6: f_teid.and_then(|f_teid| f_teid.v6).map(|address| address.to_bits()),
+    }
+}
+
+fn removal(removal: Option<OuterHeaderRemoval>) -> Removal {
+    use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
+    Removal {
+        v4: matches!(removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
+        v6: matches!(removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
+    }
+}
+
+/// Filters are written for downlink, from the data network to the UE.
+fn turned(filter: &SdfFilter, uplink: bool) -> Filter {
+    let (source, destination) = if uplink { (&filter.to, &filter.from) } else { (&filter.from, &filter.to) };
+    Filter {
+        protocol: filter.protocol,
+        source: net(source),
+        destination: net(destination),
+        source_ports: source.ports.as_slice().into(),
+        destination_ports: destination.ports.as_slice().into(),
+        tos: filter.tos.unwrap_or((0, 0)),
+    }
+}
+
+fn net(endpoint: &Endpoint) -> Net {
+    match endpoint.prefix {
+        None => Net::Any,
+        Some((IpAddr::V4(net), len)) => {
+            let mask = side::mask(false, len) as u32;
+            Net::V4 { net: net.to_bits() & mask, mask }
+        }
+        Some((IpAddr::V6(net), len)) => {
+            let mask = side::mask(true, len);
+            Net::V6 { net: net.to_bits() & mask, mask }
+        }
+    }
+}
+
+/// The port that a tunnel's peers are neighbours on.
+pub(super) const TUNNEL_PORT: PortId = PortId::N3;

@@ -1,0 +1,228 @@
+//! One version of the tables: what workers look packets up in. Nobody changes it while any worker can see it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::Bucket;
+use super::rule::Rule;
+use crate::side::{self, PortId, Side};
+
+/// The tables.
+#[derive(Clone, Debug)]
+pub struct Version {
+    n3: Arc<Side>,
+    n6: Arc<Side>,
+    /// Sessions by TEIDs of the UPF's choice: index is the TEID's low bits, the other bits are checked.
+    teids: Box<[TeidSlot]>,
+    /// Sessions by TEIDs of the SMF's choice.
+    other_teids: HashMap<u32, Rules>,
+    ues_v4: HashMap<u32, Rules>,
+    /// Sessions by IPv6 prefixes of 64 bits.
+    ues_v6: HashMap<u64, Rules>,
+    /// Sessions by IPv6 prefixes of other lengths, longest first.
+    ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
+    hops: Vec<Hop>,
+    /// Indices into `hops`.
+    neighbours: HashMap<(PortId, IpAddr), u32>,
+}
+
+/// One direction of a session.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// In order of precedence; at least one.
+    pub rules: Arc<[Rule]>,
+    /// The bucket whose worker owns the session.
+    pub home: Bucket,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TeidSlot {
+    /// 0 if the slot is free.
+    teid: u32,
+    home: Bucket,
+    rules: Option<Arc<[Rule]>>,
+}
+
+/// A neighbour on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Destination and source of frames to it. None while its Ethernet address is not known.
+    pub ethernet: Option<[u8; 12]>,
+}
+
+/// How a session is found by the destination address of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum UeKey {
+    V4(u32),
+    /// Network, and length of the prefix.
+    V6(u128, u8),
+}
+
+/// One change. A version and its twin get the same changes one after the other.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Teid(u32, Option<Rules>),
+    /// Of the SMF's choice.
+    OtherTeid(u32, Option<Rules>),
+    Ue(UeKey, Option<Rules>),
+    Hop(u32, Hop),
+    Neighbour(PortId, IpAddr, Option<u32>),
+}
+
+impl Version {
+    /// Empty tables with `teids` (a power of two) slots for TEIDs of the UPF's choice.
+    pub fn new(n3: Arc<Side>, n6: Arc<Side>, teids: usize) -> Self {
+        assert!(teids.is_power_of_two());
+        Self {
+            n3,
+            n6,
+            teids: vec![TeidSlot::default(); teids].into(),
+            other_teids: HashMap::new(),
+            ues_v4: HashMap::new(),
+            ues_v6: HashMap::new(),
+            ues_v6_other: Vec::new(),
+            hops: Vec::new(),
+            neighbours: HashMap::new(),
+        }
+    }
+
+    /// The port's addresses and routes.
+    #[inline]
+    pub fn side(&self, port: PortId) -> &Side {
+        match port {
+            PortId::N3 => &self.n3,
+            PortId::N6 => &self.n6,
+        }
+    }
+
+    /// Uplink rules and home bucket for the TEID.
+    #[inline]
+    pub fn by_teid(&self, teid: u32) -> Option<(&[Rule], Bucket)> {
+        let slot = &self.teids[teid as usize & (self.teids.len() - 1)];
+        match &slot.rules {
+            Some(rules) if slot.teid == teid => Some((rules, slot.home)),
+            _ if self.other_teids.is_empty() => None,
+            _ => self.other_teids.get(&teid).map(|found| (&*found.rules, found.home)),
+        }
+    }
+
+    /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits).
+    #[inline]
+    pub fn by_ue(&self, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
+        let found = if !v6 { self.ues_v4.get(&(bits as u32)) } else { self.by_ue_v6(bits) };
+        found.map(|found| (&*found.rules, found.home))
+    }
+
+    fn by_ue_v6(&self, bits: u128) -> Option<&Rules> {
+        let (longer, shorter) = self.ues_v6_other.split_at(self.ues_v6_other.partition_point(|(len, _)| *len > 64));
+        longest(longer, bits).or_else(|| self.ues_v6.get(&((bits >> 64) as u64))).or_else(|| longest(shorter, bits))
+    }
+
+    /// The neighbour with this index.
+    #[inline]
+    pub fn hop(&self, index: u32) -> &Hop {
+        &self.hops[index as usize]
+    }
+
+    /// The neighbour with this address, if it is known.
+    #[inline]
+    pub fn neighbour(&self, port: PortId, address: IpAddr) -> Option<&Hop> {
+        self.neighbours.get(&(port, address)).map(|&index| self.hop(index))
+    }
+
+    pub(super) fn make(&mut self, change: Change) {
+        match change {
+            Change::Teid(teid, rules) => {
+                let slot = &mut self.teids[teid as usize & (self.teids.len() - 1)];
+                *slot = match rules {
+                    Some(Rules { rules, home }) => TeidSlot { teid, home, rules: Some(rules) },
+                    None => TeidSlot::default(),
+                };
+            }
+            Change::OtherTeid(teid, rules) => set(&mut self.other_teids, teid, rules),
+            Change::Ue(UeKey::V4(address), rules) => set(&mut self.ues_v4, address, rules),
+            Change::Ue(UeKey::V6(net, 64), rules) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
+            Change::Ue(UeKey::V6(net, len), rules) => self.set_ue_v6_other(net, len, rules),
+            Change::Hop(index, hop) => {
+                let index = index as usize;
+                if index >= self.hops.len() {
+                    self.hops.resize(index + 1, hop);
+                }
+                self.hops[index] = hop;
+            }
+            Change::Neighbour(port, address, index) => set(&mut self.neighbours, (port, address), index),
+        }
+    }
+
+    fn set_ue_v6_other(&mut self, net: u128, len: u8, rules: Option<Rules>) {
+        let at = self.ues_v6_other.partition_point(|(other, _)| *other > len);
+        if self.ues_v6_other.get(at).is_none_or(|(other, _)| *other != len) {
+            self.ues_v6_other.insert(at, (len, HashMap::new()));
+        }
+        let (_, ues) = &mut self.ues_v6_other[at];
+        set(ues, net, rules);
+        if ues.is_empty() {
+            self.ues_v6_other.remove(at);
+        }
+    }
+}
+
+/// The session with the longest prefix, where the lengths descend.
+fn longest(prefixes: &[(u8, HashMap<u128, Rules>)], bits: u128) -> Option<&Rules> {
+    prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))))
+}
+
+fn set<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use port::PortInfo;
+
+    use super::*;
+
+    fn version() -> Version {
+        let side = |name| Arc::new(Side::new(&PortInfo::named(name), &[]));
+        Version::new(side("n3"), side("n6"), 16)
+    }
+
+    fn rules(home: Bucket) -> Option<Rules> {
+        Some(Rules { rules: Arc::new([]), home })
+    }
+
+    #[test]
+    fn a_teid_is_found_by_all_its_bits() {
+        let mut version = version();
+        version.make(Change::Teid(0x123, rules(7)));
+        assert_eq!(version.by_teid(0x123).unwrap().1, 7);
+        assert!(version.by_teid(0x223).is_none() && version.by_teid(3).is_none());
+        version.make(Change::OtherTeid(0x223, rules(8)));
+        assert_eq!(version.by_teid(0x223).unwrap().1, 8);
+        version.make(Change::Teid(0x123, None));
+        assert!(version.by_teid(0x123).is_none() && version.by_teid(0).is_none());
+    }
+
+    #[test]
+    fn the_longest_ue_prefix_is_found() {
+        let net = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+        let mut version = version();
+        for (text, len, home) in [("2001:db8::", 32, 1), ("2001:db8:0:1::", 64, 2), ("2001:db8:0:1::9", 128, 3)] {
+            version.make(Change::Ue(UeKey::V6(net(text), len), rules(home)));
+        }
+        let home = |version: &Version, text| version.by_ue(true, net(text)).map(|found| found.1);
+        assert_eq!(home(&version, "2001:db8:0:1::9"), Some(3));
+        assert_eq!(home(&version, "2001:db8:0:1::8"), Some(2));
+        assert_eq!(home(&version, "2001:db8:0:2::8"), Some(1));
+        assert_eq!(home(&version, "2001:db9::1"), None);
+        version.make(Change::Ue(UeKey::V6(net("2001:db8:0:1::9"), 128), None));
+        assert_eq!(home(&version, "2001:db8:0:1::9"), Some(2));
+    }
+}

@@ -1,0 +1,376 @@
+//! What is in force, from the point of view of whoever changes it: who owns which TEID and address, which policers and
+//! neighbours are in use.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::compile::{self, Context, MeterKey, TUNNEL_PORT};
+use super::publish::Publisher;
+use super::version::{Change, Hop, Rules, UeKey};
+use super::{ApplyError, SessionUpdate, Settings, Wanted};
+use crate::policer::Meter;
+use crate::rules::Session;
+use crate::side::{self, PortId, Side};
+
+pub(super) struct Writer {
+    max_sessions: usize,
+    n3: Arc<Side>,
+    n6: Arc<Side>,
+    publisher: Publisher,
+    sessions: HashMap<u64, Installed>,
+    teids: HashMap<u32, u64>,
+    ues: HashMap<UeKey, u64>,
+    policers: PolicerPool,
+    hops: Hops,
+    wanted: Wanted,
+}
+
+/// What a session has taken.
+#[derive(Default)]
+struct Installed {
+    /// With whether the TEID is of the UPF's choice.
+    teids: Vec<(u32, bool)>,
+    ues: Vec<UeKey>,
+    policers: HashMap<MeterKey, Policer>,
+    /// Neighbours that its tunnels lead to, as often as they do.
+    hops: Vec<u32>,
+}
+
+/// A policer in use.
+#[derive(Clone, Copy)]
+struct Policer {
+    index: u32,
+    generation: u32,
+}
+
+impl Writer {
+    pub fn new(settings: &Settings, n3: Arc<Side>, n6: Arc<Side>, publisher: Publisher, wanted: Wanted) -> Self {
+        Self {
+            max_sessions: settings.max_sessions,
+            hops: Hops::new([n3.mac, n6.mac]),
+            n3,
+            n6,
+            publisher,
+            sessions: HashMap::new(),
+            teids: HashMap::new(),
+            ues: HashMap::new(),
+            policers: PolicerPool::new(settings),
+            wanted,
+        }
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn has_teid(&self, teid: u32) -> bool {
+        self.teids.contains_key(&teid)
+    }
+
+    /// Puts the updates into force. `own` tells which TEIDs are of the UPF's choice.
+    pub fn apply(&mut self, updates: Vec<SessionUpdate>, own: &dyn Fn(u32) -> bool) -> Result<(), ApplyError> {
+        let updates = last_of_each(updates);
+        self.check(&updates)?;
+        let mut changes = Vec::new();
+        // Everything is taken out first, so that what moves from one session to another ends up where it belongs.
+        let mut former: HashMap<u64, Installed> = HashMap::new();
+        for seid in updates.keys() {
+            if let Some(installed) = self.sessions.remove(seid) {
+                self.take_out(&installed, &mut changes);
+                former.insert(*seid, installed);
+            }
+        }
+        for (seid, update) in &updates {
+            let before = former.remove(seid).unwrap_or_default();
+            if let Some(session) = update {
+                self.put_in(session, &before, own, &mut changes);
+            }
+            self.retire(*seid, before);
+        }
+        let wanted = self.hops.settle(&mut changes);
+        let result = self.publisher.publish(&changes);
+        wanted.into_iter().for_each(|(port, address)| (self.wanted)(port, address));
+        result
+    }
+
+    pub fn set_neighbours(&mut self, neighbours: &[(PortId, IpAddr, Option<[u8; 6]>)]) -> Result<(), ApplyError> {
+        let mut changes = Vec::new();
+        for &(port, address, mac) in neighbours {
+            self.hops.set(port, address, mac, &mut changes);
+        }
+        if changes.is_empty() { Ok(()) } else { self.publisher.publish(&changes) }
+    }
+
+    /// Everything that could be wrong, before anything is changed.
+    fn check(&self, updates: &HashMap<u64, Option<Session>>) -> Result<(), ApplyError> {
+        let mut teids = HashSet::new();
+        let mut ues = HashSet::new();
+        let mut policers = 0;
+        // An owner that is itself updated has given up what it had.
+        let taken = |owner: Option<&u64>| owner.is_some_and(|owner| !updates.contains_key(owner));
+        for session in updates.values().flatten() {
+            compile::check(session)?;
+            for teid in compile::teids(session) {
+                if taken(self.teids.get(&teid)) || !teids.insert(teid) {
+                    return Err(ApplyError::TeidInUse(teid));
+                }
+            }
+            for ue in compile::ues(session) {
+                if taken(self.ues.get(&ue)) || !ues.insert(ue) {
+                    return Err(ApplyError::UeAddressInUse(address(ue)));
+                }
+            }
+            let held = self.sessions.get(&session.up_seid);
+            let new = |key: &MeterKey| held.is_none_or(|held| !held.policers.contains_key(key));
+            policers += compile::meters(session).iter().filter(|key| new(key)).count();
+        }
+        let replaced = updates.keys().filter(|seid| self.sessions.contains_key(*seid)).count();
+        let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
+        if sessions > self.max_sessions || policers > self.policers.free() {
+            return Err(ApplyError::Full);
+        }
+        Ok(())
+    }
+
+    fn take_out(&mut self, installed: &Installed, changes: &mut Vec<Change>) {
+        for &(teid, own) in &installed.teids {
+            self.teids.remove(&teid);
+            changes.push(if own { Change::Teid(teid, None) } else { Change::OtherTeid(teid, None) });
+        }
+        for &ue in &installed.ues {
+            self.ues.remove(&ue);
+            changes.push(Change::Ue(ue, None));
+        }
+    }
+
+    fn put_in(
+        &mut self,
+        session: &Session,
+        before: &Installed,
+        own: &dyn Fn(u32) -> bool,
+        changes: &mut Vec<Change>,
+    ) {
+        let mut installing = Installing {
+            before,
+            policers: &mut self.policers,
+            hops: &mut self.hops,
+            installed: Installed::default(),
+        };
+        let compiled = compile::compile(session, &self.n3, &self.n6, &mut installing);
+        let mut installed = installing.installed;
+        let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
+        for (teid, uplink) in compiled.uplink {
+            let own = own(teid);
+            self.teids.insert(teid, session.up_seid);
+            installed.teids.push((teid, own));
+            changes.push(if own { Change::Teid(teid, rules(uplink)) } else { Change::OtherTeid(teid, rules(uplink)) });
+        }
+        let downlink = rules(compiled.downlink);
+        for ue in compiled.ues {
+            self.ues.insert(ue, session.up_seid);
+            installed.ues.push(ue);
+            changes.push(Change::Ue(ue, downlink.clone()));
+        }
+        self.sessions.insert(session.up_seid, installed);
+    }
+
+    /// Gives back what a session held before and does not hold now.
+    fn retire(&mut self, seid: u64, before: Installed) {
+        let now = self.sessions.get(&seid);
+        for (key, policer) in before.policers {
+            if now.is_none_or(|now| !now.policers.contains_key(&key)) {
+                self.policers.give_back(policer.index);
+            }
+        }
+        before.hops.into_iter().for_each(|hop| self.hops.unpin(hop));
+    }
+}
+
+/// The addresses of a key.
+fn address(ue: UeKey) -> IpAddr {
+    match ue {
+        UeKey::V4(bits) => side::address(false, bits.into()),
+        UeKey::V6(bits, _) => side::address(true, bits),
+    }
+}
+
+/// The last update of each session; none for its removal.
+fn last_of_each(updates: Vec<SessionUpdate>) -> HashMap<u64, Option<Session>> {
+    let entry = |update| match update {
+        SessionUpdate::Put(session) => (session.up_seid, Some(session)),
+        SessionUpdate::Remove(seid) => (seid, None),
+    };
+    updates.into_iter().map(entry).collect()
+}
+
+/// A session on its way in.
+struct Installing<'w> {
+    before: &'w Installed,
+    policers: &'w mut PolicerPool,
+    hops: &'w mut Hops,
+    installed: Installed,
+}
+
+impl Context for Installing<'_> {
+    fn meter(&mut self, key: MeterKey, rate: u64) -> Meter {
+        // Several PDRs share a QER and with it the policer; so do the session before and after a change.
+        let known = self.installed.policers.get(&key).or_else(|| self.before.policers.get(&key)).copied();
+        let policer = known.unwrap_or_else(|| self.policers.take());
+        self.installed.policers.insert(key, policer);
+        Meter::new(rate, self.policers.burst_ms, policer.index, policer.generation)
+    }
+
+    fn hop(&mut self, address: IpAddr) -> u32 {
+        let hop = self.hops.pin(TUNNEL_PORT, address);
+        self.installed.hops.push(hop);
+        hop
+    }
+}
+
+/// Policers in use and free. A freed policer gets another generation, by which workers notice that it starts anew.
+struct PolicerPool {
+    burst_ms: u32,
+    generations: Vec<u32>,
+    max: usize,
+    freed: Vec<u32>,
+}
+
+impl PolicerPool {
+    fn new(settings: &Settings) -> Self {
+        Self { burst_ms: settings.policer_burst_ms, generations: vec![], max: settings.max_policers(), freed: vec![] }
+    }
+
+    fn free(&self) -> usize {
+        self.max - self.generations.len() + self.freed.len()
+    }
+
+    /// # Panics
+    /// If none is free.
+    fn take(&mut self) -> Policer {
+        let index = self.freed.pop().unwrap_or_else(|| {
+            assert!(self.generations.len() < self.max, "checked before anything was changed");
+            self.generations.push(0);
+            self.generations.len() as u32 - 1
+        });
+        let generation = &mut self.generations[index as usize];
+        // 0 is the generation of a state that nobody has used.
+        *generation = generation.checked_add(1).unwrap_or(1);
+        Policer { index, generation: *generation }
+    }
+
+    fn give_back(&mut self, index: u32) {
+        self.freed.push(index);
+    }
+}
+
+/// Neighbours by port and address. Those that tunnels lead to are pinned, and keep their index.
+struct Hops {
+    macs: [[u8; 6]; 2],
+    entries: Vec<Entry>,
+    by_address: HashMap<(PortId, IpAddr), u32>,
+    free: Vec<u32>,
+    /// Not yet published.
+    fresh: Vec<u32>,
+    /// Perhaps no longer needed.
+    loose: Vec<u32>,
+}
+
+struct Entry {
+    port: PortId,
+    hop: Hop,
+    pins: u32,
+}
+
+impl Hops {
+    fn new(macs: [[u8; 6]; 2]) -> Self {
+        Self { macs, entries: vec![], by_address: HashMap::new(), free: vec![], fresh: vec![], loose: vec![] }
+    }
+
+    fn pin(&mut self, port: PortId, address: IpAddr) -> u32 {
+        let index = match self.by_address.get(&(port, address)) {
+            Some(&index) => index,
+            None => self.add(port, address),
+        };
+        self.entries[index as usize].pins += 1;
+        index
+    }
+
+    fn unpin(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.pins -= 1;
+        if entry.pins == 0 {
+            self.loose.push(index);
+        }
+    }
+
+    fn add(&mut self, port: PortId, address: IpAddr) -> u32 {
+        let entry = Entry { port, hop: Hop { address, ethernet: None }, pins: 0 };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = entry;
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.by_address.insert((port, address), index);
+        self.fresh.push(index);
+        index
+    }
+
+    /// Adds to `changes` what pinning and unpinning came to, and returns the neighbours that are to be resolved.
+    fn settle(&mut self, changes: &mut Vec<Change>) -> Vec<(PortId, IpAddr)> {
+        let mut wanted = Vec::new();
+        let mut before = Vec::new();
+        for index in std::mem::take(&mut self.fresh) {
+            let entry = &self.entries[index as usize];
+            before.push(Change::Hop(index, entry.hop));
+            before.push(Change::Neighbour(entry.port, entry.hop.address, Some(index)));
+            wanted.push((entry.port, entry.hop.address));
+        }
+        // Rules may name a hop only once it is there.
+        changes.splice(0..0, before);
+        for index in std::mem::take(&mut self.loose) {
+            // A resolved neighbour stays until the slow path forgets it.
+            let entry = &self.entries[index as usize];
+            if entry.pins == 0 && entry.hop.ethernet.is_none() {
+                self.remove(index, changes);
+            }
+        }
+        wanted
+    }
+
+    fn set(&mut self, port: PortId, address: IpAddr, mac: Option<[u8; 6]>, changes: &mut Vec<Change>) {
+        let own = self.macs[port as usize];
+        let ethernet = mac.map(|mac| std::array::from_fn(|at| if at < 6 { mac[at] } else { own[at - 6] }));
+        let index = match (self.by_address.get(&(port, address)), ethernet) {
+            (Some(&index), _) => index,
+            (None, Some(_)) => self.add(port, address),
+            (None, None) => return,
+        };
+        let fresh = self.fresh.pop().is_some();
+        let entry = &mut self.entries[index as usize];
+        if entry.hop.ethernet == ethernet && !fresh {
+            return;
+        }
+        entry.hop.ethernet = ethernet;
+        changes.push(Change::Hop(index, entry.hop));
+        if fresh {
+            changes.push(Change::Neighbour(port, address, Some(index)));
+        }
+        if ethernet.is_none() && entry.pins == 0 {
+            self.remove(index, changes);
+        }
+    }
+
+    fn remove(&mut self, index: u32, changes: &mut Vec<Change>) {
+        let entry = &self.entries[index as usize];
+        self.by_address.remove(&(entry.port, entry.hop.address));
+        changes.push(Change::Neighbour(entry.port, entry.hop.address, None));
+        self.free.push(index);
+    }
+}
