@@ -1,20 +1,14 @@
-//! The two cores of a measurement: which they are, how to stay on one, and how far they are from each other.
+//! The two cores of a measurement: which they are, and how far they are from each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use anyhow::bail;
+use traffic::cores::{allowed, pin};
 
 /// A round trip below this many nanoseconds means that the cores are near.
 pub const NEAR_NS: f64 = 150.0;
-
-/// The cores that this process may use, lowest number first.
-pub fn allowed() -> anyhow::Result<Vec<usize>> {
-    let set = sched_getaffinity(None).context("cannot read the own CPU set")?;
-    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
-}
 
 /// The first two allowed cores.
 pub fn pair() -> anyhow::Result<[usize; 2]> {
@@ -22,13 +16,6 @@ pub fn pair() -> anyhow::Result<[usize; 2]> {
         [first, second, ..] => Ok([first, second]),
         _ => bail!("this needs two cores, and this process may use only one"),
     }
-}
-
-/// Keeps the calling thread on one core.
-pub fn pin(core: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot stay on core {core}"))
 }
 
 #[repr(align(128))]
@@ -92,11 +79,5 @@ mod tests {
             return;
         };
         assert!(round_trip_ns(cores).expect("both cores are allowed") > 0.0);
-    }
-
-    #[test]
-    fn pinning_to_a_core_that_does_not_exist_says_which() {
-        let error = pin(CpuSet::MAX_CPU - 1).expect_err("no machine here has so many");
-        assert!(error.to_string().contains("1023"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Frames of the simulators: Ethernet, IP and UDP headers, built and taken apart.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use gtpu::{GpduHeader, MessageType, UDP_PORT};
 
@@ -52,6 +52,29 @@ pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload_len: usize) -> [
     header
 }
 
+/// An IPv6 header with hop limit 64 and `payload_len` bytes to follow.
+pub fn ipv6(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload_len: usize) -> [u8; IPV6] {
+    let mut header = [0; IPV6];
+    header[0] = 0x60;
+    header[4..6].copy_from_slice(&(payload_len as u16).to_be_bytes());
+    header[6] = protocol;
+    header[7] = 64;
+    header[8..24].copy_from_slice(&from.octets());
+    header[24..].copy_from_slice(&to.octets());
+    header
+}
+
+/// The checksum of a UDP datagram over IPv6 (RFC 8200, 8.1); `header` holds zero in its place.
+pub fn udp6_checksum(from: Ipv6Addr, to: Ipv6Addr, header: &[u8; UDP], payload: &[u8]) -> u16 {
+    let len = ((UDP + payload.len()) as u32).to_be_bytes();
+    let pseudo = [&from.octets()[..], &to.octets()[..], &len[..], &[0, 0, 0, PROTOCOL_UDP]].concat();
+    let parts = [&pseudo[..], &header[..], payload].map(|part| u32::from(ones_complement_sum(part)));
+    match !fold(parts.iter().sum()) {
+        0 => 0xffff,
+        sum => sum,
+    }
+}
+
 /// A UDP header without a checksum, which IPv4 allows.
 pub fn udp(from: u16, to: u16, payload_len: usize) -> [u8; UDP] {
     let mut header = [0; UDP];
@@ -80,7 +103,10 @@ pub fn gtpu_packet(from: Ipv4Addr, to: Ipv4Addr, header: &GpduHeader, inner: &[u
 /// The sum of RFC 1071 over `bytes`.
 pub fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let pairs = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
-    let mut sum: u32 = pairs.sum();
+    fold(pairs.sum())
+}
+
+fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

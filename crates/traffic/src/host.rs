@@ -1,7 +1,7 @@
 //! The manners of an IP host on a port: ARP, neighbour discovery, ICMP echo. Off the fast path.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use port::PortInfo;
@@ -28,12 +28,18 @@ pub enum Outcome {
     Other,
 }
 
+/// Which addresses a host answers for.
+enum Role {
+    /// These.
+    Host(Vec<IpAddr>),
+    /// Every one but those of its clients: IPv4 addresses, and the first address of IPv6 prefixes of 64 bits.
+    Gateway(HashSet<IpAddr>),
+}
+
 /// An IP host: its own addresses, and the neighbours that it has heard of.
 pub struct Host {
     mac: [u8; 6],
-    addresses: Vec<IpAddr>,
-    /// Answers for every address but these: a gateway.
-    gateway: bool,
+    role: Role,
     neighbours: HashMap<IpAddr, [u8; 6]>,
 }
 
@@ -41,12 +47,14 @@ impl Host {
     /// A host with the addresses of a port.
     pub fn of(info: &PortInfo) -> Self {
         let addresses = info.addresses.iter().map(|(address, _)| *address).collect();
-        Self { mac: info.mac, addresses, gateway: false, neighbours: HashMap::new() }
+        Self { mac: info.mac, role: Role::Host(addresses), neighbours: HashMap::new() }
     }
 
-    /// A gateway with the Ethernet address `mac`: it answers for every address except those of its `clients`.
-    pub fn gateway(mac: [u8; 6], clients: Vec<IpAddr>) -> Self {
-        Self { mac, addresses: clients, gateway: true, neighbours: HashMap::new() }
+    /// A gateway with the Ethernet address `mac`: it answers for every address except those of its `clients`. An IPv6
+    /// client has the 64-bit prefix of the address given.
+    pub fn gateway(mac: [u8; 6], clients: impl IntoIterator<Item = IpAddr>) -> Self {
+        let clients = clients.into_iter().map(client_of).collect();
+        Self { mac, role: Role::Gateway(clients), neighbours: HashMap::new() }
     }
 
     /// The host's Ethernet address.
@@ -77,6 +85,15 @@ impl Host {
         }
     }
 
+    /// Remembers where a gateway's client was heard; other addresses are nothing to remember.
+    #[inline]
+    pub fn learn_client(&mut self, address: IpAddr, mac: [u8; 6]) {
+        let is_client = || matches!(&self.role, Role::Gateway(clients) if clients.contains(&client_of(address)));
+        if self.neighbour(address) != Some(mac) && is_client() {
+            self.learn(address, mac);
+        }
+    }
+
     /// The frame that asks who has `target`, from the first own address of its version (a gateway asks from none).
     pub fn ask(&self, target: IpAddr) -> Option<Vec<u8>> {
         match target {
@@ -99,7 +116,24 @@ impl Host {
 
     /// Whether the host has `address` (a gateway: whether it speaks for it).
     pub fn has(&self, address: IpAddr) -> bool {
-        self.addresses.contains(&address) != self.gateway
+        match (&self.role, address) {
+            (Role::Host(own), _) => own.contains(&address),
+            // Link-local addresses are the hosts' own on both sides.
+            (Role::Gateway(_), IpAddr::V6(v6)) if v6.is_unicast_link_local() => v6 == link_local(self.mac),
+            (Role::Gateway(clients), _) => !clients.contains(&client_of(address)),
+        }
+    }
+
+    fn is_gateway(&self) -> bool {
+        matches!(self.role, Role::Gateway(_))
+    }
+
+    /// The first own address for which `pick` finds something; a gateway has none.
+    fn own<T>(&self, pick: impl Fn(&IpAddr) -> Option<T>) -> Option<T> {
+        match &self.role {
+            Role::Host(own) => own.iter().find_map(pick),
+            Role::Gateway(_) => None,
+        }
     }
 
     fn arp(&mut self, payload: &[u8]) -> Outcome {
@@ -129,9 +163,9 @@ impl Host {
     }
 
     fn arp_request(&self, target: Ipv4Addr) -> Vec<u8> {
-        let own = self.addresses.iter().find_map(|address| match address {
-            IpAddr::V4(own) if !self.gateway => Some(*own),
-            _ => None,
+        let own = self.own(|address| match address {
+            IpAddr::V4(own) => Some(*own),
+            IpAddr::V6(_) => None,
         });
         // Without an address of its own this is a probe (RFC 5227, 2.1.1), which every host answers.
         self.arp_frame(ArpOperation::Request, own.unwrap_or(Ipv4Addr::UNSPECIFIED), EthernetAddress(EVERYONE), target)
@@ -154,7 +188,7 @@ impl Host {
         let checksums = ChecksumCapabilities::default();
         let Ok(packet) = Ipv4Packet::new_checked(payload) else { return Outcome::Other };
         let Ok(header) = Ipv4Repr::parse(&packet, &checksums) else { return Outcome::Other };
-        if self.gateway || header.next_header != IpProtocol::Icmp || !self.has(header.dst_addr.into()) {
+        if self.is_gateway() || header.next_header != IpProtocol::Icmp || !self.has(header.dst_addr.into()) {
             return Outcome::Other;
         }
         let echo = Icmpv4Packet::new_checked(packet.payload())
@@ -189,7 +223,7 @@ impl Host {
                 self.discovery(peer, header.src_addr, message)
             }
             Ok(Icmpv6Repr::EchoRequest { ident, seq_no, data })
-                if !self.gateway && self.has(header.dst_addr.into()) =>
+                if !self.is_gateway() && self.has(header.dst_addr.into()) =>
             {
                 let reply = Icmpv6Repr::EchoReply { ident, seq_no, data };
                 Outcome::Reply(self.icmpv6_frame(peer, header.dst_addr, header.src_addr, HOP_LIMIT, &reply))
@@ -212,7 +246,7 @@ impl Host {
                 let to = if probing { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { from };
                 let mut flags = NdiscNeighborFlags::OVERRIDE;
                 flags.set(NdiscNeighborFlags::SOLICITED, !probing);
-                flags.set(NdiscNeighborFlags::ROUTER, self.gateway);
+                flags.set(NdiscNeighborFlags::ROUTER, self.is_gateway());
                 let advert = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
                     flags,
                     target_addr,
@@ -231,13 +265,11 @@ impl Host {
     }
 
     fn solicitation(&self, target: Ipv6Addr) -> Option<Vec<u8>> {
-        let own = match self.gateway {
-            true => link_local(self.mac),
-            false => self.addresses.iter().find_map(|address| match address {
-                IpAddr::V6(own) => Some(*own),
-                IpAddr::V4(_) => None,
-            })?,
-        };
+        let own = self.own(|address| match address {
+            IpAddr::V6(own) => Some(*own),
+            IpAddr::V4(_) => None,
+        });
+        let own = if self.is_gateway() { link_local(self.mac) } else { own? };
         let [.., a, b, c] = target.octets();
         let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from(b) << 8 | u16::from(c));
         let solicit = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
@@ -276,6 +308,14 @@ impl Host {
     }
 }
 
+/// What a gateway knows the client with `address` by.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
+
 /// The group address of an IPv6 multicast address (RFC 2464, 7).
 fn multicast_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
@@ -294,6 +334,23 @@ mod tests {
 
     const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    #[test]
+    fn a_gateway_lets_its_clients_find_their_addresses_free() {
+        let mut gateway = Host::gateway(OWN_MAC, ["2001:db8::".parse().expect("a prefix")]);
+        for tentative in ["2001:db8::17", "fe80::17"] {
+            let probe = solicitation_from_nowhere(tentative.parse().expect("an address"));
+            assert_eq!(gateway.look_at(&probe), Outcome::Consumed, "{tentative}");
+        }
+        assert!(gateway.has("2001:db8:0:1::17".parse().expect("an address")));
+    }
+
+    fn solicitation_from_nowhere(target: Ipv6Addr) -> Vec<u8> {
+        let solicit = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None });
+        let group = "ff02::1:ff00:17".parse().expect("a group");
+        let client = host(PEER_MAC, &[]);
+        client.icmpv6_frame(multicast_mac(group), Ipv6Addr::UNSPECIFIED, group, NDISC_HOP_LIMIT, &solicit)
+    }
 
     fn own() -> IpAddr {
         "10.3.0.2".parse().expect("an address")

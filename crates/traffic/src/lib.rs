@@ -4,9 +4,12 @@
 //! - [`generator`] offers stamped packets on time, [`sink`] says what became of them, [`forwarder`] sends them on
 //!   (program `kaista-traffic`).
 
+pub mod cores;
 pub mod forwarder;
+pub mod forwarding;
 pub mod frame;
 pub mod generator;
 pub mod host;
+pub mod ran;
 pub mod sink;
 pub mod stamp;

@@ -1,0 +1,149 @@
+//! A timed run of the forwarder: warm up, count over a window, say what was found.
+
+use std::time::{Duration, Instant};
+
+use port::{RxCounters, Sleep, Waiter};
+use serde::{Deserialize, Serialize};
+
+use crate::forwarder::Forwarder;
+
+/// How to run a forwarder.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Frames to send out of each port at the start.
+    pub send_first: usize,
+    /// Their length in bytes.
+    pub size: usize,
+    /// Time before counting begins.
+    pub warm_up: Duration,
+    /// Time to count for; for ever where absent.
+    pub window: Option<Duration>,
+    /// Poll without pause.
+    pub poll: bool,
+}
+
+/// What a forwarder did in its window.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// Length of the window in seconds.
+    pub seconds: f64,
+    /// Received, port by port.
+    pub ports: Vec<Received>,
+    /// Of every 1 polls over all ports, how many found packets.
+    pub busy: f64,
+    /// Packets discarded since the start because the port to send them to did not take them.
+    pub refused: u64,
+}
+
+/// What one port received in the window.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Received {
+    /// Name of the port.
+    pub port: String,
+    /// Packets.
+    pub packets: u64,
+    /// Packets discarded because the peer broke the rules.
+    pub invalid: u64,
+    /// Polls.
+    pub polls: u64,
+    /// Polls that found nothing.
+    pub empty_polls: u64,
+    /// Packets a second, in millions.
+    pub mpps: f64,
+}
+
+/// Polls between two looks at the clock.
+const TURNS: usize = 256;
+/// How long to wait for the peers of all ports at the start.
+const PEER_WAIT: Duration = Duration::from_secs(10);
+/// Time between two tries to send the first frames.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+
+/// Runs `forwarder` by `plan`; `names` are those of its ports.
+pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::Result<Forwarded> {
+    send_first(forwarder, names.len(), plan);
+    let mut waiter = Waiter::new(Sleep::After(Duration::from_micros(50)));
+    forward_for(forwarder, &mut waiter, plan.poll, Some(plan.warm_up))?;
+    let before = forwarder.received();
+    let begin = Instant::now();
+    forward_for(forwarder, &mut waiter, plan.poll, plan.window)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = forwarder.received();
+
+    let ports: Vec<Received> = names
+        .iter()
+        .zip(before.iter().zip(&after))
+        .map(|(name, (b, a))| Received::between(name, b, a, seconds))
+        .collect();
+    let polls: u64 = ports.iter().map(|port| port.polls).sum();
+    let empty: u64 = ports.iter().map(|port| port.empty_polls).sum();
+    let busy = if polls == 0 { 0.0 } else { (polls - empty) as f64 / polls as f64 };
+    Ok(Forwarded { seconds, ports, busy, refused: forwarder.refused() })
+}
+
+/// Sends the first frames out of each port, as soon as its peer is there to take them.
+fn send_first(forwarder: &mut Forwarder, ports: usize, plan: Plan) {
+    let give_up = Instant::now() + PEER_WAIT;
+    for port in 0..ports {
+        while plan.send_first > 0
+            && forwarder.send_first(port, plan.send_first, plan.size) == 0
+            && Instant::now() < give_up
+        {
+            std::thread::sleep(FIRST_RETRY);
+        }
+    }
+}
+
+fn forward_for(
+    forwarder: &mut Forwarder,
+    waiter: &mut Waiter,
+    poll: bool,
+    time: Option<Duration>,
+) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while time.is_none_or(|time| begin.elapsed() < time) {
+        let found: usize = (0..TURNS).map(|_| forwarder.turn()).sum();
+        if found > 0 {
+            waiter.worked();
+        } else if !poll {
+            let left = time.map(|time| time.saturating_sub(begin.elapsed()));
+            waiter.wait(&mut forwarder.queues(), &[], left)?;
+        }
+    }
+    Ok(())
+}
+
+impl Received {
+    fn between(name: &str, before: &RxCounters, after: &RxCounters, seconds: f64) -> Self {
+        let packets = after.packets - before.packets;
+        Self {
+            port: name.to_owned(),
+            packets,
+            invalid: after.invalid - before.invalid,
+            polls: after.polls - before.polls,
+            empty_polls: after.empty_polls - before.empty_polls,
+            mpps: packets as f64 / seconds / 1e6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use port::synthetic::Synthetic;
+
+    use super::*;
+    use crate::forwarder::Addresses;
+
+    #[test]
+    fn the_window_counts_what_came_within_it() {
+        let queue = Synthetic::new(vec![vec![0; 64]]).open().queues.remove(0);
+        let mut forwarder = Forwarder::within(queue, Addresses::Swap);
+        let window = Duration::from_millis(5);
+        let plan =
+            Plan { send_first: 0, size: 64, warm_up: Duration::from_millis(1), window: Some(window), poll: true };
+        let forwarded = run(&mut forwarder, &["only".to_owned()], plan).expect("a synthetic port never fails");
+        assert!(forwarded.seconds >= window.as_secs_f64());
+        assert_eq!(forwarded.ports.len(), 1);
+        assert!(forwarded.ports[0].packets > 0 && forwarded.busy == 1.0, "{forwarded:?}");
+    }
+}
