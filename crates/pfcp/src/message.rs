@@ -1,0 +1,177 @@
+//! Requests and responses as a whole.
+
+use crate::fault::Fault;
+use crate::header::{Header, MessageType};
+use crate::ie::Ies;
+use crate::node::{AssociationChange, AssociationSetup, AssociationSetupResponse, Heartbeat, NodeOutcome};
+use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Modification, ModificationResponse};
+
+/// A request that this crate can parse and build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Request {
+    Heartbeat(Heartbeat),
+    AssociationSetup(AssociationSetup),
+    AssociationUpdate(AssociationChange),
+    AssociationRelease(AssociationChange),
+    SessionEstablishment(Establishment),
+    SessionModification(Modification),
+    SessionDeletion,
+}
+
+/// A response that this crate can parse and build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Response {
+    Heartbeat(Heartbeat),
+    PfdManagement(Result<(), Fault>),
+    AssociationSetup(AssociationSetupResponse),
+    AssociationUpdate(NodeOutcome),
+    AssociationRelease(NodeOutcome),
+    VersionNotSupported,
+    SessionSetDeletion(NodeOutcome),
+    SessionSetModification(Result<(), Fault>),
+    SessionEstablishment(EstablishmentResponse),
+    SessionModification(ModificationResponse),
+    SessionDeletion(DeletionResponse),
+}
+
+/// Why a message's elements are not a request or response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Its type is not one that is parsed.
+    #[error("messages of type {} are not expected", .0.0)]
+    Type(MessageType),
+    /// Its header has an SEID where there should be none, or has none where there should be one (7.2.2.4).
+    #[error("messages of type {} have an SEID if they concern a session, and none otherwise", .0.0)]
+    SeidFlag(MessageType),
+    /// What is wrong with an element.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+}
+
+/// Checks the S flag and takes the elements apart.
+fn elements<'a>(header: &Header, body: &'a [u8]) -> Result<Ies<'a>, ParseError> {
+    if header.seid.is_some() != header.message_type.is_session_related() {
+        return Err(ParseError::SeidFlag(header.message_type));
+    }
+    Ok(Ies::parse(body)?)
+}
+
+impl Request {
+    /// Parses the elements `body` of a message with `header`.
+    pub fn parse(header: &Header, body: &[u8]) -> Result<Self, ParseError> {
+        let ies = || elements(header, body);
+        Ok(match header.message_type {
+            MessageType::HEARTBEAT_REQUEST => Self::Heartbeat(Heartbeat::read(&ies()?)?),
+            MessageType::ASSOCIATION_SETUP_REQUEST => Self::AssociationSetup(AssociationSetup::read(&ies()?)?),
+            MessageType::ASSOCIATION_UPDATE_REQUEST => Self::AssociationUpdate(AssociationChange::read(&ies()?)?),
+            MessageType::ASSOCIATION_RELEASE_REQUEST => Self::AssociationRelease(AssociationChange::read(&ies()?)?),
+            MessageType::SESSION_ESTABLISHMENT_REQUEST => Self::SessionEstablishment(Establishment::read(&ies()?)?),
+            MessageType::SESSION_MODIFICATION_REQUEST => Self::SessionModification(Modification::read(&ies()?)?),
+            MessageType::SESSION_DELETION_REQUEST => {
+                ies()?;
+                Self::SessionDeletion
+            }
+            other => return Err(ParseError::Type(other)),
+        })
+    }
+
+    /// The request's type.
+    pub fn message_type(&self) -> MessageType {
+        match self {
+            Self::Heartbeat(_) => MessageType::HEARTBEAT_REQUEST,
+            Self::AssociationSetup(_) => MessageType::ASSOCIATION_SETUP_REQUEST,
+            Self::AssociationUpdate(_) => MessageType::ASSOCIATION_UPDATE_REQUEST,
+            Self::AssociationRelease(_) => MessageType::ASSOCIATION_RELEASE_REQUEST,
+            Self::SessionEstablishment(_) => MessageType::SESSION_ESTABLISHMENT_REQUEST,
+            Self::SessionModification(_) => MessageType::SESSION_MODIFICATION_REQUEST,
+            Self::SessionDeletion => MessageType::SESSION_DELETION_REQUEST,
+        }
+    }
+
+    /// The datagram. `seid` is the receiver's SEID: 0 in an establishment, of no account in messages between nodes.
+    pub fn encode(&self, seid: u64, sequence: u32) -> Vec<u8> {
+        let mut body = vec![];
+        match self {
+            Self::Heartbeat(message) => message.write(&mut body),
+            Self::AssociationSetup(message) => message.write(&mut body),
+            Self::AssociationUpdate(message) | Self::AssociationRelease(message) => message.write(&mut body),
+            Self::SessionEstablishment(message) => message.write(&mut body),
+            Self::SessionModification(message) => message.write(&mut body),
+            Self::SessionDeletion => {}
+        }
+        datagram(self.message_type(), seid, sequence, &body)
+    }
+}
+
+impl Response {
+    /// Parses the elements `body` of a message with `header`.
+    pub fn parse(header: &Header, body: &[u8]) -> Result<Self, ParseError> {
+        let ies = || elements(header, body);
+        Ok(match header.message_type {
+            MessageType::HEARTBEAT_RESPONSE => Self::Heartbeat(Heartbeat::read(&ies()?)?),
+            MessageType::PFD_MANAGEMENT_RESPONSE => Self::PfdManagement(crate::node::read_outcome(&ies()?)?),
+            MessageType::ASSOCIATION_SETUP_RESPONSE => Self::AssociationSetup(AssociationSetupResponse::read(&ies()?)?),
+            MessageType::ASSOCIATION_UPDATE_RESPONSE => Self::AssociationUpdate(NodeOutcome::read(&ies()?)?),
+            MessageType::ASSOCIATION_RELEASE_RESPONSE => Self::AssociationRelease(NodeOutcome::read(&ies()?)?),
+            MessageType::VERSION_NOT_SUPPORTED_RESPONSE => Self::VersionNotSupported,
+            MessageType::SESSION_SET_DELETION_RESPONSE => Self::SessionSetDeletion(NodeOutcome::read(&ies()?)?),
+            MessageType::SESSION_SET_MODIFICATION_RESPONSE => {
+                Self::SessionSetModification(crate::node::read_outcome(&ies()?)?)
+            }
+            MessageType::SESSION_ESTABLISHMENT_RESPONSE => {
+                Self::SessionEstablishment(EstablishmentResponse::read(&ies()?)?)
+            }
+            MessageType::SESSION_MODIFICATION_RESPONSE => {
+                Self::SessionModification(ModificationResponse::read(&ies()?)?)
+            }
+            MessageType::SESSION_DELETION_RESPONSE => Self::SessionDeletion(DeletionResponse::read(&ies()?)?),
+            other => return Err(ParseError::Type(other)),
+        })
+    }
+
+    /// The response's type.
+    pub fn message_type(&self) -> MessageType {
+        match self {
+            Self::Heartbeat(_) => MessageType::HEARTBEAT_RESPONSE,
+            Self::PfdManagement(_) => MessageType::PFD_MANAGEMENT_RESPONSE,
+            Self::AssociationSetup(_) => MessageType::ASSOCIATION_SETUP_RESPONSE,
+            Self::AssociationUpdate(_) => MessageType::ASSOCIATION_UPDATE_RESPONSE,
+            Self::AssociationRelease(_) => MessageType::ASSOCIATION_RELEASE_RESPONSE,
+            Self::VersionNotSupported => MessageType::VERSION_NOT_SUPPORTED_RESPONSE,
+            Self::SessionSetDeletion(_) => MessageType::SESSION_SET_DELETION_RESPONSE,
+            Self::SessionSetModification(_) => MessageType::SESSION_SET_MODIFICATION_RESPONSE,
+            Self::SessionEstablishment(_) => MessageType::SESSION_ESTABLISHMENT_RESPONSE,
+            Self::SessionModification(_) => MessageType::SESSION_MODIFICATION_RESPONSE,
+            Self::SessionDeletion(_) => MessageType::SESSION_DELETION_RESPONSE,
+        }
+    }
+
+    /// The datagram. `seid` is the receiver's SEID: 0 where it is not known, of no account in messages between nodes.
+    pub fn encode(&self, seid: u64, sequence: u32) -> Vec<u8> {
+        let mut body = vec![];
+        match self {
+            Self::Heartbeat(message) => message.write(&mut body),
+            Self::AssociationSetup(message) => message.write(&mut body),
+            Self::PfdManagement(outcome) | Self::SessionSetModification(outcome) => {
+                crate::node::write_outcome(outcome, &mut body);
+            }
+            Self::AssociationUpdate(message)
+            | Self::AssociationRelease(message)
+            | Self::SessionSetDeletion(message) => {
+                message.write(&mut body);
+            }
+            Self::VersionNotSupported => {}
+            Self::SessionEstablishment(message) => message.write(&mut body),
+            Self::SessionModification(message) => message.write(&mut body),
+            Self::SessionDeletion(message) => message.write(&mut body),
+        }
+        datagram(self.message_type(), seid, sequence, &body)
+    }
+}
+
+fn datagram(message_type: MessageType, seid: u64, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let seid = message_type.is_session_related().then_some(seid);
+    Header { message_type, seid, sequence }.prepend_to(body)
+}

@@ -1,0 +1,299 @@
+//! Messages that concern a session (TS 29.244, 7.5): establishment, modification, deletion.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rs_pfcp::ie::IeType;
+use rs_pfcp::ie::fseid::Fseid;
+
+use crate::fault::{Cause, Fault};
+use crate::ie::{Elements, Ie, Ies, decode};
+use crate::node::{NodeId, read_outcome, write_outcome};
+use crate::rule::{CreateFar, CreatePdr, CreateQer, CreatedPdr, UpdateFar, UpdatePdr, UpdateQer};
+
+/// One end of a session (8.2.37).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FSeid {
+    /// SEID.
+    pub seid: u64,
+    /// IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 address; there is at least one of the two.
+    pub v6: Option<Ipv6Addr>,
+}
+
+/// Session Establishment Request (7.5.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Establishment {
+    /// The sender.
+    pub node_id: NodeId,
+    /// The sender's end of the session.
+    pub cp_f_seid: FSeid,
+    /// PDN type (8.2.79): 1 to 3 for IPv4, IPv6 or both.
+    pub pdn_type: Option<u8>,
+    /// PDRs to create.
+    pub create_pdrs: Vec<CreatePdr>,
+    /// FARs to create.
+    pub create_fars: Vec<CreateFar>,
+    /// QERs to create.
+    pub create_qers: Vec<CreateQer>,
+    /// Types of other elements.
+    pub others: Vec<u16>,
+}
+
+/// Session Establishment Response (7.5.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EstablishmentResponse {
+    /// The sender.
+    pub node_id: NodeId,
+    /// The session, or why there is none.
+    pub outcome: Result<Established, Fault>,
+}
+
+/// What a UPF tells of a session that it has established.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Established {
+    /// The UPF's end of the session.
+    pub up_f_seid: FSeid,
+    /// Rules for which it chose something.
+    pub created_pdrs: Vec<CreatedPdr>,
+}
+
+/// Session Modification Request (7.5.4).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Modification {
+    /// The sender's end of the session, where that changes.
+    pub cp_f_seid: Option<FSeid>,
+    /// PDRs to remove.
+    pub remove_pdrs: Vec<u16>,
+    /// FARs to remove.
+    pub remove_fars: Vec<u32>,
+    /// QERs to remove.
+    pub remove_qers: Vec<u32>,
+    /// PDRs to create.
+    pub create_pdrs: Vec<CreatePdr>,
+    /// FARs to create.
+    pub create_fars: Vec<CreateFar>,
+    /// QERs to create.
+    pub create_qers: Vec<CreateQer>,
+    /// PDRs to change.
+    pub update_pdrs: Vec<UpdatePdr>,
+    /// FARs to change.
+    pub update_fars: Vec<UpdateFar>,
+    /// QERs to change.
+    pub update_qers: Vec<UpdateQer>,
+    /// Types of other elements.
+    pub others: Vec<u16>,
+}
+
+/// Session Modification Response (7.5.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModificationResponse {
+    /// Rules for which the UPF chose something, or why nothing was changed.
+    pub outcome: Result<Vec<CreatedPdr>, Fault>,
+}
+
+/// Session Deletion Response (7.5.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeletionResponse {
+    /// Whether the session is gone.
+    pub outcome: Result<(), Fault>,
+}
+
+impl FSeid {
+    /// An end of a session with one address.
+    pub fn new(seid: u64, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self { seid, v4: Some(v4), v6: None },
+            IpAddr::V6(v6) => Self { seid, v4: None, v6: Some(v6) },
+        }
+    }
+
+    /// Its address; the IPv4 one where there are two.
+    pub fn address(&self) -> IpAddr {
+        let v6 = || self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into();
+        self.v4.map_or_else(v6, Into::into)
+    }
+
+    fn read(ie: Ie) -> Result<Self, Fault> {
+        let read = decode(ie, Fseid::unmarshal)?;
+        if read.ipv4_address.is_none() && read.ipv6_address.is_none() {
+            return Err(ie.fault(Cause::MandatoryIeIncorrect));
+        }
+        Ok(Self { seid: read.seid.0, v4: read.ipv4_address, v6: read.ipv6_address })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.element(IeType::Fseid, &Fseid::new(self.seid, self.v4, self.v6).marshal());
+    }
+}
+
+const ESTABLISHMENT_KNOWN: &[IeType] =
+    &[IeType::NodeId, IeType::Fseid, IeType::PdnType, IeType::CreatePdr, IeType::CreateFar, IeType::CreateQer];
+
+impl Establishment {
+    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
+        // Presence first, so that what is missing is not masked by what is wrong (7.6.6 comes before 7.6.8).
+        let (node_id, f_seid) = (ies.mandatory(IeType::NodeId)?, ies.mandatory(IeType::Fseid)?);
+        ies.mandatory(IeType::CreatePdr)?;
+        ies.mandatory(IeType::CreateFar)?;
+        Ok(Self {
+            node_id: NodeId::read(node_id)?,
+            cp_f_seid: FSeid::read(f_seid)?,
+            pdn_type: ies.first(IeType::PdnType).map(|ie| ie.octet()).transpose()?,
+            create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
+            create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
+            create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
+            others: ies.others(ESTABLISHMENT_KNOWN),
+        })
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.node_id.write(out);
+        self.cp_f_seid.write(out);
+        self.create_pdrs.iter().for_each(|rule| rule.write(out));
+        self.create_fars.iter().for_each(|rule| rule.write(out));
+        self.create_qers.iter().for_each(|rule| rule.write(out));
+        if let Some(pdn_type) = self.pdn_type {
+            out.element(IeType::PdnType, &[pdn_type]);
+        }
+    }
+
+    /// The SEID that a response to a request with the elements `body` goes to, however wrong the rest of it is.
+    pub fn cp_seid(body: &[u8]) -> Option<u64> {
+        let f_seid = Ies::parse(body).ok()?.first(IeType::Fseid)?;
+        Some(FSeid::read(f_seid).ok()?.seid)
+    }
+}
+
+impl EstablishmentResponse {
+    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
+        let node_id = NodeId::read(ies.mandatory(IeType::NodeId)?)?;
+        let outcome = match read_outcome(ies)? {
+            Err(fault) => Err(fault),
+            Ok(()) => Ok(Established {
+                // Conditional, but its condition is acceptance.
+                up_f_seid: FSeid::read(
+                    ies.first(IeType::Fseid).ok_or(Fault::of(Cause::ConditionalIeMissing, IeType::Fseid))?,
+                )?,
+                created_pdrs: read_created(ies)?,
+            }),
+        };
+        Ok(Self { node_id, outcome })
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.node_id.write(out);
+        match &self.outcome {
+            Ok(established) => {
+                write_outcome(&Ok(()), out);
+                established.up_f_seid.write(out);
+                established.created_pdrs.iter().for_each(|pdr| pdr.write(out));
+            }
+            Err(fault) => {
+                fault.write(out);
+                fault.write_failed_rule(out);
+            }
+        }
+    }
+}
+
+fn read_created(ies: &Ies) -> Result<Vec<CreatedPdr>, Fault> {
+    ies.all(IeType::CreatedPdr).map(CreatedPdr::read).collect()
+}
+
+const MODIFICATION_KNOWN: &[IeType] = &[
+    IeType::Fseid,
+    IeType::RemovePdr,
+    IeType::RemoveFar,
+    IeType::RemoveQer,
+    IeType::CreatePdr,
+    IeType::CreateFar,
+    IeType::CreateQer,
+    IeType::UpdatePdr,
+    IeType::UpdateFar,
+    IeType::UpdateQer,
+];
+
+/// The ID within a Remove PDR, Remove FAR or Remove QER.
+fn removed<'a>(ie: Ie<'a>, id: IeType) -> Result<Ie<'a>, Fault> {
+    ie.group()?.mandatory(id)
+}
+
+fn write_remove(kind: IeType, id_kind: IeType, id: &[u8], out: &mut Vec<u8>) {
+    out.grouped(kind, |out| out.element(id_kind, id));
+}
+
+impl Modification {
+    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
+        let far_id = |ie| removed(ie, IeType::FarId)?.u32();
+        let qer_id = |ie| removed(ie, IeType::QerId)?.u32();
+        let pdr_id = |ie| removed(ie, IeType::PdrId)?.u16();
+        Ok(Self {
+            cp_f_seid: ies.first(IeType::Fseid).map(FSeid::read).transpose()?,
+            remove_pdrs: ies.all(IeType::RemovePdr).map(pdr_id).collect::<Result<_, _>>()?,
+            remove_fars: ies.all(IeType::RemoveFar).map(far_id).collect::<Result<_, _>>()?,
+            remove_qers: ies.all(IeType::RemoveQer).map(qer_id).collect::<Result<_, _>>()?,
+            create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
+            create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
+            create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
+            update_pdrs: ies.all(IeType::UpdatePdr).map(UpdatePdr::read).collect::<Result<_, _>>()?,
+            update_fars: ies.all(IeType::UpdateFar).map(UpdateFar::read).collect::<Result<_, _>>()?,
+            update_qers: ies.all(IeType::UpdateQer).map(UpdateQer::read).collect::<Result<_, _>>()?,
+            others: ies.others(MODIFICATION_KNOWN),
+        })
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        if let Some(f_seid) = &self.cp_f_seid {
+            f_seid.write(out);
+        }
+        for id in &self.remove_pdrs {
+            write_remove(IeType::RemovePdr, IeType::PdrId, &id.to_be_bytes(), out);
+        }
+        for id in &self.remove_fars {
+            write_remove(IeType::RemoveFar, IeType::FarId, &id.to_be_bytes(), out);
+        }
+        for id in &self.remove_qers {
+            write_remove(IeType::RemoveQer, IeType::QerId, &id.to_be_bytes(), out);
+        }
+        self.create_pdrs.iter().for_each(|rule| rule.write(out));
+        self.create_fars.iter().for_each(|rule| rule.write(out));
+        self.create_qers.iter().for_each(|rule| rule.write(out));
+        self.update_pdrs.iter().for_each(|rule| rule.write(out));
+        self.update_fars.iter().for_each(|rule| rule.write(out));
+        self.update_qers.iter().for_each(|rule| rule.write(out));
+    }
+}
+
+impl ModificationResponse {
+    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
+        let outcome = match read_outcome(ies)? {
+            Ok(()) => Ok(read_created(ies)?),
+            Err(fault) => Err(fault),
+        };
+        Ok(Self { outcome })
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match &self.outcome {
+            Ok(created) => {
+                write_outcome(&Ok(()), out);
+                created.iter().for_each(|pdr| pdr.write(out));
+            }
+            Err(fault) => {
+                fault.write(out);
+                fault.write_failed_rule(out);
+            }
+        }
+    }
+}
+
+impl DeletionResponse {
+    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
+        Ok(Self { outcome: read_outcome(ies)? })
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        write_outcome(&self.outcome, out);
+    }
+}
