@@ -111,7 +111,10 @@ mod tests {
     /// Sends packets of the given lengths and gaps over and over for `time` ns; returns the bytes sent and passed.
     fn pass(meter: &Meter, policers: &mut Policers, packets: &[(usize, u64)], time: u64) -> (u64, u64) {
         let (mut now, mut sent, mut passed) = (0, 0, 0);
-        for &(len, gap) in packets.iter().cycle().take_while(|_| now <= time) {
+        for &(len, gap) in packets.iter().cycle() {
+            if now > time {
+                break;
+            }
             sent += len as u64;
             if policers.admit(std::slice::from_ref(meter), len, now) {
                 passed += len as u64;

@@ -16,6 +16,8 @@ const SPIN: Duration = Duration::from_micros(20);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// Acknowledged by a reader that is gone.
 const GONE: u64 = u64::MAX;
+/// Acknowledged by a reader that has not looked yet; it will see the newest version when it does.
+const NEW: u64 = u64::MAX - 1;
 
 struct Shared {
     current: ArcSwap<Version>,
@@ -36,7 +38,8 @@ struct Seat {
 pub struct Reader {
     shared: Arc<Shared>,
     index: usize,
-    version: Arc<Version>,
+    /// None before the first look.
+    version: Option<Arc<Version>>,
     seen: u64,
 }
 
@@ -50,17 +53,16 @@ pub(super) struct Publisher {
 /// A publisher and `workers` readers of `version`.
 pub(super) fn channel(version: Version, workers: usize) -> (Publisher, Vec<Reader>) {
     let standby = Arc::new(version.clone());
-    let version = Arc::new(version);
     let seat = |_| Seat {
-        acknowledged: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(NEW),
         bell: Arc::new(Bell::new().expect("a process that can start can have an eventfd a worker")),
     };
     let shared = Arc::new(Shared {
-        current: ArcSwap::new(version.clone()),
+        current: ArcSwap::from_pointee(version),
         serial: AtomicU64::new(0),
         seats: (0..workers).map(seat).collect(),
     });
-    let reader = |index| Reader { shared: shared.clone(), index, version: version.clone(), seen: 0 };
+    let reader = |index| Reader { shared: shared.clone(), index, version: None, seen: NEW };
     let readers = (0..workers).map(reader).collect();
     (Publisher { shared, standby }, readers)
 }
@@ -84,14 +86,17 @@ impl Reader {
     fn take(&mut self) {
         self.seen = self.shared.serial.load(Ordering::Acquire);
         // The old version is not freed by this: the publisher holds it too.
-        self.version = self.shared.current.load_full();
+        self.version = Some(self.shared.current.load_full());
         self.shared.seats[self.index].acknowledged.store(self.seen, Ordering::Release);
     }
 
     /// The version last taken.
+    ///
+    /// # Panics
+    /// Before the first [`Reader::refresh`].
     #[inline]
     pub fn version(&self) -> &Version {
-        &self.version
+        self.version.as_deref().expect("a worker refreshes before it looks")
     }
 
     /// Index of the worker.

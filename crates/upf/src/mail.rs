@@ -1,0 +1,159 @@
+//! Frames on their way from one thread of the UPF to another, in order: a ring of bytes with one writer and one reader.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use port::{FRAME_MAX, PacketRef};
+
+use crate::bell::Bell;
+use crate::packet::Punt;
+use crate::side::PortId;
+
+/// What the receiver is to do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// Process it as if it had come from this port.
+    Process(PortId),
+    /// Send it to this port as it is.
+    Send(PortId),
+    /// Look what it is; it came from this port.
+    Punt(PortId, Punt),
+    /// Send it to this port once the neighbour is resolved; its Ethernet header has no addresses yet.
+    Resolve(PortId, IpAddr),
+}
+
+/// The writer's end.
+pub struct Outbox {
+    ring: rtrb::Producer<u8>,
+    bell: Arc<Bell>,
+    posted: bool,
+    record: Box<[u8; RECORD_MAX]>,
+}
+
+/// The reader's end.
+pub struct Inbox {
+    ring: rtrb::Consumer<u8>,
+    frame: Box<[u8; FRAME_MAX]>,
+}
+
+/// Length of the frame (2), kind, port, detail (1 each), padding, address (16).
+const HEADER_LEN: usize = 24;
+const RECORD_MAX: usize = HEADER_LEN + FRAME_MAX;
+
+/// A ring of `bytes` bytes to the thread that hears `bell`.
+pub fn channel(bytes: usize, bell: Arc<Bell>) -> (Outbox, Inbox) {
+    let (producer, consumer) = rtrb::RingBuffer::new(bytes);
+    let outbox = Outbox { ring: producer, bell, posted: false, record: Box::new([0; RECORD_MAX]) };
+    (outbox, Inbox { ring: consumer, frame: Box::new([0; FRAME_MAX]) })
+}
+
+impl Outbox {
+    /// Puts a frame into the ring. False, and nothing done, if there is no room.
+    pub fn post(&mut self, letter: Letter, frame: &PacketRef<'_>) -> bool {
+        if frame.len() > FRAME_MAX {
+            return false;
+        }
+        let len = HEADER_LEN + frame.copy_to(&mut self.record[HEADER_LEN..]);
+        self.record[..HEADER_LEN].copy_from_slice(&header(letter, frame.len()));
+        let fits = self.ring.push_entire_slice(&self.record[..len]).is_ok();
+        self.posted |= fits;
+        fits
+    }
+
+    /// Wakes the reader, if anything was put in since the last call.
+    #[inline]
+    pub fn deliver(&mut self) {
+        if std::mem::take(&mut self.posted) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Inbox {
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// Takes the next frame out.
+    pub fn take(&mut self) -> Option<(Letter, &[u8])> {
+        let mut header = [0; HEADER_LEN];
+        self.ring.pop_entire_slice(&mut header).ok()?;
+        let (letter, len) = read_header(&header);
+        let frame = &mut self.frame[..len];
+        self.ring.pop_entire_slice(frame).expect("a record is put in whole");
+        Some((letter, frame))
+    }
+}
+
+const PUNTS: [Punt; 4] = [Punt::Host, Punt::Gtpu, Punt::UnknownTeid, Punt::UnknownExtension];
+
+fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
+    let (kind, port, detail, address) = match letter {
+        Letter::Process(port) => (0, port, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::Send(port) => (1, port, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::Punt(port, punt) => (2, port, punt as u8, Ipv6Addr::UNSPECIFIED),
+        Letter::Resolve(port, IpAddr::V4(address)) => (3, port, 4, address.to_ipv6_mapped()),
+        Letter::Resolve(port, IpAddr::V6(address)) => (3, port, 6, address),
+    };
+    let mut header = [0; HEADER_LEN];
+    header[..2].copy_from_slice(&(len as u16).to_ne_bytes());
+    header[2..5].copy_from_slice(&[kind, port as u8, detail]);
+    header[8..].copy_from_slice(&address.octets());
+    header
+}
+
+fn read_header(header: &[u8; HEADER_LEN]) -> (Letter, usize) {
+    let &[l0, l1, kind, port, detail, _, _, _, ref address @ ..] = header;
+    let port = if port == PortId::N3 as u8 { PortId::N3 } else { PortId::N6 };
+    let letter = match (kind, detail) {
+        (0, _) => Letter::Process(port),
+        (1, _) => Letter::Send(port),
+        (2, punt) => Letter::Punt(port, PUNTS[usize::from(punt)]),
+        (_, 4) => Letter::Resolve(port, Ipv6Addr::from(*address).to_canonical()),
+        _ => Letter::Resolve(port, Ipv6Addr::from(*address).into()),
+    };
+    (letter, u16::from_ne_bytes([l0, l1]).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(bytes: usize) -> (Outbox, Inbox) {
+        channel(bytes, Arc::new(Bell::new().unwrap()))
+    }
+
+    #[test]
+    fn every_letter_arrives_as_it_was_posted_and_in_order() {
+        let mut letters = vec![
+            Letter::Process(PortId::N6),
+            Letter::Send(PortId::N3),
+            Letter::Resolve(PortId::N6, "10.0.0.1".parse().unwrap()),
+            Letter::Resolve(PortId::N3, "2001:db8::1".parse().unwrap()),
+            Letter::Resolve(PortId::N3, "::ffff:10.0.0.1".parse().unwrap()),
+        ];
+        letters.extend(PUNTS.map(|punt| Letter::Punt(PortId::N3, punt)));
+        let (mut outbox, mut inbox) = ring(1_000);
+        // More than once round the ring.
+        for round in 0..50_u8 {
+            for &letter in &letters {
+                assert!(outbox.post(letter, &PacketRef::from_slice(&[round; 61])));
+            }
+            for &letter in &letters {
+                assert_eq!(inbox.take(), Some((letter, [round; 61].as_slice())));
+            }
+        }
+        assert!(inbox.is_empty() && inbox.take().is_none());
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_is_refused_whole() {
+        let (mut outbox, mut inbox) = ring(200);
+        assert!(outbox.post(Letter::Send(PortId::N3), &PacketRef::from_slice(&[1; 100])));
+        assert!(!outbox.post(Letter::Send(PortId::N3), &PacketRef::from_slice(&[2; 100])));
+        assert_eq!(inbox.take().unwrap().1, [1; 100]);
+        assert!(inbox.is_empty());
+    }
+}

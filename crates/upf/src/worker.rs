@@ -1,0 +1,387 @@
+//! A run-to-completion worker: it owns one queue pair of each port and the state of the sessions whose buckets are its
+//! own, takes bursts, has the packet function decide, and carries the verdicts out.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use port::{
+    BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
+};
+
+use crate::bell::Bell;
+use crate::drops::{DropBoard, DropReason, Drops};
+use crate::limiter::Limiter;
+use crate::mail::{Inbox, Letter, Outbox};
+use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, Verdict, classify, decide};
+use crate::policer::Policers;
+use crate::side::PortId;
+use crate::tables::{BUCKETS, Reader, Version};
+use crate::tunnel::Tunnel;
+
+/// Rounds between two publications of the counters while there is work.
+const PUBLISH_EVERY: u32 = 1_024;
+/// How long a worker polls for more before it sleeps, at most.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The worker.
+pub struct Worker {
+    reader: Reader,
+    n3: QueuePair,
+    n6: QueuePair,
+    /// From the other workers and from the slow path.
+    inboxes: Vec<Inbox>,
+    hands: Hands,
+    bell: Arc<Bell>,
+    waiter: Waiter,
+    rounds: u32,
+}
+
+/// How a worker reaches the other threads, and they it.
+pub struct Links {
+    /// From the other workers and from the slow path.
+    pub inboxes: Vec<Inbox>,
+    /// To the workers by their index; none at the worker's own.
+    pub workers: Vec<Option<Outbox>>,
+    /// To the slow path.
+    pub slow_path: Outbox,
+}
+
+/// How a worker treats packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Most policers, see [`crate::tables::Settings::max_policers`].
+    pub policers: usize,
+    /// Leave the UDP checksum of outer IPv6 headers zero.
+    pub ipv6_zero_checksum: bool,
+}
+
+/// What carries verdicts out.
+struct Hands {
+    index: u8,
+    /// Which worker owns which bucket.
+    owners: [u8; BUCKETS],
+    policers: Policers,
+    drops: Drops,
+    workers: Vec<Option<Outbox>>,
+    slow_path: Outbox,
+    /// Messages that packets without a tunnel may cause.
+    complaints: Limiter,
+    /// Packets that may wait for a neighbour to be resolved.
+    unresolved: Limiter,
+    ipv6_zero_checksum: bool,
+    /// For packets from other workers.
+    slot: Slot,
+    /// Room for the part of a packet that is not at hand, to sum it up.
+    scratch: Box<[u8; FRAME_MAX]>,
+    start: Instant,
+}
+
+/// The sending halves of both ports.
+struct Exits<'q> {
+    n3: &'q mut dyn TxQueue,
+    n6: &'q mut dyn TxQueue,
+}
+
+impl Worker {
+    /// A worker with the given queue pairs. It begins to see the tables at its first round.
+    pub fn new(reader: Reader, n3: QueuePair, n6: QueuePair, links: Links, habits: Habits) -> Self {
+        let workers = reader.workers();
+        let hands = Hands {
+            index: reader.index() as u8,
+            owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
+            policers: Policers::new(habits.policers),
+            drops: Drops::default(),
+            workers: links.workers,
+            slow_path: links.slow_path,
+            complaints: Limiter::new(100, 32),
+            unresolved: Limiter::new(1_000, 64),
+            ipv6_zero_checksum: habits.ipv6_zero_checksum,
+            slot: Slot::new(),
+            scratch: Box::new([0; FRAME_MAX]),
+            start: Instant::now(),
+        };
+        let bell = reader.bell(reader.index());
+        let waiter = Waiter::new(Sleep::After(SPIN));
+        Self { reader, n3, n6, inboxes: links.inboxes, hands, bell, waiter, rounds: 0 }
+    }
+
+    /// What this worker has dropped.
+    pub fn board(&self) -> DropBoard {
+        self.hands.drops.board()
+    }
+
+    /// The bell that wakes this worker.
+    pub fn bell(&self) -> Arc<Bell> {
+        self.bell.clone()
+    }
+
+    /// Works until `stop` is set and the bell rung.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            if self.run_once() {
+                self.waiter.worked();
+            } else {
+                self.rest(stop)?;
+            }
+        }
+        self.hands.drops.publish();
+        Ok(())
+    }
+
+    /// One round: what other threads left, then a burst from each port. False if there was nothing.
+    #[inline]
+    pub fn run_once(&mut self) -> bool {
+        self.reader.refresh();
+        let tables = self.reader.version();
+        let mut exits = Exits { n3: &mut *self.n3.tx, n6: &mut *self.n6.tx };
+        let mut worked = false;
+        for inbox in &mut self.inboxes {
+            worked |= self.hands.read(tables, inbox, &mut exits);
+        }
+        for (port, queues) in [(PortId::N3, &mut self.n3.rx), (PortId::N6, &mut self.n6.rx)] {
+            let burst = queues.recv();
+            if !burst.is_empty() {
+                self.hands.serve(tables, port, burst, &mut exits);
+                worked = true;
+            }
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(PUBLISH_EVERY) {
+            self.hands.drops.publish();
+        }
+        worked
+    }
+
+    /// Nothing to do: polls on for a while, then sleeps until there is.
+    fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.hands.drops.publish();
+        self.bell.doze();
+        let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
+        if nothing_left && !stop.load(Ordering::Relaxed) {
+            let mut queues: [&mut dyn RxQueue; 2] = [&mut *self.n3.rx, &mut *self.n6.rx];
+            let woken = self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?;
+            if !woken.extra.is_empty() {
+                self.bell.silence();
+            }
+        }
+        self.bell.wake();
+        Ok(())
+    }
+}
+
+impl Hands {
+    /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
+    #[inline]
+    fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits<'_>) {
+        let now = self.now();
+        let count = burst.len();
+        let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
+        for (at, class) in classes[..count].iter_mut().enumerate() {
+            let packet = burst.get(at);
+            *class = classify(tables, from, packet.head, packet.len());
+        }
+        let mut fates = [None; BURST_MAX];
+        for at in 0..count {
+            let mut packet = burst.get_mut(at);
+            let owner = self.owner(&classes[at]);
+            if owner == self.index {
+                fates[at] = self.conclude(tables, from, &classes[at], &mut packet, &mut Rest::EMPTY.clone(), now);
+            } else {
+                self.hand_over(owner, from, &packet.as_ref());
+            }
+        }
+        for port in [PortId::N6, PortId::N3] {
+            let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
+            let mut leave = 0;
+            for at in (0..count).filter(|&at| fates[at] == Some(port)) {
+                leaving[leave] = burst.get(at);
+                leave += 1;
+            }
+            self.send(port, &leaving[..leave], exits);
+        }
+        self.slow_path.deliver();
+        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
+    }
+
+    /// Frames that another thread left, up to a burst of them.
+    #[inline]
+    fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits<'_>) -> bool {
+        let mut taken = 0;
+        while taken < BURST_MAX
+            && let Some((letter, frame)) = inbox.take()
+        {
+            match letter {
+                Letter::Process(from) => self.serve_one(tables, from, frame, exits),
+                Letter::Send(port) => self.send(port, &[PacketRef::from_slice(frame)], exits),
+                Letter::Punt(..) | Letter::Resolve(..) => debug_assert!(false, "these go to the slow path"),
+            }
+            taken += 1;
+        }
+        taken > 0
+    }
+
+    /// A frame from another worker, which found it to belong here.
+    fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
+        let now = self.now();
+        let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
+        let class = classify(tables, from, head, frame.len());
+        if self.owner(&class) != self.index {
+            // The session moved meanwhile. It is not worth following.
+            return self.drops.count(DropReason::HandoverLoop);
+        }
+        let mut slot = std::mem::take(&mut self.slot);
+        slot.fill_head(head.len()).copy_from_slice(head);
+        let mut slots = [slot];
+        let mut burst = Burst::new(&mut slots);
+        let mut behind = Rest::from_slice(behind);
+        let mut packet = burst.get_mut(0);
+        if let Some(port) = self.conclude(tables, from, &class, &mut packet, &mut behind, now) {
+            self.send(port, &[whole(&packet, behind)], exits);
+        }
+        self.slow_path.deliver();
+        [self.slot] = slots;
+    }
+
+    /// Has the packet function decide, and rewrites the packet. Returns the port to send it to, if any. `behind` is the
+    /// part of the packet that follows what `packet` holds.
+    #[inline]
+    fn conclude(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        class: &Class<'_>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<PortId> {
+        match decide(tables, &mut self.policers, class, packet.head(), now) {
+            Verdict::Forward(forward) => {
+                rewrite(&forward, packet, behind);
+                if let Some(tunnel) = forward.prepend.checksummed()
+                    && !self.ipv6_zero_checksum
+                {
+                    fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
+                }
+                Some(forward.port)
+            }
+            Verdict::Drop(reason) => {
+                self.drops.count(reason);
+                None
+            }
+            Verdict::Punt(punt) => {
+                self.punt(from, punt, &whole(packet, *behind), now);
+                None
+            }
+            Verdict::Resolve(forward, address) => {
+                if self.unresolved.allow(now) {
+                    rewrite(&forward, packet, behind);
+                    if let Some(tunnel) = forward.prepend.checksummed() {
+                        fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
+                    }
+                    self.to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind));
+                } else {
+                    self.drops.count(DropReason::NeighbourUnresolved);
+                }
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn owner(&self, class: &Class<'_>) -> u8 {
+        match *class {
+            Class::User { home, .. } => self.owners[usize::from(home) % BUCKETS],
+            Class::Drop(_) | Class::Punt(_) => self.index,
+        }
+    }
+
+    #[cold]
+    fn hand_over(&mut self, owner: u8, from: PortId, packet: &PacketRef<'_>) {
+        let outbox = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut);
+        if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), packet)) {
+            self.drops.count(DropReason::HandoverFull);
+        }
+    }
+
+    #[cold]
+    fn punt(&mut self, from: PortId, punt: Punt, packet: &PacketRef<'_>, now: u64) {
+        let dropped = match punt {
+            Punt::Host | Punt::Gtpu => None,
+            Punt::UnknownTeid => Some(DropReason::UnknownTeid),
+            Punt::UnknownExtension => Some(DropReason::GtpuExtension),
+        };
+        if let Some(reason) = dropped {
+            self.drops.count(reason);
+            if !self.complaints.allow(now) {
+                return;
+            }
+        }
+        self.to_slow_path(Letter::Punt(from, punt), packet);
+    }
+
+    fn to_slow_path(&mut self, letter: Letter, packet: &PacketRef<'_>) {
+        if !self.slow_path.post(letter, packet) {
+            self.drops.count(DropReason::SlowPathFull);
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, port: PortId, packets: &[PacketRef<'_>], exits: &mut Exits<'_>) {
+        if packets.is_empty() {
+            return;
+        }
+        let (queue, full) = match port {
+            PortId::N3 => (&mut *exits.n3, DropReason::N3Full),
+            PortId::N6 => (&mut *exits.n6, DropReason::N6Full),
+        };
+        let sent = queue.send(packets);
+        if sent < packets.len() {
+            self.drops.add(full, (packets.len() - sent) as u64);
+        }
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
+#[inline]
+fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
+    let end = usize::from(forward.strip) + usize::from(forward.keep);
+    behind.truncate(end.saturating_sub(packet.len()));
+    packet.truncate(end);
+    let stripped = packet.strip(forward.strip.into());
+    debug_assert!(stripped, "what is stripped was read");
+    // The headroom holds the longest headers even where nothing is stripped.
+    if let Some(front) = packet.prepend(forward.prepend.len()) {
+        forward.prepend.write(forward.keep.into(), front);
+    }
+}
+
+/// Computes the UDP checksum that IPv6 wants. The rest of the packet is summed up from a copy: should a peer rewrite it
+/// before it is sent, the peer only spoils its own packet.
+#[cold]
+fn fill_in_checksum(tunnel: &Tunnel, packet: &mut PacketMut<'_>, behind: Rest<'_>, scratch: &mut [u8; FRAME_MAX]) {
+    const UDP_CHECKSUM: usize = ETHERNET_LEN + 40 + 6;
+    let whole = whole(packet, behind);
+    whole.rest.copy_to(&mut scratch[..]);
+    let checksum = tunnel.udp6_checksum(&whole.head[ETHERNET_LEN..], &scratch[..whole.rest.len()]);
+    packet.head_mut()[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// A packet with what follows the part that `packet` holds.
+#[inline]
+fn whole<'p>(packet: &'p PacketMut<'_>, behind: Rest<'p>) -> PacketRef<'p> {
+    let own = packet.as_ref();
+    if behind.is_empty() { own } else { PacketRef { head: own.head, rest: behind } }
+}
+
+const _: () = assert!(
+    port::HEADROOM >= ETHERNET_LEN + crate::tunnel::TUNNEL_MAX_LEN,
+    "a packet's headroom holds the longest headers"
+);
