@@ -1,25 +1,28 @@
-//! Where the node keeps its files.
+//! Where the node keeps its files, beside those that belong to the containers ([`runtime::Layout`]).
 
 use std::path::PathBuf;
+
+use runtime::Layout;
 
 /// The directories of one node. Two nodes with different directories do not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// Sockets, sandboxes, bundles: what a reboot may take away.
     pub run: PathBuf,
-    /// Descriptors, records of what runs, logs, images, state directories of functions.
+    /// Descriptors, logs, images, state directories of functions: what stays.
     pub state: PathBuf,
 }
 
 impl Paths {
     /// `KAISTA_RUN_DIR` and `KAISTA_STATE_DIR`, or `/run/kaista` and `/var/lib/kaista`.
     pub fn from_env() -> Self {
-        let directory =
-            |variable, default| std::env::var_os(variable).map_or_else(|| PathBuf::from(default), PathBuf::from);
-        Self {
-            run: directory("KAISTA_RUN_DIR", "/run/kaista"),
-            state: directory("KAISTA_STATE_DIR", "/var/lib/kaista"),
-        }
+        let layout = Layout::from_env();
+        Self { run: layout.run().into(), state: layout.state().into() }
+    }
+
+    /// The same directories as containers see them.
+    pub fn layout(&self) -> Layout {
+        Layout::new(&self.run, &self.state)
     }
 
     /// The control socket.
@@ -32,43 +35,28 @@ impl Paths {
         self.run.join("kaistad.lock")
     }
 
-    /// What keeper and daemon say.
+    /// What keeper, daemon and pumps say.
     pub fn daemon_log(&self) -> PathBuf {
         self.state.join("kaistad.log")
     }
 
-    /// The stored descriptor and the record of one slice.
-    pub fn slice_state(&self, slice: &str) -> PathBuf {
-        self.slices().join(slice)
+    /// What shall be: a descriptor for each slice.
+    pub fn descriptors(&self) -> PathBuf {
+        self.state.join("descriptors")
     }
 
-    /// All stored slices.
-    pub fn slices(&self) -> PathBuf {
-        self.state.join("slices")
+    /// What is: a record for each slice of the processes and links that were made for it.
+    pub fn records(&self) -> PathBuf {
+        self.run.join(".records")
     }
 
-    /// Run-time files of one slice.
-    pub fn slice_run(&self, slice: &str) -> PathBuf {
-        self.run.join("slices").join(slice)
+    /// The directory of a pump's port socket.
+    pub fn pump(&self, slice: &str, link: &str) -> PathBuf {
+        self.run.join(".pumps").join(slice).join(link)
     }
 
-    /// Run-time files of one function: sandbox, bundle, port socket.
-    pub fn function_run(&self, slice: &str, function: &str) -> PathBuf {
-        self.slice_run(slice).join(function)
-    }
-
-    /// The captured output of one function.
-    pub fn log(&self, slice: &str, function: &str) -> PathBuf {
-        self.slice_state(slice).join("logs").join(function).with_extension("log")
-    }
-
-    /// The state directories that functions asked for; they outlive the slice.
-    pub fn function_state(&self, slice: &str, function: &str) -> PathBuf {
-        self.state.join("functions").join(slice).join(function)
-    }
-
-    /// Unpacked images.
-    pub fn images(&self) -> PathBuf {
-        self.state.join("images")
+    /// Captured output of a slice's functions.
+    pub fn logs(&self, slice: &str) -> PathBuf {
+        self.state.join("logs").join(slice)
     }
 }

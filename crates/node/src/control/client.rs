@@ -106,6 +106,11 @@ impl Stream {
         wire::send(self.lines.stream(), &serde_json::json!({"stop": true}), &[])
     }
 
+    /// Whether the next event is here already, so that [`Stream::next`] does not wait and polling would.
+    pub fn is_ready(&self) -> bool {
+        self.lines.is_ready()
+    }
+
     /// To poll for the next event.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.lines.stream().as_fd()

@@ -58,6 +58,11 @@ impl Lines {
         &self.stream
     }
 
+    /// Whether a whole line has been read already.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.buffer.contains(&b'\n')
+    }
+
     /// The next line and the descriptors beside it; none when the other side has hung up.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         loop {
@@ -101,6 +106,13 @@ impl Lines {
         self.buffer.extend_from_slice(&chunk[..received.bytes]);
         Ok(received.bytes > 0)
     }
+}
+
+/// The descriptor beside the next bytes, whatever they say.
+pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut lines = Lines::new(stream.try_clone()?);
+    lines.fill()?;
+    Ok(lines.fds.pop())
 }
 
 #[cfg(test)]

@@ -1,0 +1,98 @@
+//! Who has which processor cores: exclusive ones belong to one function, the others to everybody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The cores of the host and their owners.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    online: BTreeSet<usize>,
+    owned: BTreeMap<String, Vec<usize>>,
+}
+
+impl Cores {
+    /// All shared.
+    pub(crate) fn new(online: impl IntoIterator<Item = usize>) -> Self {
+        Self { online: online.into_iter().collect(), owned: BTreeMap::new() }
+    }
+
+    /// Gives `count` cores to `owner` alone, the highest-numbered free ones, since interrupts and system services favour
+    /// the low ones. Asking again with the same count changes nothing. One core at least stays shared; where that is
+    /// impossible, says how many there were to give.
+    pub(crate) fn take(&mut self, owner: &str, count: usize) -> Result<Vec<usize>, usize> {
+        if let Some(cores) = self.owned.get(owner).filter(|cores| cores.len() == count) {
+            return Ok(cores.clone());
+        }
+        let mut free = self.shared();
+        free.extend(self.owned.get(owner).into_iter().flatten());
+        free.sort_unstable();
+        if count >= free.len() {
+            return Err(free.len().saturating_sub(1));
+        }
+        let cores = free.split_off(free.len() - count);
+        self.owned.insert(owner.to_owned(), cores.clone());
+        Ok(cores)
+    }
+
+    /// Takes back what `owner` had; false if it had nothing.
+    pub(crate) fn give_back(&mut self, owner: &str) -> bool {
+        self.owned.remove(owner).is_some()
+    }
+
+    /// Cores that nobody has for itself; never none.
+    pub(crate) fn shared(&self) -> Vec<usize> {
+        let taken: BTreeSet<usize> = self.owned.values().flatten().copied().collect();
+        self.online.difference(&taken).copied().collect()
+    }
+
+    /// How many cores there are, and how many of them belong to functions whose name does not start with `prefix`.
+    pub(crate) fn counts(&self, prefix: &str) -> (usize, usize) {
+        let elsewhere = self.owned.iter().filter(|(owner, _)| !owner.starts_with(prefix)).map(|(_, cores)| cores.len());
+        (self.online.len(), elsewhere.sum())
+    }
+}
+
+/// Cores as the kernel writes them: `0-3,6`.
+pub(crate) fn list(cores: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &core in cores {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == core => *last = core,
+            _ => ranges.push((core, core)),
+        }
+    }
+    let texts: Vec<String> =
+        ranges.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    texts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exclusive_cores_come_from_the_top_and_one_stays_shared() {
+        let mut cores = Cores::new(0..4);
+        assert_eq!(cores.take("s/a", 2), Ok(vec![2, 3]));
+        assert_eq!(cores.take("s/b", 2), Err(1));
+        assert_eq!(cores.take("s/b", 1), Ok(vec![1]));
+        assert_eq!(cores.shared(), [0]);
+        assert_eq!(cores.counts("t/"), (4, 3));
+        assert!(cores.give_back("s/a"));
+        assert!(!cores.give_back("s/a"));
+        assert_eq!(cores.shared(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn asking_again_keeps_the_cores_and_asking_for_more_may_include_them() {
+        let mut cores = Cores::new(0..4);
+        assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
+        assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
+        assert_eq!(cores.take("s/a", 3), Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn lists_are_written_as_the_kernel_does() {
+        assert_eq!(list(&[0, 1, 2, 3, 6]), "0-3,6");
+        assert_eq!(list(&[]), "");
+    }
+}

@@ -1,0 +1,296 @@
+//! Requests, one a connection.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use slice::Slice;
+
+use super::{Daemon, capture, exec, stats};
+use crate::control::wire::{self, Lines};
+use crate::control::{
+    Event, Failure, FunctionRef, Process, ProcessKind, ProcessState, Reply, Request, SliceSummary, Status,
+};
+use crate::logs;
+use crate::worker::{Command, Handle, Outcome, View};
+
+/// How a request ends.
+pub(super) type Answer = Result<Reply, Failure>;
+
+/// A sentence, as a failure.
+pub(super) fn refuse(message: impl Into<String>) -> Failure {
+    Failure { message: message.into(), details: Vec::new() }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        refuse(format!("{error:#}"))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        refuse(error.to_string())
+    }
+}
+
+/// Serves one connection to its end.
+pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
+    // Somebody who connects and says nothing does not hold the connection for ever.
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    let _ = stream.set_write_timeout(Some(Duration::from_secs(10)));
+    let mut lines = Lines::new(stream);
+    let (request, fds) = match lines.next::<Request>() {
+        Ok(Some(request)) => request,
+        Ok(None) => return,
+        Err(e) => {
+            let _ = wire::send(lines.stream(), &Event::Failed(refuse(format!("not understood: {e}"))), &[]);
+            return;
+        }
+    };
+    let _ = lines.stream().set_read_timeout(None);
+    let Some(answer) = answer(daemon, &mut lines, request, fds) else { return };
+    let ends = matches!(&answer, Ok(Reply::Down { stopping: true, .. })) || daemon.slices().stopping;
+    let event = match answer {
+        Ok(reply) => Event::Done(reply),
+        Err(failure) => Event::Failed(failure),
+    };
+    let _ = wire::send(lines.stream(), &event, &[]);
+    if ends {
+        daemon.end();
+    }
+}
+
+/// None: the daemon is ending, and the client is to ask the next one.
+fn answer(daemon: &Arc<Daemon>, lines: &mut Lines, request: Request, fds: Vec<OwnedFd>) -> Option<Answer> {
+    Some(match request {
+        Request::Up { descriptor, base } => {
+            let coming = daemon.coming()?;
+            let answer = up(daemon, lines.stream(), &descriptor, &base);
+            drop(coming);
+            if answer.is_err() {
+                daemon.ends_with_last_slice();
+            }
+            answer
+        }
+        Request::Down { slices } => down(daemon, lines.stream(), slices),
+        Request::List => Ok(list(daemon)),
+        Request::Processes { slice } => Ok(processes(daemon, slice.as_deref())),
+        Request::Stats { slice, interval_ms } => {
+            stats::serve(daemon, lines.stream(), slice.as_deref(), interval_ms.map(Duration::from_millis))
+        }
+        Request::Logs { function, lines: count, follow } => show_logs(daemon, lines.stream(), &function, count, follow),
+        Request::Exec { function, command, env, directory, terminal } => {
+            let exec =
+                runtime::Exec { args: command, env: env.into_iter().collect(), cwd: directory, ..Default::default() };
+            exec::serve(daemon, lines.stream(), &function, exec, terminal, fds)
+        }
+        Request::Pcap { function, port, snap_length, count } => {
+            capture::serve(daemon, lines, &function, &port, snap_length, count, fds)
+        }
+        Request::Status => Ok(status(daemon)),
+        Request::Shutdown { leave_running } => shutdown(daemon, leave_running),
+    })
+}
+
+/// Tells the client something on the way.
+pub(super) fn tell(stream: &UnixStream, event: &Event) -> io::Result<()> {
+    wire::send(stream, event, &[])
+}
+
+fn up(daemon: &Arc<Daemon>, stream: &UnixStream, text: &str, base: &Path) -> Answer {
+    if !base.is_absolute() {
+        return Err(refuse("the directory of the descriptor is not absolute"));
+    }
+    let mistakes = |report: slice::Report| Failure {
+        message: "the descriptor has mistakes".into(),
+        details: report.mistakes().iter().map(ToString::to_string).collect(),
+    };
+    // Its own cores do not count against it, so its name is needed before its cores are looked at.
+    let (slice, _) = slice::parse(text, base, &slice::HostFacts::default()).map_err(mistakes)?;
+    let (slice, _) = slice::parse(text, base, &daemon.node.facts(Some(slice.name()))).map_err(mistakes)?;
+    let notices = slice::unenforced(&slice).into_iter().map(|notice| notice.to_string());
+    for message in notices.chain(no_hugepages(&slice)) {
+        let _ = tell(stream, &Event::Notice { message });
+    }
+    let slice = Box::new(slice);
+    let name = slice.name().to_owned();
+    let (changes, handle) = command(daemon, stream, &name, |events, done| Command::Apply(slice.clone(), events, done))?;
+    settle(stream, &handle);
+    Ok(Reply::Up { slice: name, changes })
+}
+
+/// A fallback that somebody who looks for speed should know of.
+fn no_hugepages(slice: &Slice) -> Option<String> {
+    let shared = slice.spec.functions.iter().any(|function| function.ports.iter().any(|port| !port.is_kernel()));
+    let none = runtime::HugePages::read().free == 0;
+    (shared && none).then(|| {
+        "no 2 MiB page is free: packets of shared-memory ports lie in ordinary pages, which costs some speed".into()
+    })
+}
+
+/// A function that ends at once is not the daemon's failure, but nobody should have to find it by accident.
+fn settle(stream: &UnixStream, handle: &Handle) {
+    std::thread::sleep(Duration::from_millis(150));
+    let processes = handle.view().processes.clone();
+    for process in processes.iter().filter(|process| process.kind == ProcessKind::Function) {
+        let ended =
+            process.last_exit.as_deref().filter(|_| process.restarts > 0 || process.state != ProcessState::Running);
+        let recent = process.started_ms.is_some_and(|at| logs::now_ns() / 1_000_000 < at + 1_000);
+        if let Some(how) = ended.filter(|_| recent) {
+            let message =
+                format!("function {} ended at once ({how}); see `kaista logs {}`", process.name, process.name);
+            let _ = tell(stream, &Event::Notice { message });
+        }
+    }
+}
+
+/// Gives a command to the slice's worker and passes its progress on.
+fn command(
+    daemon: &Arc<Daemon>,
+    stream: &UnixStream,
+    slice: &str,
+    make: impl Fn(mpsc::Sender<Event>, mpsc::Sender<Outcome>) -> Command,
+) -> Result<(usize, Handle), Failure> {
+    for _ in 0..50 {
+        let Some(handle) = daemon.worker(slice)? else { return Err(refuse("the daemon is ending; ask again")) };
+        let (events, progress) = mpsc::channel();
+        let (done, outcome) = mpsc::channel();
+        if !handle.tell(make(events, done)) {
+            // It failed and took itself away; the next one goes on from its record.
+            daemon.forget(slice, &handle);
+            continue;
+        }
+        while let Ok(event) = progress.recv() {
+            // What was begun is brought to its end, whether or not anybody looks on.
+            let _ = tell(stream, &event);
+        }
+        if let Ok(outcome) = outcome.recv() {
+            return outcome.map(|changes| (changes, handle));
+        }
+        // It ended before it took the command; the next one will.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(refuse(format!("slice {slice}: its worker does not live; see the daemon's log")))
+}
+
+fn down(daemon: &Arc<Daemon>, stream: &UnixStream, wanted: Vec<String>) -> Answer {
+    let there: Vec<String> = daemon.workers().into_iter().map(|(name, _)| name).collect();
+    let chosen: Vec<String> =
+        if wanted.is_empty() { there } else { wanted.into_iter().filter(|name| there.contains(name)).collect() };
+    let mut gone = Vec::new();
+    let mut failures = Vec::new();
+    for name in chosen {
+        match command(daemon, stream, &name, Command::Remove) {
+            Ok(_) => gone.push(name),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if let Some(failure) = failures.pop() {
+        let others = failures.into_iter().map(|failure| failure.to_string());
+        return Err(Failure { details: failure.details.into_iter().chain(others).collect(), ..failure });
+    }
+    Ok(Reply::Down { slices: gone, stopping: daemon.ends_with_last_slice() })
+}
+
+fn list(daemon: &Daemon) -> Reply {
+    let ports = daemon.node.broker.ports().unwrap_or_default();
+    let summary = |(name, handle): (String, Handle)| {
+        let view = handle.view().clone();
+        let functions = || view.processes.iter().filter(|process| process.kind == ProcessKind::Function);
+        let connected = view.actual.spec.links.iter().filter(|link| {
+            let known = crate::link::broker_name(&name, link);
+            ports.iter().filter(|port| port.link == known).all(|port| port.up)
+        });
+        SliceSummary {
+            state: view.state,
+            functions: functions().count(),
+            running: functions().filter(|process| process.state == ProcessState::Running).count(),
+            links: view.actual.spec.links.len(),
+            connected: connected.count(),
+            since_ms: view.since_ms,
+            name,
+        }
+    };
+    Reply::Slices { slices: daemon.workers().into_iter().map(summary).collect() }
+}
+
+fn processes(daemon: &Daemon, slice: Option<&str>) -> Reply {
+    let mut processes: Vec<Process> = Vec::new();
+    for (name, handle) in daemon.workers() {
+        if slice.is_some_and(|slice| slice != name) {
+            continue;
+        }
+        let view = handle.view().clone();
+        processes.extend(view.processes.iter().map(|process| stats::with_usage(process, &view)));
+    }
+    Reply::Processes { processes }
+}
+
+fn status(daemon: &Daemon) -> Reply {
+    let (keeper_pid, daemon_restarts, kept_descriptors) = daemon.node.keeper.status();
+    Reply::Status(Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        daemon_pid: std::process::id() as i32,
+        keeper_pid,
+        foreground: daemon.stay,
+        slices: daemon.slices().workers.len(),
+        kept_descriptors,
+        daemon_restarts,
+    })
+}
+
+fn shutdown(daemon: &Daemon, leave_running: bool) -> Answer {
+    let mut slices = daemon.slices();
+    if !leave_running && !(slices.workers.is_empty() && slices.coming == 0) {
+        let names: Vec<&str> = slices.workers.keys().map(String::as_str).collect();
+        return Err(refuse(format!(
+            "slices are up: {}; take them down first, or leave them running",
+            names.join(", ")
+        )));
+    }
+    slices.stopping = true;
+    Ok(Reply::Done)
+}
+
+fn show_logs(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    function: &FunctionRef,
+    lines: Option<usize>,
+    follow: bool,
+) -> Answer {
+    let (slice, _) = find(daemon, function)?;
+    let (mut reader, mut events) = logs::Reader::open(&daemon.node.paths.logs(&slice), &function.function, lines)?;
+    loop {
+        for event in &events {
+            tell(stream, event)?;
+        }
+        if !follow || logs::hung_up(stream, Duration::from_millis(100)) {
+            return Ok(Reply::Done);
+        }
+        events = reader.take()?;
+    }
+}
+
+/// The slice of a function, and how it is.
+pub(super) fn find(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, View), Failure> {
+    let workers = daemon.workers().into_iter();
+    let in_question = workers.filter(|(name, _)| wanted.slice.as_ref().is_none_or(|slice| slice == name));
+    let mut found: Vec<(String, View)> = in_question
+        .map(|(name, handle)| (name, handle.view().clone()))
+        .filter(|(_, view)| view.containers.contains_key(&wanted.function))
+        .collect();
+    match (found.pop(), found.len()) {
+        (Some(found), 0) => Ok(found),
+        (Some(last), _) => {
+            let names: Vec<String> =
+                found.iter().chain([&last]).map(|(slice, _)| format!("{slice}/{}", wanted.function)).collect();
+            Err(refuse(format!("several slices have a function {}: say which: {}", wanted.function, names.join(", "))))
+        }
+        (None, _) => Err(refuse(format!("there is no function {wanted}"))),
+    }
+}

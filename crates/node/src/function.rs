@@ -1,0 +1,342 @@
+//! A function: its sandbox, its container, its output, and the sockets by which it reaches its ports.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use runtime::{Container, ContainerSpec, FunctionId, IdRange, IdRanges, Image, Sandbox, Source, StateDirectory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use slice::Cores;
+use vport::broker::Broker;
+
+use crate::logs::{self, Capture, Pipes};
+use crate::node::Node;
+use crate::process::{Process, ProcessId};
+use crate::record::ProcessRecord;
+use crate::supervised::Supervised;
+
+/// How long a function may take to end in good order.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A function that exists: running, about to run, or ended.
+pub(crate) struct Function {
+    node: Arc<Node>,
+    id: FunctionId,
+    /// As it was described when it was made.
+    pub(crate) spec: slice::Function,
+    /// Its life.
+    pub(crate) run: Supervised,
+    sandbox: Sandbox,
+    container: Container,
+    /// None: to be resolved again, since another is described.
+    image: Option<Image>,
+    uid: u32,
+    cores: Vec<usize>,
+    pipes: Pipes,
+    _capture: Capture,
+}
+
+impl Function {
+    /// Makes everything but the container.
+    pub(crate) fn create(node: &Arc<Node>, slice: &str, spec: &slice::Function) -> Result<Self> {
+        let id = FunctionId::new(slice, &spec.name)?;
+        let sandbox = Sandbox::create(&node.layout, &id)?;
+        let function = Self::assemble(node, id, spec, sandbox, Supervised::default())?;
+        function.serve_ports()?;
+        Ok(function)
+    }
+
+    /// Goes on with a function that a former daemon made; none if its sandbox is gone. Its ports are not served yet.
+    pub(crate) fn adopt(
+        node: &Arc<Node>,
+        slice: &str,
+        spec: &slice::Function,
+        record: &ProcessRecord,
+    ) -> Result<Option<Self>> {
+        let id = FunctionId::new(slice, &spec.name)?;
+        let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
+        Self::assemble(node, id, spec, sandbox, Supervised::adopt(record)).map(Some)
+    }
+
+    fn assemble(
+        node: &Arc<Node>,
+        id: FunctionId,
+        spec: &slice::Function,
+        sandbox: Sandbox,
+        run: Supervised,
+    ) -> Result<Self> {
+        let container = Container::new(&node.layout, &node.runtime()?, &id);
+        let image = resolve(node, spec)?;
+        let uid = sandbox.ids().first + image.user.uid;
+        let pipes = pipes(node, &id, uid, run.process().map(|process| process.id.pid))?;
+        let capture = Capture::start(&pipes, &node.paths.logs(id.slice()), id.function())?;
+        let mut function = Self {
+            node: node.clone(),
+            id,
+            spec: spec.clone(),
+            run,
+            sandbox,
+            container,
+            image: Some(image),
+            uid,
+            cores: Vec::new(),
+            pipes,
+            _capture: capture,
+        };
+        function.cores = function.claim_cores()?;
+        Ok(function)
+    }
+
+    /// Lets the broker serve the function's ports. The socket outlives this process at the keeper, so that a function
+    /// never finds it closed.
+    pub(crate) fn serve_ports(&self) -> Result<()> {
+        let uids = self.sandbox.ids().first..self.sandbox.ids().first + IdRange::SIZE;
+        let directory = self.node.layout.ports_dir(&self.id);
+        serve_socket(&self.node, &self.id.to_string(), &socket_label(&self.id), directory, uids)
+    }
+
+    /// Who it is.
+    pub(crate) fn id(&self) -> &FunctionId {
+        &self.id
+    }
+
+    /// Where its interfaces are.
+    pub(crate) fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// Its container, to ask for usage or to execute in.
+    pub(crate) fn container(&self) -> &Container {
+        &self.container
+    }
+
+    /// The user that it runs as, on the host.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The cores that it may use.
+    pub(crate) fn cores(&self) -> &[usize] {
+        &self.cores
+    }
+
+    /// Gives it another description, for its next start.
+    pub(crate) fn redescribe(&mut self, spec: &slice::Function) -> Result<()> {
+        if self.spec.image != spec.image {
+            self.image = None;
+        }
+        self.spec = spec.clone();
+        self.cores = self.claim_cores()?;
+        self.run = Supervised::default();
+        Ok(())
+    }
+
+    /// Takes exclusive cores, or the shared ones.
+    fn claim_cores(&self) -> Result<Vec<usize>> {
+        let owner = self.id.to_string();
+        let mut cores = self.node.cores();
+        match self.spec.cores {
+            Cores::Exclusive(count) => cores.take(&owner, count as usize).map_err(|free| {
+                anyhow::anyhow!(
+                    "function {}: wants {count} cores for itself, and {free} are to be had",
+                    self.id.function()
+                )
+            }),
+            Cores::Shared => {
+                cores.give_back(&owner);
+                Ok(cores.shared())
+            }
+        }
+    }
+
+    /// Moves a function on shared cores to those that are shared now.
+    pub(crate) fn follow_shared_cores(&mut self) {
+        if self.spec.cores != Cores::Shared {
+            return;
+        }
+        let shared = self.node.cores().shared();
+        if shared != self.cores {
+            if self.run.process().is_some()
+                && let Err(e) = self.container.set_cores(&shared)
+            {
+                tracing::warn!("{}: stays on its cores: {e}", self.id);
+            }
+            self.cores = shared;
+        }
+    }
+
+    /// Makes the container and lets its program run.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let started = self.try_start();
+        if started.is_err() {
+            let _ = self.container.delete();
+        }
+        started.with_context(|| format!("function {}", self.id.function()))
+    }
+
+    fn try_start(&mut self) -> Result<()> {
+        let spec = self.container_spec()?;
+        self.container.prepare(&self.sandbox, &spec)?;
+        let streams = [self.node.null(), self.pipes.out.as_fd(), self.pipes.err.as_fd()];
+        let status = self.node.keeper.run(&self.container.create_command(), streams)?;
+        if status != 0 {
+            bail!("its container cannot be made: {}", self.container.create_log().trim());
+        }
+        let pid = self.container.after_create()?.as_raw();
+        let process = ProcessId::of(pid).and_then(Process::open).context("its container ended before it started")?;
+        self.container.start()?;
+        tracing::info!("{}: started as process {pid}", self.id);
+        self.run.started(process);
+        Ok(())
+    }
+
+    fn container_spec(&mut self) -> Result<ContainerSpec> {
+        if self.image.is_none() {
+            let image = resolve(&self.node, &self.spec)?;
+            self.uid = self.sandbox.ids().first + image.user.uid;
+            self.image = Some(image);
+        }
+        let spec = &self.spec;
+        let image = self.image.clone().context("resolved above")?;
+        Ok(ContainerSpec {
+            command: spec.command.clone(),
+            args: spec.args.clone(),
+            env: spec.env.clone(),
+            working_directory: spec.working_directory.clone(),
+            files: spec.files.iter().map(|(path, text)| (PathBuf::from(path), text.clone())).collect(),
+            cores: self.cores.clone(),
+            memory: spec.memory.map(|memory| memory.0),
+            state_directory: spec.state_directory.as_ref().map(|inside| StateDirectory {
+                host: self.node.layout.function_state_dir(&self.id),
+                container: inside.into(),
+            }),
+            ..ContainerSpec::new(image, &spec.name)
+        })
+    }
+
+    /// Its process ended by itself.
+    pub(crate) fn ended(&mut self) {
+        let Some(pid) = self.run.process().map(|process| process.id.pid) else { return };
+        let status = self.node.keeper.reap(pid);
+        let again = self.run.ended(status, self.spec.restart);
+        let how = self.run.record().last_exit.as_deref().unwrap_or_default();
+        tracing::warn!("{}: ended: {how}{}", self.id, if again { "; starting it again" } else { "" });
+        if !again && let Err(e) = self.container.delete() {
+            tracing::error!("{}: {e}", self.id);
+        }
+    }
+}
+
+/// Ends functions together: asks, waits a little, then takes their containers away. The sandboxes stay.
+pub(crate) fn stop(functions: &mut [&mut Function]) -> Result<()> {
+    for function in functions.iter() {
+        if let Some(process) = function.run.process().filter(|process| hears_term(process.id.pid)) {
+            process.signal(Signal::TERM);
+        }
+    }
+    let deadline = Instant::now() + GRACE;
+    for function in functions.iter() {
+        let Some(process) = function.run.process().filter(|process| hears_term(process.id.pid)) else { continue };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let _ = poll(&mut [PollFd::new(process.fd(), PollFlags::IN)], Some(&timeout));
+    }
+    for function in functions.iter_mut() {
+        function.container.delete().with_context(|| format!("function {}", function.id.function()))?;
+        if let Some(process) = function.run.process() {
+            function.node.keeper.reap(process.id.pid);
+        }
+        function.run.stopped();
+    }
+    Ok(())
+}
+
+/// Whether SIGTERM means anything to the first process of a container: without a handler the kernel keeps it from it, and
+/// waiting would be in vain.
+fn hears_term(pid: i32) -> bool {
+    const TERM: u64 = 1 << (15 - 1);
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    // Blocked signals may be read from a signalfd or be waited for.
+    [mask("SigCgt:"), mask("SigBlk:")].into_iter().flatten().any(|mask| mask & TERM != 0)
+}
+
+/// Takes everything of a function away, by its name alone: container, sandbox, socket, output. Its state directory stays,
+/// and with it the user ids that own it.
+pub(crate) fn remove(node: &Node, slice: &str, function: &str) -> Result<()> {
+    let id = FunctionId::new(slice, function)?;
+    let _ = node.broker.remove_function(&id.to_string());
+    node.keeper.discard(&socket_label(&id));
+    for label in pipe_labels(&id) {
+        node.keeper.discard(&label);
+    }
+    node.cores().give_back(&id.to_string());
+    Sandbox::delete(&node.layout, &id)?;
+    logs::remove(&node.paths.logs(slice), function);
+    if !node.layout.function_state_dir(&id).exists() {
+        IdRanges::release(&node.layout, &id)?;
+    }
+    Ok(())
+}
+
+/// Unpacks the function's image, or finds it unpacked.
+pub(crate) fn resolve(node: &Node, spec: &slice::Function) -> Result<Image> {
+    let source = match &spec.image {
+        slice::Image::Rootfs(path) => Source::Rootfs(path.clone()),
+        slice::Image::OciLayout { directory, tag } => {
+            Source::OciLayout { directory: directory.clone(), tag: tag.clone() }
+        }
+        slice::Image::Archive { file, tag } => Source::Archive { file: file.clone(), tag: tag.clone() },
+    };
+    Image::resolve(&node.layout, &source).with_context(|| format!("function {}", spec.name))
+}
+
+/// The pipes of the function's output: the keeper's, or those of its process, or new ones.
+fn pipes(node: &Node, id: &FunctionId, uid: u32, pid: Option<i32>) -> Result<Pipes> {
+    let [out, err] = pipe_labels(id);
+    if let (Some(out), Some(err)) = (node.keeper.fetch(&out), node.keeper.fetch(&err)) {
+        return Ok(Pipes { out, err });
+    }
+    let pipes = match pid.and_then(Pipes::of_process) {
+        Some(pipes) => pipes,
+        None => Pipes::new(uid)?,
+    };
+    node.keeper.store(&out, pipes.out.as_fd())?;
+    node.keeper.store(&err, pipes.err.as_fd())?;
+    Ok(pipes)
+}
+
+fn pipe_labels(id: &FunctionId) -> [String; 2] {
+    [format!("output {id}"), format!("errors {id}")]
+}
+
+fn socket_label(id: &FunctionId) -> String {
+    format!("socket {id}")
+}
+
+/// Serves the ports of `client` on `ports.sock` in the directory, to these users.
+pub(crate) fn serve_socket(
+    node: &Node,
+    client: &str,
+    label: &str,
+    directory: PathBuf,
+    uids: std::ops::Range<u32>,
+) -> Result<()> {
+    std::fs::create_dir_all(&directory)?;
+    let path = directory.join("ports.sock");
+    let socket = match node.keeper.fetch(label).filter(|_| path.exists()) {
+        Some(socket) => socket,
+        None => {
+            let socket = Broker::bind(&path)?;
+            node.keeper.store(label, socket.as_fd())?;
+            socket
+        }
+    };
+    Ok(node.broker.listen(client, socket, uids)?)
+}

@@ -1,0 +1,93 @@
+//! Starts a node: takes the lock that makes it the only one, and gives it to a keeper.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::{Client, Request};
+use crate::paths::Paths;
+use crate::{lock, process};
+
+/// Puts a node into the background and returns. Nothing to do where one runs.
+pub fn background() -> Result<()> {
+    let paths = Paths::from_env();
+    prepare(&paths)?;
+    if let Some(lock) = lock::take(&paths.lock())? {
+        let log = open_log(&paths)?;
+        start_keeper(lock, Stdio::from(log), false)?;
+    }
+    Ok(())
+}
+
+/// Keeps a node running until it is told to end: starts it when none runs, also when keeper and daemon were killed at once.
+/// What goes on runs in processes of its own, so that the death of this one changes nothing.
+///
+/// SIGTERM and SIGINT end the node and leave its slices running, for the next one to take up.
+pub fn foreground() -> Result<()> {
+    let paths = Paths::from_env();
+    prepare(&paths)?;
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGTERM);
+    ends.add(Signal::SIGINT);
+    ends.thread_block()?;
+    let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    loop {
+        if let Some(lock) = lock::take(&paths.lock())? {
+            let log = std::io::stderr().as_fd().try_clone_to_owned()?;
+            start_keeper(lock, Stdio::from(log), true)?;
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+        let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], Some(&timeout));
+        if signals.read_signal()?.is_some() {
+            break;
+        }
+    }
+    let client = Client::new(paths);
+    let _ = client.call(&Request::Shutdown { leave_running: true }, |_| ());
+    if !client.wait_stopped(Duration::from_secs(10))? {
+        bail!("the daemon did not end within 10 s");
+    }
+    Ok(())
+}
+
+/// The directories that everything else is in, and the rights that the rest depends on.
+fn prepare(paths: &Paths) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("containers are made by root; start kaistad as root");
+    }
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    for directory in [&paths.run, &paths.state] {
+        let shown = || directory.display().to_string();
+        DirBuilder::new().recursive(true).mode(0o755).create(directory).with_context(shown)?;
+        // Users of containers pass through, whatever mask it was made with.
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).with_context(shown)?;
+    }
+    Ok(())
+}
+
+fn start_keeper(lock: File, log: Stdio, stay: bool) -> Result<()> {
+    let mut command = Command::new(process::own_executable()?);
+    command.arg("keeper").stdin(Stdio::from(OwnedFd::from(lock))).stdout(Stdio::null()).stderr(log).current_dir("/");
+    if stay {
+        command.arg("--stay");
+    }
+    command.spawn().context("the keeper cannot be started")?;
+    Ok(())
+}
+
+/// What keeper, daemon and pumps say; begun anew where it has grown large.
+fn open_log(paths: &Paths) -> Result<File> {
+    const LARGE: u64 = 8 << 20;
+    let path = paths.daemon_log();
+    if path.metadata().is_ok_and(|meta| meta.len() > LARGE) {
+        std::fs::rename(&path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o640).open(&path).with_context(|| path.display().to_string())
+}

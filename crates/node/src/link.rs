@@ -1,0 +1,425 @@
+//! A link between two ports, or a port and the outside, by the mechanism that its ends call for.
+//!
+//! | ends | mechanism |
+//! |---|---|
+//! | shared memory, shared memory | a link of the broker |
+//! | kernel, kernel | a veth pair |
+//! | shared memory, kernel | a TAP in the kernel end's sandbox, and a pump |
+//! | kernel, interface of the host | a macvlan interface in the sandbox |
+//! | kernel, veth to the host | a veth pair, one end in the host's own network |
+//! | shared memory, interface of the host | a macvlan interface and a packet socket in the sandbox, and a pump |
+//! | shared memory, veth to the host | a TAP in the host's own network, and a pump |
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use runtime::net::{self, Interface, Namespace};
+use runtime::{FunctionId, IdRanges, Sandbox};
+use slice::{Cidr, Link, Outside, Port};
+use vport::broker::{EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+use vport::info::{PortInfo, derived_mac};
+use vport::steering::Steering;
+
+use crate::function::serve_socket;
+use crate::node::{Node, segments};
+use crate::process::{self, Process, ProcessId};
+use crate::pump;
+use crate::record::ProcessRecord;
+use crate::supervised::Supervised;
+
+/// One end of a link, with all that is needed to reach it.
+pub(crate) enum EndPoint<'a> {
+    /// A port of a function.
+    Port {
+        /// The function.
+        id: &'a FunctionId,
+        /// Its sandbox.
+        sandbox: &'a Sandbox,
+        /// The port.
+        port: &'a Port,
+    },
+    /// Something of the host.
+    Outside(&'a Outside),
+}
+
+/// A link that exists.
+pub(crate) struct ActiveLink {
+    /// As it was described when it was made.
+    pub(crate) spec: Link,
+    /// Its pump, if it has one.
+    pub(crate) pump: Option<Pump>,
+}
+
+/// What makes a link the same link whatever it is called: its two ends.
+pub(crate) fn key(link: &Link) -> String {
+    let mut ends = link.between.each_ref().map(ToString::to_string);
+    ends.sort();
+    ends.join("--")
+}
+
+/// The broker's name of a link.
+pub(crate) fn broker_name(slice: &str, link: &Link) -> String {
+    format!("{slice}/{}", key(link))
+}
+
+/// Makes the link, or finds it made; with a record of its pump, goes on with that.
+pub(crate) fn establish(
+    node: &Arc<Node>,
+    slice: &str,
+    link: &Link,
+    ends: [EndPoint<'_>; 2],
+    former: Option<&ProcessRecord>,
+) -> Result<ActiveLink> {
+    let made = match &ends {
+        [EndPoint::Outside(_), EndPoint::Outside(_)] => bail!("both ends are outside"),
+        [EndPoint::Port { .. }, EndPoint::Port { .. }] => join_ports(node, slice, link, &ends, former),
+        [port @ EndPoint::Port { .. }, EndPoint::Outside(outside)]
+        | [EndPoint::Outside(outside), port @ EndPoint::Port { .. }] => {
+            join_outside(node, slice, link, port, outside, former)
+        }
+    };
+    let pump = made.with_context(|| format!("link {}", link.label()))?;
+    Ok(ActiveLink { spec: link.clone(), pump })
+}
+
+fn join_ports(
+    node: &Arc<Node>,
+    slice: &str,
+    link: &Link,
+    ends: &[EndPoint<'_>; 2],
+    former: Option<&ProcessRecord>,
+) -> Result<Option<Pump>> {
+    let [EndPoint::Port { id: a, sandbox: at, port: p }, EndPoint::Port { id: b, sandbox: bt, port: q }] = ends else {
+        bail!("an end is outside");
+    };
+    match (p.is_kernel(), q.is_kernel()) {
+        (false, false) => {
+            join_shared(node, broker_name(slice, link), [shared_end(a, p), shared_end(b, q)])?;
+            Ok(None)
+        }
+        (true, true) => {
+            let (an, bn) = (at.net()?, bt.net()?);
+            net::veth((&an, interface_name(p)), (&bn, interface_name(q)))?;
+            net::configure(&an, &kernel_interface(a, p))?;
+            net::configure(&bn, &kernel_interface(b, q))?;
+            Ok(None)
+        }
+        (false, true) => pump_to_tap(node, slice, link, shared_end(a, p), &bt.net()?, &kernel_interface(b, q), former),
+        (true, false) => pump_to_tap(node, slice, link, shared_end(b, q), &at.net()?, &kernel_interface(a, p), former),
+    }
+}
+
+fn join_outside(
+    node: &Arc<Node>,
+    slice: &str,
+    link: &Link,
+    end: &EndPoint<'_>,
+    outside: &Outside,
+    former: Option<&ProcessRecord>,
+) -> Result<Option<Pump>> {
+    let EndPoint::Port { id, sandbox, port } = end else { bail!("both ends are outside") };
+    let inside = sandbox.net()?;
+    match outside {
+        Outside::Interface(host) if port.is_kernel() => {
+            net::macvlan(&inside, interface_name(port), host)?;
+            net::configure(&inside, &kernel_interface(id, port))?;
+            Ok(None)
+        }
+        Outside::Veth { name, addresses } if port.is_kernel() => {
+            let host = Namespace::host()?;
+            net::veth((&inside, interface_name(port)), (&host, name))?;
+            net::configure(&inside, &kernel_interface(id, port))?;
+            net::configure(&host, &host_interface(slice, name, addresses, port.mtu))?;
+            Ok(None)
+        }
+        Outside::Interface(host) => {
+            let interface = hidden_interface(port);
+            let make = || {
+                net::macvlan(&inside, &interface, host)?;
+                let wanted = Interface {
+                    name: interface.clone(),
+                    mac: Some(mac(id, port)),
+                    mtu: Some(u32::from(port.mtu)),
+                    ..Interface::default()
+                };
+                net::configure(&inside, &wanted)?;
+                Ok(net::packet_socket(&inside, &interface)?)
+            };
+            Pump::establish(node, slice, link, shared_end(id, port), pump::Medium::Packet, make, former).map(Some)
+        }
+        Outside::Veth { name, addresses } => {
+            let wanted = host_interface(slice, name, addresses, port.mtu);
+            pump_to_tap(node, slice, link, shared_end(id, port), &Namespace::host()?, &wanted, former)
+        }
+    }
+}
+
+/// A direct link between two functions, with the segments that the keeper has of it.
+fn join_shared(node: &Node, name: String, ends: [EndSpec; 2]) -> Result<()> {
+    let prefix = segments(&name);
+    let kept = node.keeper.labels(&prefix).into_iter();
+    let kept: Vec<(String, OwnedFd)> =
+        kept.filter_map(|label| Some((label[prefix.len()..].to_owned(), node.keeper.fetch(&label)?))).collect();
+    node.link_added(&name);
+    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT };
+    if kept.is_empty() {
+        node.broker.add_link(spec)?
+    } else {
+        node.broker.adopt(spec, kept)?
+    }
+    Ok(())
+}
+
+fn pump_to_tap(
+    node: &Arc<Node>,
+    slice: &str,
+    link: &Link,
+    shared: EndSpec,
+    namespace: &Namespace,
+    interface: &Interface,
+    former: Option<&ProcessRecord>,
+) -> Result<Option<Pump>> {
+    let make = || Ok(net::tap(namespace, &interface.name)?);
+    let pump = Pump::establish(node, slice, link, shared, pump::Medium::Tap, make, former)?;
+    net::configure(namespace, interface)?;
+    Ok(Some(pump))
+}
+
+/// Takes a link away, by its description alone. The sandboxes of its kernel ends are there yet, or their interfaces are gone
+/// with them.
+pub(crate) fn remove(
+    node: &Node,
+    slice: &str,
+    link: &Link,
+    ports: &dyn Fn(&slice::PortRef) -> Option<Port>,
+) -> Result<()> {
+    let name = broker_name(slice, link);
+    let _ = node.broker.remove_link(&name);
+    node.link_removed(&name);
+    Pump::remove(node, slice, link)?;
+    for end in &link.between {
+        match end {
+            slice::End::Outside { host: Outside::Veth { name, .. } } => net::remove(&Namespace::host()?, name)?,
+            slice::End::Outside { host: Outside::Interface(_) } => {}
+            slice::End::Port(at) => {
+                let id = FunctionId::new(slice, &at.function)?;
+                let (Some(port), Some(sandbox)) = (ports(at), Sandbox::open(&node.layout, &id)?) else { continue };
+                let hidden = hidden_interface(&port);
+                net::remove(&sandbox.net()?, port.interface.as_deref().unwrap_or(&hidden))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The process between a shared-memory port and an interface of the kernel.
+pub(crate) struct Pump {
+    node: Arc<Node>,
+    id: FunctionId,
+    uid: u32,
+    medium: pump::Medium,
+    /// TAP or packet socket.
+    interface: OwnedFd,
+    port: PortInfo,
+    /// Its life.
+    pub(crate) run: Supervised,
+}
+
+/// Name of the one port that a pump has.
+const PUMP_PORT: &str = "pump";
+
+impl Pump {
+    fn establish(
+        node: &Arc<Node>,
+        slice: &str,
+        link: &Link,
+        shared: EndSpec,
+        medium: pump::Medium,
+        make: impl FnOnce() -> Result<OwnedFd>,
+        former: Option<&ProcessRecord>,
+    ) -> Result<Self> {
+        let id = pump_id(slice, link)?;
+        let ids = IdRanges::allocate(&node.layout, &id)?;
+        let run = former.map(Supervised::adopt).unwrap_or_default();
+        let interface = Self::interface(node, &id, &run, ids.first, make)?;
+        node.keeper.store(&interface_label(&id), interface.as_fd())?;
+        let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
+        let own = EndSpec { function: id.to_string(), port: port.clone() };
+        join_shared(node, broker_name(slice, link), [shared, own])?;
+        let directory = node.paths.pump(slice, id.function());
+        serve_socket(node, &id.to_string(), &socket_label(&id), directory, ids.first..ids.first + 1)?;
+        let mut pump = Self { node: node.clone(), id, uid: ids.first, medium, interface, port, run };
+        if pump.run.process().is_none() {
+            pump.start()?;
+        }
+        Ok(pump)
+    }
+
+    /// The keeper's descriptor, or the one that the running pump has, or a new one.
+    fn interface(
+        node: &Node,
+        id: &FunctionId,
+        run: &Supervised,
+        uid: u32,
+        make: impl FnOnce() -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        if let Some(kept) = node.keeper.fetch(&interface_label(id)) {
+            return Ok(kept);
+        }
+        if let Some(process) = run.process()
+            && let Ok(found) = process.descriptor(0)
+        {
+            return Ok(found);
+        }
+        process::kill_all_of(uid);
+        make()
+    }
+
+    /// Starts its process.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        process::kill_all_of(self.uid);
+        let socket = self.node.paths.pump(self.id.slice(), self.id.function()).join("ports.sock");
+        let command = pump::command(self.medium, self.uid, &socket, &self.port)?;
+        let log = std::io::stderr();
+        let pid = self.node.keeper.spawn(&command, [self.interface.as_fd(), self.node.null(), log.as_fd()])?;
+        let process = ProcessId::of(pid).and_then(Process::open).context("the pump ended at once")?;
+        self.run.started(process);
+        Ok(())
+    }
+
+    /// Its process ended by itself.
+    pub(crate) fn ended(&mut self) {
+        let Some(pid) = self.run.process().map(|process| process.id.pid) else { return };
+        let status = self.node.keeper.reap(pid);
+        self.run.ended(status, slice::Restart::Always);
+        tracing::warn!("{}: ended: {}", self.id, self.run.record().last_exit.as_deref().unwrap_or_default());
+    }
+
+    /// The user that it runs as.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn remove(node: &Node, slice: &str, link: &Link) -> Result<()> {
+        let id = pump_id(slice, link)?;
+        let directory = node.paths.pump(slice, id.function());
+        if !directory.exists() {
+            return Ok(());
+        }
+        let ids = IdRanges::allocate(&node.layout, &id)?;
+        process::kill_all_of(ids.first);
+        let _ = node.broker.remove_function(&id.to_string());
+        node.keeper.discard(&socket_label(&id));
+        node.keeper.discard(&interface_label(&id));
+        std::fs::remove_dir_all(&directory)?;
+        let _ = directory.parent().map(std::fs::remove_dir);
+        Ok(IdRanges::release(&node.layout, &id)?)
+    }
+}
+
+/// A name for the pump of a link that serves as a directory and for its user ids.
+fn pump_id(slice: &str, link: &Link) -> Result<FunctionId> {
+    let [_, _, a, b, c, d] = derived_mac(&key(link));
+    Ok(FunctionId::new(slice, &format!("pump-{a:02x}{b:02x}{c:02x}{d:02x}"))?)
+}
+
+fn interface_label(id: &FunctionId) -> String {
+    format!("interface {id}")
+}
+
+fn socket_label(id: &FunctionId) -> String {
+    format!("socket {id}")
+}
+
+fn shared_end(id: &FunctionId, port: &Port) -> EndSpec {
+    EndSpec { function: id.to_string(), port: port_info(id, port) }
+}
+
+fn port_info(id: &FunctionId, port: &Port) -> PortInfo {
+    PortInfo {
+        name: port.name.clone(),
+        mac: mac(id, port),
+        mtu: port.mtu,
+        queues: port.queues,
+        steering: match port.steering {
+            slice::Steering::None => Steering::None,
+            slice::Steering::Teid => Steering::Teid,
+            slice::Steering::UeAddress => Steering::UeAddress,
+            slice::Steering::FiveTuple => Steering::FiveTuple,
+        },
+        addresses: port.addresses.iter().map(|a| (a.address, a.prefix)).collect(),
+        routes: port
+            .routes
+            .iter()
+            .map(|route| vport::info::Route { to: route.to.network(), prefix: route.to.prefix, via: route.via })
+            .collect(),
+    }
+}
+
+/// The port's address: as described, or made from its names, so that it stays over every restart.
+fn mac(id: &FunctionId, port: &Port) -> [u8; 6] {
+    port.mac.map_or_else(|| derived_mac(&format!("{id}/{}", port.name)), |mac| mac.0)
+}
+
+fn interface_name(port: &Port) -> &str {
+    port.interface.as_deref().unwrap_or(&port.name)
+}
+
+/// An interface in the sandbox that belongs to the pump, not to the function's programs.
+fn hidden_interface(port: &Port) -> String {
+    let [_, _, a, b, c, d] = derived_mac(&port.name);
+    format!("pump{a:02x}{b:02x}{c:02x}{d:02x}")
+}
+
+fn kernel_interface(id: &FunctionId, port: &Port) -> Interface {
+    Interface {
+        name: interface_name(port).to_owned(),
+        mac: Some(mac(id, port)),
+        mtu: Some(u32::from(port.mtu)),
+        addresses: port.addresses.iter().map(prefix).collect(),
+        routes: port
+            .routes
+            .iter()
+            .map(|route| net::Route { to: (route.to.network(), route.to.prefix), via: Some(route.via) })
+            .collect(),
+    }
+}
+
+fn host_interface(slice: &str, name: &str, addresses: &[Cidr], mtu: u16) -> Interface {
+    Interface {
+        name: name.to_owned(),
+        mac: Some(derived_mac(&format!("{slice}/host:{name}"))),
+        mtu: Some(u32::from(mtu)),
+        addresses: addresses.iter().map(prefix).collect(),
+        routes: Vec::new(),
+    }
+}
+
+fn prefix(cidr: &Cidr) -> net::Prefix {
+    (cidr.address, cidr.prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(text: &str) -> Link {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_link_is_the_same_whatever_its_name_and_whichever_end_comes_first() {
+        let one = link(r#"{"name": "n3", "between": ["ran/n3", "upf/n3"]}"#);
+        let other = link(r#"{"between": ["upf/n3", "ran/n3"], "maxLatency": "1ms"}"#);
+        assert_eq!(key(&one), "ran/n3--upf/n3");
+        assert_eq!(key(&one), key(&other));
+        assert_eq!(pump_id("s", &one).unwrap(), pump_id("s", &other).unwrap());
+    }
+
+    #[test]
+    fn names_of_hidden_interfaces_fit_the_kernel() {
+        let port: Port = serde_json::from_str(&format!(r#"{{"name": "{}"}}"#, "p".repeat(63))).unwrap();
+        assert!(hidden_interface(&port).len() < 16);
+    }
+}

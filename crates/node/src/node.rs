@@ -1,0 +1,137 @@
+//! What the workers of all slices share.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
+
+use runtime::{Host, Layout, OciRuntime};
+use slice::HostFacts;
+use vport::broker::{Broker, Event};
+
+use crate::cores::Cores;
+use crate::host;
+use crate::keeper::Keeper;
+use crate::paths::Paths;
+
+/// The node's own things, whichever slice uses them.
+pub(crate) struct Node {
+    pub(crate) paths: Paths,
+    pub(crate) layout: Layout,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) broker: Broker,
+    cores: Mutex<Cores>,
+    /// Links that the broker knows: only for these are segments deposited with the keeper.
+    links: Mutex<BTreeSet<String>>,
+    runtime: OnceLock<Result<OciRuntime, String>>,
+    facts: OnceLock<HostFacts>,
+    null: std::fs::File,
+}
+
+impl Node {
+    pub(crate) fn new(paths: Paths, keeper: Arc<Keeper>) -> anyhow::Result<Arc<Self>> {
+        let (events, incoming) = mpsc::channel();
+        let node = Arc::new(Self {
+            layout: paths.layout(),
+            paths,
+            keeper,
+            broker: start_broker(events)?,
+            cores: Mutex::new(Cores::new(Host::online_cores()?)),
+            links: Mutex::default(),
+            runtime: OnceLock::new(),
+            facts: OnceLock::new(),
+            null: std::fs::File::options().read(true).write(true).open("/dev/null")?,
+        });
+        let heir = Arc::downgrade(&node);
+        std::thread::Builder::new().name("broker events".into()).spawn(move || {
+            while let Ok(event) = incoming.recv() {
+                let Some(node) = heir.upgrade() else { return };
+                node.heard(event);
+            }
+        })?;
+        Ok(node)
+    }
+
+    /// The OCI runtime, found at first need.
+    pub(crate) fn runtime(&self) -> anyhow::Result<OciRuntime> {
+        let found = self.runtime.get_or_init(|| OciRuntime::probe(&self.layout).map_err(|e| e.to_string()));
+        found.clone().map_err(anyhow::Error::msg)
+    }
+
+    /// Whose cores are whose.
+    pub(crate) fn cores(&self) -> MutexGuard<'_, Cores> {
+        self.cores.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What a descriptor of `slice` is held against.
+    pub(crate) fn facts(&self, slice: Option<&str>) -> HostFacts {
+        let prefix = slice.map_or_else(|| "\0".to_owned(), |slice| format!("{slice}/"));
+        let elsewhere = self.cores().counts(&prefix).1 as u32;
+        HostFacts { exclusive_elsewhere: elsewhere, ..self.facts.get_or_init(host::facts).clone() }
+    }
+
+    /// `/dev/null`, as a standard stream.
+    pub(crate) fn null(&self) -> BorrowedFd<'_> {
+        self.null.as_fd()
+    }
+
+    /// Segments of this link are worth keeping from now on.
+    pub(crate) fn link_added(&self, link: &str) {
+        self.links().insert(link.to_owned());
+    }
+
+    /// Nor is this link any more, nor its segments.
+    pub(crate) fn link_removed(&self, link: &str) {
+        let mut links = self.links();
+        links.remove(link);
+        self.keeper.discard_all(&segments(link));
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn heard(&self, event: Event) {
+        match event {
+            Event::Deposit { link, generation, segments: new } => {
+                let links = self.links();
+                if links.contains(&link) {
+                    self.keeper.discard_all(&segments(&link));
+                    for (label, fd) in new {
+                        if let Err(e) = self.keeper.store(&format!("{}{label}", segments(&link)), fd.as_fd()) {
+                            tracing::error!("link {link}, generation {generation}: a segment is not kept: {e}");
+                        }
+                    }
+                }
+            }
+            Event::Attached { port, pid, resumed } => {
+                let how = if resumed { "resumed" } else { "opened" };
+                tracing::info!("{}/{}: {how} by process {pid}", port.function, port.port);
+            }
+            Event::Detached { port } => tracing::info!("{}/{}: closed", port.function, port.port),
+            Event::LinkUp { link, generation } => tracing::info!("link {link}: up, generation {generation}"),
+            Event::Quarantined { link, reporter, accused, reason } => tracing::error!(
+                "link {link}: {}/{} broke the rules towards {}/{}: {reason}",
+                accused.function,
+                accused.port,
+                reporter.function,
+                reporter.port
+            ),
+            Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
+            Event::OrdinaryPages { link, reason } => {
+                tracing::warn!("link {link}: packets lie in ordinary pages, not in hugepages: {reason}");
+            }
+        }
+    }
+}
+
+/// Label prefix of a link's segments at the keeper.
+pub(crate) fn segments(link: &str) -> String {
+    format!("segment {link} ")
+}
+
+fn start_broker(events: Sender<Event>) -> std::io::Result<Broker> {
+    Broker::start(vport::broker::Config::default(), move |event| {
+        let _ = events.send(event);
+    })
+}

@@ -1,0 +1,134 @@
+//! Processes, named so that a number used again is not taken for the one it named before.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// A process over its whole life: its number, and when it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessId {
+    /// The number.
+    pub pid: i32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+impl ProcessId {
+    /// The process that has this number now; none if there is none, or only its remains.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let (state, start) = stat(pid)?;
+        (!matches!(state, 'Z' | 'X')).then_some(Self { pid, start })
+    }
+}
+
+/// A process that can be waited for and signalled without mistaking it for another.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Which.
+    pub id: ProcessId,
+    fd: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of a process; none if it is no more.
+    pub(crate) fn open(id: ProcessId) -> Option<Self> {
+        let fd = open(id.pid).ok()?;
+        // Looked up after the descriptor was opened: what has this start time is what the descriptor refers to.
+        (ProcessId::of(id.pid) == Some(id)).then_some(Self { id, fd })
+    }
+
+    /// Becomes readable when the process ends.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&now)), Ok(n) if n > 0)
+    }
+
+    /// A copy of one of its descriptors.
+    pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.fd, number, PidfdGetfdFlags::empty())?)
+    }
+
+    /// Sends a signal; nothing if it has ended.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.fd, signal);
+    }
+}
+
+/// A descriptor of the process with this number.
+pub(crate) fn open(pid: i32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Kills every process of a user and waits for their ends. For users that the node made up.
+pub(crate) fn kill_all_of(uid: u32) {
+    for _ in 0..100 {
+        let found = of_user(uid);
+        if found.is_empty() {
+            return;
+        }
+        for id in found {
+            if let Some(process) = Process::open(id) {
+                process.signal(Signal::KILL);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+fn of_user(uid: u32) -> Vec<ProcessId> {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let owned = entries.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == uid));
+    owned.filter_map(|entry| ProcessId::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// State and start time from `/proc/<pid>/stat`. The name before them may contain anything, so they are counted from the
+/// last parenthesis.
+fn stat(pid: i32) -> Option<(char, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// This program's file, as it is now: after an upgrade, the new one.
+pub(crate) fn own_executable() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let name = path.as_os_str().as_bytes();
+    Ok(OsStr::from_bytes(name.strip_suffix(b" (deleted)").unwrap_or(name)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_found_and_a_wrong_start_time_is_not_it() {
+        let own = ProcessId::of(std::process::id() as i32).unwrap();
+        assert!(Process::open(own).is_some());
+        assert!(Process::open(ProcessId { start: own.start + 1, ..own }).is_none());
+    }
+
+    #[test]
+    fn a_zombie_counts_as_ended() {
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let pid = child.id() as i32;
+        while stat(pid).is_some_and(|(state, _)| state != 'Z') {
+            std::thread::yield_now();
+        }
+        assert_eq!(ProcessId::of(pid), None);
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,105 @@
+//! The pump: moves frames between a shared-memory port and an interface of the kernel, both ways.
+//!
+//! It is a process of its own, since it handles frames of functions that nobody needs to trust: it runs as a user of its
+//! own without any capability, cannot gain any, sees no more system calls than it needs, and has nothing open but the
+//! interface, its port and the log. When it dies the daemon starts another with the same interface.
+
+mod confine;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use port::{BURST_MAX, OpenOptions, PacketRef, QueuePair, RxQueue, Sleep, TxQueue, Waiter};
+use runtime::CommandLine;
+use vport::info::PortInfo;
+
+/// What the interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Medium {
+    /// A TAP device's queue.
+    Tap,
+    /// A packet socket.
+    Packet,
+}
+
+/// How a pump is started; standard input is the interface.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// What standard input is.
+    #[arg(long)]
+    medium: Medium,
+    /// User and group to become.
+    #[arg(long)]
+    uid: u32,
+    /// The broker's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// Name of the port there.
+    #[arg(long)]
+    port: String,
+    /// Longest IP packet in bytes.
+    #[arg(long)]
+    mtu: u16,
+}
+
+/// How long a pump looks for the next frame before it sleeps: about as long as going to sleep and waking up take.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// The command that starts a pump.
+pub(crate) fn command(medium: Medium, uid: u32, socket: &Path, port: &PortInfo) -> io::Result<CommandLine> {
+    let medium = match medium {
+        Medium::Tap => "tap",
+        Medium::Packet => "packet",
+    };
+    let mut args: Vec<std::ffi::OsString> = vec!["pump".into(), "--medium".into(), medium.into()];
+    args.extend(["--uid".into(), uid.to_string().into(), "--socket".into(), socket.into()]);
+    args.extend(["--port".into(), port.name.clone().into(), "--mtu".into(), port.mtu.to_string().into()]);
+    Ok(CommandLine { program: crate::process::own_executable()?, args, env: Vec::new(), cwd: "/".into() })
+}
+
+/// Runs the pump until it is killed or its port is taken away.
+pub fn run(options: &Options) -> Result<()> {
+    let interface = io::stdin().as_fd().try_clone_to_owned()?;
+    confine::become_nobody(options.uid).context("cannot give up its rights")?;
+    let mut kernel = open_interface(options, interface)?;
+    let open = OpenOptions { socket: options.socket.clone(), ..OpenOptions::default() };
+    let mut shared = port::open(&options.port, &open)?;
+    let (kernel, shared) = (kernel.queues.remove(0), shared.queues.remove(0));
+    pump(kernel, shared)
+}
+
+fn open_interface(options: &Options, fd: OwnedFd) -> io::Result<port::Port> {
+    let info = PortInfo { mtu: options.mtu, ..PortInfo::named("interface") };
+    match options.medium {
+        Medium::Tap => port::from_tap_fd(info, vec![fd]),
+        Medium::Packet => port::from_packet_fd(info, vec![fd]),
+    }
+}
+
+fn pump(mut kernel: QueuePair, mut shared: QueuePair) -> Result<()> {
+    let mut waiter = Waiter::new(Sleep::After(SPIN));
+    loop {
+        let moved = forward(&mut *kernel.rx, &mut *shared.tx) + forward(&mut *shared.rx, &mut *kernel.tx);
+        if moved > 0 {
+            waiter.worked();
+        } else {
+            waiter.wait(&mut [&mut *kernel.rx, &mut *shared.rx], &[], None)?;
+        }
+    }
+}
+
+/// Moves one burst. What the other side refuses is dropped, as a cable to a full or absent peer would; it is counted there.
+fn forward(from: &mut dyn RxQueue, to: &mut dyn TxQueue) -> usize {
+    let burst = from.recv();
+    let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
+    for (i, packet) in packets.iter_mut().enumerate().take(burst.len()) {
+        *packet = burst.get(i);
+    }
+    if !burst.is_empty() {
+        to.send(&packets[..burst.len()]);
+    }
+    burst.len()
+}

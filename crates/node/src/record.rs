@@ -1,0 +1,115 @@
+//! What is kept on disk: for each slice the descriptor that shall hold, and a record of what was made for it.
+//!
+//! Descriptors lie in the state directory and outlive a reboot. Records lie in the run directory: they name processes
+//! and are void after one. Both are replaced whole, so a reader finds an old or a new one, never half of one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use slice::Slice;
+
+use crate::paths::Paths;
+use crate::process::ProcessId;
+
+/// What was made for a slice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    /// The functions and links that exist, as they were described when they were made. At times one more than exists,
+    /// since it is written before things are made and after they are taken away.
+    pub actual: Slice,
+    /// When the slice was first brought up, milliseconds since 1970.
+    pub since_ms: u64,
+    /// By function.
+    pub functions: BTreeMap<String, ProcessRecord>,
+    /// By link.
+    pub pumps: BTreeMap<String, ProcessRecord>,
+}
+
+/// The history of a supervised process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProcessRecord {
+    /// The process that runs, or ran last.
+    pub process: Option<ProcessId>,
+    /// When it was started, milliseconds since 1970.
+    pub started_ms: Option<u64>,
+    /// Times it was started again.
+    pub restarts: u64,
+    /// How it last ended.
+    pub last_exit: Option<String>,
+    /// It ended, and its policy leaves it so.
+    pub ended: bool,
+}
+
+impl Record {
+    /// The slice's record, if anything was made for it since the machine started.
+    pub(crate) fn load(paths: &Paths, slice: &str) -> Option<Self> {
+        load(&file(&paths.records(), slice))
+    }
+
+    /// Keeps it.
+    pub(crate) fn store(&self, paths: &Paths) -> io::Result<()> {
+        store(&file(&paths.records(), self.actual.name()), self)
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove(paths: &Paths, slice: &str) -> io::Result<()> {
+        remove(&file(&paths.records(), slice))
+    }
+}
+
+/// The descriptor that shall hold; none if the slice shall not be.
+pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> Option<Slice> {
+    load(&file(&paths.descriptors(), slice))
+}
+
+/// Keeps the descriptor, its paths absolute.
+pub(crate) fn store_descriptor(paths: &Paths, slice: &Slice) -> io::Result<()> {
+    store(&file(&paths.descriptors(), slice.name()), slice)
+}
+
+/// The slice shall be no more.
+pub(crate) fn remove_descriptor(paths: &Paths, slice: &str) -> io::Result<()> {
+    remove(&file(&paths.descriptors(), slice))
+}
+
+/// Every slice that shall be, or of which something is.
+pub(crate) fn all_slices(paths: &Paths) -> Vec<String> {
+    let mut names: Vec<String> = [paths.descriptors(), paths.records()]
+        .iter()
+        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten())
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json").map(str::to_owned))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn file(directory: &Path, slice: &str) -> PathBuf {
+    directory.join(format!("{slice}.json"))
+}
+
+fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = fs::read(path).ok()?;
+    serde_json::from_slice(&text).inspect_err(|e| tracing::error!("{}: {e}", path.display())).ok()
+}
+
+fn store(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let next = path.with_extension("json.new");
+    let mut file = File::create(&next)?;
+    file.write_all(&serde_json::to_vec_pretty(value)?)?;
+    file.sync_data()?;
+    fs::rename(next, path)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,152 @@
+//! The life of a process that is kept running: container or pump.
+
+use std::time::{Duration, Instant};
+
+use slice::Restart;
+
+use crate::backoff::Backoff;
+use crate::control::ProcessState;
+use crate::logs::now_ns;
+use crate::process::Process;
+use crate::record::ProcessRecord;
+
+/// A process that is started again when it ends, as its policy says.
+#[derive(Debug, Default)]
+pub(crate) struct Supervised {
+    process: Option<Process>,
+    started: Option<Instant>,
+    /// When to start it, if it does not run and shall.
+    start_at: Option<Instant>,
+    backoff: Backoff,
+    history: ProcessRecord,
+}
+
+impl Supervised {
+    /// Goes on with what a former daemon supervised. What does not run any more, and shall, is started at once.
+    pub(crate) fn adopt(record: &ProcessRecord) -> Self {
+        let process = record.process.and_then(Process::open);
+        let age = record.started_ms.map(|at| Duration::from_millis((now_ns() / 1_000_000).saturating_sub(at)));
+        let mut adopted = Self {
+            started: age.and_then(|age| Instant::now().checked_sub(age)),
+            start_at: (process.is_none() && !record.ended).then(Instant::now),
+            process,
+            backoff: Backoff::default(),
+            history: record.clone(),
+        };
+        if adopted.process.is_none() && record.process.is_some() && !record.ended {
+            adopted.history.restarts += 1;
+            adopted.history.last_exit = Some("unseen".into());
+        }
+        adopted
+    }
+
+    /// It runs.
+    pub(crate) fn started(&mut self, process: Process) {
+        self.started = Some(Instant::now());
+        self.start_at = None;
+        self.history.process = Some(process.id);
+        self.history.started_ms = Some(now_ns() / 1_000_000);
+        self.history.ended = false;
+        self.process = Some(process);
+    }
+
+    /// It could not be started; it is tried again.
+    pub(crate) fn failed_to_start(&mut self) {
+        let now = Instant::now();
+        self.start_at = Some(now + self.backoff.ended(None, now));
+    }
+
+    /// It ended: with an exit code, by minus a signal, or nobody knows how. Whether it will be started again.
+    pub(crate) fn ended(&mut self, status: Option<i32>, policy: Restart) -> bool {
+        let now = Instant::now();
+        self.process = None;
+        self.history.last_exit = Some(describe(status));
+        let again = match policy {
+            Restart::Always => true,
+            Restart::OnFailure => status != Some(0),
+            Restart::Never => false,
+        };
+        if again {
+            self.history.restarts += 1;
+            self.start_at = Some(now + self.backoff.ended(self.started, now));
+        }
+        self.history.ended = !again;
+        again
+    }
+
+    /// It was stopped on purpose, and is not to be started again by itself.
+    pub(crate) fn stopped(&mut self) {
+        self.process = None;
+        self.start_at = None;
+    }
+
+    /// The process, while it runs.
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// It was never started, or was stopped on purpose.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.process.is_none() && self.start_at.is_none() && !self.history.ended
+    }
+
+    /// When to start it next.
+    pub(crate) fn start_at(&self) -> Option<Instant> {
+        self.start_at
+    }
+
+    /// Its history, to be kept.
+    pub(crate) fn record(&self) -> &ProcessRecord {
+        &self.history
+    }
+
+    /// How it is.
+    pub(crate) fn state(&self) -> ProcessState {
+        match (&self.process, self.history.ended) {
+            (Some(_), _) => ProcessState::Running,
+            (None, true) => ProcessState::Ended,
+            (None, false) => ProcessState::Waiting,
+        }
+    }
+}
+
+fn describe(status: Option<i32>) -> String {
+    match status {
+        Some(code @ 0..) => format!("exit {code}"),
+        Some(signal) => format!("signal {}", -signal),
+        None => "unseen".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_decide_by_how_it_ended() {
+        let restarts = |policy, status| Supervised::default().ended(status, policy);
+        assert!(restarts(Restart::Always, Some(0)));
+        assert!(restarts(Restart::OnFailure, Some(1)));
+        assert!(restarts(Restart::OnFailure, Some(-9)));
+        assert!(restarts(Restart::OnFailure, None));
+        assert!(!restarts(Restart::OnFailure, Some(0)));
+        assert!(!restarts(Restart::Never, Some(1)));
+    }
+
+    #[test]
+    fn what_ended_for_good_stays_so_after_adoption_and_what_vanished_is_started() {
+        let mut once = Supervised::default();
+        once.ended(Some(3), Restart::Never);
+        assert_eq!(once.state(), ProcessState::Ended);
+        assert_eq!(Supervised::adopt(once.record()).start_at(), None);
+        assert_eq!(once.record().last_exit.as_deref(), Some("exit 3"));
+
+        let gone = ProcessRecord {
+            process: Some(crate::process::ProcessId { pid: i32::MAX, start: 1 }),
+            ..Default::default()
+        };
+        let adopted = Supervised::adopt(&gone);
+        assert!(adopted.start_at().is_some());
+        assert_eq!(adopted.record().restarts, 1);
+    }
+}

@@ -1,0 +1,720 @@
+//! One slice: makes it be as described, and keeps it so. A thread of its own, so that slices do not wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use slice::{Changes, Link, PortRef, Slice, Spec};
+
+use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
+use crate::cores;
+use crate::function::{self, Function};
+use crate::link::{self, ActiveLink, EndPoint};
+use crate::logs::now_ns;
+use crate::node::Node;
+use crate::record::{self, Record};
+use crate::supervised::Supervised;
+
+/// What a worker is told.
+pub(crate) enum Command {
+    /// Be as described.
+    Apply(Box<Slice>, Sender<Event>, Sender<Outcome>),
+    /// Be no more.
+    Remove(Sender<Event>, Sender<Outcome>),
+    /// The set of shared cores has changed.
+    CoresChanged,
+}
+
+/// What came of a command.
+pub(crate) type Outcome = Result<usize, Failure>;
+
+/// A worker, seen from other threads.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    view: Arc<Mutex<View>>,
+}
+
+impl Handle {
+    /// Tells it something; false if it has ended.
+    pub(crate) fn tell(&self, command: Command) -> bool {
+        let told = self.commands.send(command).is_ok();
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        told
+    }
+
+    /// Whether both are the same worker.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.view, &other.view)
+    }
+
+    /// How the slice is, as of its last change.
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A slice as others may see it.
+#[derive(Clone)]
+pub(crate) struct View {
+    /// How it is.
+    pub(crate) state: SliceState,
+    /// When it was first brought up, milliseconds since 1970.
+    pub(crate) since_ms: u64,
+    /// What exists of it.
+    pub(crate) actual: Slice,
+    /// Its functions' and pumps' processes, without what changes by the moment.
+    pub(crate) processes: Vec<Process>,
+    /// Containers by function.
+    pub(crate) containers: BTreeMap<String, runtime::Container>,
+}
+
+struct Worker {
+    node: Arc<Node>,
+    name: String,
+    since_ms: u64,
+    functions: BTreeMap<String, Function>,
+    links: BTreeMap<String, ActiveLink>,
+    view: Arc<Mutex<View>>,
+    /// Told when this slice's exclusive cores have changed.
+    cores_changed: Box<dyn Fn() + Send>,
+}
+
+/// Starts the worker of a slice, which first goes on with what a former daemon left of it. `ended` is called when nothing
+/// of the slice is left and it shall not be.
+pub(crate) fn start(
+    node: &Arc<Node>,
+    name: &str,
+    cores_changed: impl Fn() + Send + 'static,
+    ended: impl FnOnce() + Send + 'static,
+) -> std::io::Result<Handle> {
+    let (commands, incoming) = mpsc::channel();
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let empty = empty_slice(name);
+    let view = Arc::new(Mutex::new(View {
+        state: SliceState::Changing,
+        since_ms: now_ns() / 1_000_000,
+        actual: empty,
+        processes: Vec::new(),
+        containers: BTreeMap::new(),
+    }));
+    let handle = Handle { commands, wake: wake.clone(), view: view.clone() };
+    let mut worker = Worker {
+        node: node.clone(),
+        name: name.to_owned(),
+        since_ms: now_ns() / 1_000_000,
+        functions: BTreeMap::new(),
+        links: BTreeMap::new(),
+        view,
+        cores_changed: Box::new(cores_changed),
+    };
+    std::thread::Builder::new().name(format!("slice {name}")).spawn(move || {
+        let left = worker.resume();
+        if left && worker.is_nothing() {
+            return ended();
+        }
+        worker.run(&incoming, &wake, ended);
+    })?;
+    Ok(handle)
+}
+
+fn empty_slice(name: &str) -> Slice {
+    Slice {
+        api_version: slice::ApiVersion::V1Alpha1,
+        kind: slice::Kind::Slice,
+        metadata: slice::Metadata { name: name.to_owned() },
+        spec: Spec { functions: Vec::new(), links: Vec::new() },
+    }
+}
+
+impl Worker {
+    /// Serves commands and restarts what ends, until nothing is left to do and nobody is there to tell.
+    fn run(&mut self, incoming: &Receiver<Command>, wake: &OwnedFd, ended: impl FnOnce()) {
+        let mut first = true;
+        loop {
+            self.publish(None);
+            if !first {
+                self.wait(wake);
+            }
+            first = false;
+            loop {
+                match incoming.try_recv() {
+                    Ok(Command::CoresChanged) => self.functions.values_mut().for_each(Function::follow_shared_cores),
+                    Ok(Command::Apply(target, events, outcome)) => {
+                        let result = self.apply(&target, &events);
+                        if self.is_nothing() {
+                            ended();
+                            let _ = outcome.send(result);
+                            return;
+                        }
+                        self.publish(None);
+                        let _ = outcome.send(result);
+                    }
+                    Ok(Command::Remove(events, outcome)) => {
+                        let result = self.remove(&events);
+                        if self.is_nothing() {
+                            ended();
+                            let _ = outcome.send(result);
+                            return;
+                        }
+                        self.publish(None);
+                        let _ = outcome.send(result);
+                    }
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            self.supervise();
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.functions.is_empty()
+            && self.links.is_empty()
+            && record::load_descriptor(&self.node.paths, &self.name).is_none()
+    }
+
+    /// Waits for a command, the end of a process, or the time to start one.
+    fn wait(&self, wake: &OwnedFd) {
+        let due = self.lives().filter_map(Supervised::start_at).min();
+        let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        fds.extend(
+            self.lives().filter_map(Supervised::process).map(|process| PollFd::new(process.fd(), PollFlags::IN)),
+        );
+        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+    }
+
+    fn lives(&self) -> impl Iterator<Item = &Supervised> {
+        let pumps = self.links.values().filter_map(|link| link.pump.as_ref());
+        self.functions.values().map(|function| &function.run).chain(pumps.map(|pump| &pump.run))
+    }
+
+    /// Notices ends, and starts what is due.
+    fn supervise(&mut self) {
+        let mut changed = false;
+        for function in self.functions.values_mut() {
+            if function.run.process().is_some_and(|process| process.has_ended()) {
+                function.ended();
+                changed = true;
+            }
+            if is_due(&function.run) {
+                if let Err(e) = function.start() {
+                    tracing::error!("slice {}: {e:#}", self.name);
+                    function.run.failed_to_start();
+                }
+                changed = true;
+            }
+        }
+        for pump in self.links.values_mut().filter_map(|link| link.pump.as_mut()) {
+            if pump.run.process().is_some_and(|process| process.has_ended()) {
+                pump.ended();
+                changed = true;
+            }
+            if is_due(&pump.run) {
+                if let Err(e) = pump.start() {
+                    tracing::error!("slice {}: {e:#}", self.name);
+                    pump.run.failed_to_start();
+                }
+                changed = true;
+            }
+        }
+        if changed {
+            self.store_record(&[], &[]);
+        }
+    }
+
+    /// Makes the slice be as described; where that fails, as it was before.
+    fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
+        let before = self.actual();
+        let new = before.spec.functions.is_empty();
+        self.publish(Some(SliceState::Changing));
+        let made = record::store_descriptor(&self.node.paths, target)
+            .context("the descriptor cannot be kept")
+            .and_then(|()| self.converge(target, events));
+        let error = match made {
+            Ok(changes) => return Ok(changes),
+            Err(error) => error,
+        };
+        tracing::error!("slice {}: {error:#}", self.name);
+        let mut details = self.last_words(&error);
+        let undone = if new {
+            record::remove_descriptor(&self.node.paths, &self.name)
+                .map_err(Into::into)
+                .and_then(|()| self.clear(events))
+        } else {
+            let kept = record::store_descriptor(&self.node.paths, &before).map_err(Into::into);
+            kept.and_then(|()| self.converge(&before, events).map(drop))
+        };
+        details.push(match undone {
+            Ok(()) if new => "nothing of the slice is left".into(),
+            Ok(()) => "the slice is as it was before".into(),
+            Err(e) => format!("and undoing it failed, too: {e:#}"),
+        });
+        Err(Failure { message: format!("slice {}: {error:#}", self.name), details })
+    }
+
+    /// What the function that an error names had last said.
+    fn last_words(&self, error: &anyhow::Error) -> Vec<String> {
+        let text = format!("{error:#}");
+        let named = self.functions.keys().find(|name| text.starts_with(&format!("function {name}:")));
+        let lines = named.map(|name| crate::logs::last(&self.node.paths.logs(&self.name), name, Some(5)));
+        let text = |event| match event {
+            Event::Line { text, .. } => Some(text),
+            _ => None,
+        };
+        lines.unwrap_or_default().into_iter().filter_map(text).collect()
+    }
+
+    /// Takes everything away.
+    fn remove(&mut self, events: &Sender<Event>) -> Outcome {
+        self.publish(Some(SliceState::Changing));
+        let count = self.functions.len() + self.links.len();
+        let removed = record::remove_descriptor(&self.node.paths, &self.name).map_err(Into::into);
+        removed.and_then(|()| self.clear(events)).map(|()| count).map_err(|e: anyhow::Error| Failure {
+            message: format!("slice {}: {e:#}", self.name),
+            details: vec!["what is left is taken away by another `kaista down`".into()],
+        })
+    }
+
+    fn clear(&mut self, events: &Sender<Event>) -> Result<()> {
+        self.converge(&empty_slice(&self.name), events)?;
+        Ok(Record::remove(&self.node.paths, &self.name)?)
+    }
+
+    /// What exists, as a description.
+    fn actual(&self) -> Slice {
+        let mut slice = empty_slice(&self.name);
+        slice.spec.functions = self.functions.values().map(|function| function.spec.clone()).collect();
+        slice.spec.links = self.links.values().map(|link| link.spec.clone()).collect();
+        slice
+    }
+
+    /// Does what lies between what exists and `target`, and nothing else. Whatever was done is noted when it fails, so that
+    /// converging again goes on from there.
+    fn converge(&mut self, target: &Slice, events: &Sender<Event>) -> Result<usize> {
+        let idle = self.functions.iter().filter(|(_, function)| function.run.is_idle()).map(|(name, _)| name.as_str());
+        let plan = Plan::new(&self.actual(), target, idle);
+        if plan.is_empty() {
+            return Ok(0);
+        }
+        let say = |subject: String, action: &str| {
+            let _ = events.send(Event::Progress { subject, action: action.to_owned() });
+        };
+        // Images first: most of what can fail, fails before anything was touched.
+        for name in plan.start.iter() {
+            if let Some(spec) = target.function(name) {
+                function::resolve(&self.node, spec)?;
+            }
+        }
+        self.store_record(&target.spec.functions, &target.spec.links);
+
+        for key in &plan.links_down {
+            self.remove_link(key)?;
+            say(format!("link {key}"), "removed");
+        }
+        for link in &plan.links_renamed {
+            if let Some(active) = self.links.get_mut(&link::key(link)) {
+                active.spec = link.clone();
+            }
+        }
+        let stop: Vec<&mut Function> = self
+            .functions
+            .iter_mut()
+            .filter(|(name, _)| plan.stop.contains(*name))
+            .map(|(_, function)| function)
+            .collect();
+        function::stop(&mut { stop })?;
+        for name in &plan.remove {
+            self.functions.remove(name);
+            function::remove(&self.node, &self.name, name)?;
+            say(format!("function {name}"), "removed");
+        }
+        for name in &plan.start {
+            let Some(spec) = target.function(name) else { continue };
+            match self.functions.get_mut(name) {
+                Some(function) => function.redescribe(spec)?,
+                None => {
+                    let made = Function::create(&self.node, &self.name, spec);
+                    if made.is_err() {
+                        function::remove(&self.node, &self.name, name)?;
+                    }
+                    self.functions.insert(name.clone(), made?);
+                }
+            }
+        }
+        (self.cores_changed)();
+        self.functions.values_mut().for_each(Function::follow_shared_cores);
+        for link in &plan.links_up {
+            self.add_link(link)?;
+            say(format!("link {}", link.label()), "made");
+        }
+        for name in &plan.start {
+            if let Some(function) = self.functions.get_mut(name) {
+                function.start()?;
+                say(format!("function {name}"), "started");
+            }
+        }
+        self.store_record(&[], &[]);
+        Ok(plan.count)
+    }
+
+    fn add_link(&mut self, link: &Link) -> Result<()> {
+        let made = self.establish(link, None);
+        if made.is_err() {
+            let ports = self.actual();
+            let _ = link::remove(&self.node, &self.name, link, &|at| ports.port(at).cloned());
+        }
+        self.links.insert(link::key(link), made?);
+        Ok(())
+    }
+
+    fn establish(&self, link: &Link, former: Option<&record::ProcessRecord>) -> Result<ActiveLink> {
+        let slice = self.actual();
+        let end = |end: &'_ slice::End| match end {
+            slice::End::Outside { .. } => None,
+            slice::End::Port(at) => Some((self.functions.get(&at.function), slice.port(at))),
+        };
+        let found = link.between.each_ref().map(end);
+        let mut points = Vec::new();
+        for (end, found) in link.between.iter().zip(&found) {
+            points.push(match (end, found) {
+                (slice::End::Outside { host }, _) => EndPoint::Outside(host),
+                (_, Some((Some(function), Some(port)))) => {
+                    EndPoint::Port { id: function.id(), sandbox: function.sandbox(), port }
+                }
+                _ => anyhow::bail!("link {}: {end} does not exist", link.label()),
+            });
+        }
+        let Ok(points) = <[EndPoint<'_>; 2]>::try_from(points) else { anyhow::bail!("a link has two ends") };
+        link::establish(&self.node, &self.name, link, points, former)
+    }
+
+    fn remove_link(&mut self, key: &str) -> Result<()> {
+        let Some(active) = self.links.remove(key) else { return Ok(()) };
+        let link = active.spec.clone();
+        drop(active);
+        let ports = self.actual();
+        let removed = link::remove(&self.node, &self.name, &link, &|at| ports.port(at).cloned());
+        if removed.is_err() {
+            // Known yet, so that another attempt is made.
+            self.links.insert(key.to_owned(), ActiveLink { spec: link, pump: None });
+        }
+        removed
+    }
+
+    /// Goes on with what a former daemon made, and brings it to what shall be. Whether there was anything.
+    fn resume(&mut self) -> bool {
+        let (events, _) = mpsc::channel();
+        let former = Record::load(&self.node.paths, &self.name);
+        let target = record::load_descriptor(&self.node.paths, &self.name);
+        let any = former.is_some() || target.is_some();
+        if let Some(former) = former {
+            self.since_ms = former.since_ms;
+            self.adopt(&former);
+        }
+        let resumed = match target {
+            Some(target) => self.converge(&target, &events).map(drop),
+            None if any => self.clear(&events),
+            None => Ok(()),
+        };
+        if let Err(e) = resumed {
+            tracing::error!("slice {}: {e:#}", self.name);
+        }
+        any
+    }
+
+    fn adopt(&mut self, former: &Record) {
+        let nothing = record::ProcessRecord::default();
+        for spec in &former.actual.spec.functions {
+            let record = former.functions.get(&spec.name).unwrap_or(&nothing);
+            match Function::adopt(&self.node, &self.name, spec, record) {
+                Ok(Some(function)) => {
+                    self.functions.insert(spec.name.clone(), function);
+                }
+                // Half made: made anew if it shall be.
+                Ok(None) => {
+                    let _ = function::remove(&self.node, &self.name, &spec.name);
+                }
+                Err(e) => tracing::error!("slice {}: {e:#}", self.name),
+            }
+        }
+        for link in &former.actual.spec.links {
+            match self.establish(link, former.pumps.get(&link::key(link))) {
+                Ok(active) => {
+                    self.links.insert(link::key(link), active);
+                }
+                Err(e) => {
+                    tracing::warn!("slice {}: {e:#}; it is made anew", self.name);
+                    let _ = link::remove(&self.node, &self.name, link, &|at| former.actual.port(at).cloned());
+                }
+            }
+        }
+        // Only now may functions ask for their ports: each finds its link known, with the segments it has.
+        for function in self.functions.values() {
+            if let Err(e) = function.serve_ports() {
+                tracing::error!("slice {}: {e:#}", self.name);
+            }
+        }
+    }
+
+    /// Notes what exists, and what is about to.
+    fn store_record(&self, functions: &[slice::Function], links: &[Link]) {
+        let mut actual = self.actual();
+        for function in functions {
+            if actual.function(&function.name).is_none() {
+                actual.spec.functions.push(function.clone());
+            }
+        }
+        for link in links {
+            if !self.links.contains_key(&link::key(link)) {
+                actual.spec.links.push(link.clone());
+            }
+        }
+        let pumps =
+            self.links.iter().filter_map(|(key, link)| Some((key.clone(), link.pump.as_ref()?.run.record().clone())));
+        let record = Record {
+            actual,
+            since_ms: self.since_ms,
+            functions: self
+                .functions
+                .iter()
+                .map(|(name, function)| (name.clone(), function.run.record().clone()))
+                .collect(),
+            pumps: pumps.collect(),
+        };
+        if let Err(e) = record.store(&self.node.paths) {
+            tracing::error!("slice {}: its record cannot be kept: {e}", self.name);
+        }
+    }
+
+    fn publish(&self, state: Option<SliceState>) {
+        let processes: Vec<Process> =
+            self.functions.values().map(|f| self.function_process(f)).chain(self.pump_processes()).collect();
+        let waiting = processes.iter().any(|process| process.state == ProcessState::Waiting);
+        let view = View {
+            state: state.unwrap_or(if waiting { SliceState::Degraded } else { SliceState::Up }),
+            since_ms: self.since_ms,
+            actual: self.actual(),
+            processes,
+            containers: self.functions.iter().map(|(name, f)| (name.clone(), f.container().clone())).collect(),
+        };
+        *self.view.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = view;
+    }
+
+    fn function_process(&self, function: &Function) -> Process {
+        let uid = function.uid();
+        process(
+            &self.name,
+            function.id().function(),
+            ProcessKind::Function,
+            &function.run,
+            uid,
+            cores::list(function.cores()),
+        )
+    }
+
+    fn pump_processes(&self) -> impl Iterator<Item = Process> {
+        let shared = cores::list(&self.node.cores().shared());
+        self.links.values().filter_map(move |link| {
+            let pump = link.pump.as_ref()?;
+            Some(process(&self.name, &link.spec.label(), ProcessKind::Pump, &pump.run, pump.uid(), shared.clone()))
+        })
+    }
+}
+
+fn is_due(run: &Supervised) -> bool {
+    run.start_at().is_some_and(|at| at <= Instant::now() + Duration::from_micros(500))
+}
+
+fn process(slice: &str, name: &str, kind: ProcessKind, run: &Supervised, uid: u32, cpus: String) -> Process {
+    let record = run.record();
+    Process {
+        slice: slice.to_owned(),
+        name: name.to_owned(),
+        kind,
+        state: run.state(),
+        pid: run.process().map(|process| process.id.pid),
+        uid,
+        cpus,
+        started_ms: record.started_ms,
+        restarts: record.restarts,
+        last_exit: record.last_exit.clone(),
+        memory_bytes: None,
+        cpu_ns: None,
+    }
+}
+
+/// The steps from one description to another.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    /// Keys of links that go, or are made anew.
+    links_down: Vec<String>,
+    /// Links that are told other words than ends and addresses.
+    links_renamed: Vec<Link>,
+    /// Functions whose containers end.
+    stop: BTreeSet<String>,
+    /// Functions that go.
+    remove: Vec<String>,
+    /// Functions whose containers are made.
+    start: Vec<String>,
+    /// Links that are made.
+    links_up: Vec<Link>,
+    /// Functions and links concerned.
+    count: usize,
+}
+
+impl Plan {
+    /// `idle` functions exist and were not started, or were stopped by an attempt that failed.
+    fn new<'a>(actual: &Slice, target: &Slice, idle: impl Iterator<Item = &'a str>) -> Self {
+        let changes = slice::diff(actual, target);
+        let mut plan = Self { count: count(&changes), ..Self::default() };
+        plan.remove = changes.functions_removed.clone();
+        plan.stop = changes.functions_removed.iter().cloned().collect();
+        plan.stop.extend(changes.functions_changed.iter().map(|change| change.name.clone()));
+        plan.start = changes.functions_added.clone();
+        plan.start.extend(changes.functions_changed.iter().map(|change| change.name.clone()));
+        for name in idle {
+            if target.function(name).is_some() && !plan.start.iter().any(|start| start == name) {
+                plan.start.push(name.to_owned());
+                plan.count += 1;
+            }
+        }
+
+        let touched = |at: &PortRef| {
+            changes.functions_removed.contains(&at.function)
+                || changes.functions_changed.iter().filter(|change| change.name == at.function).any(|change| {
+                    [&change.ports_added, &change.ports_changed, &change.ports_removed]
+                        .iter()
+                        .any(|p| p.contains(&at.port))
+                })
+        };
+        for link in &actual.spec.links {
+            let wanted = target.spec.links.iter().find(|wanted| link::key(wanted) == link::key(link));
+            let moved = wanted.is_none_or(|wanted| !same_wire(link, wanted));
+            if moved || link.between.iter().filter_map(slice::End::port).any(touched) {
+                plan.links_down.push(link::key(link));
+            } else if let Some(wanted) = wanted.filter(|wanted| *wanted != link) {
+                plan.links_renamed.push(wanted.clone());
+            }
+        }
+        let stays = |link: &Link| {
+            let key = link::key(link);
+            actual.spec.links.iter().any(|link| link::key(link) == key) && !plan.links_down.contains(&key)
+        };
+        plan.links_up = target.spec.links.iter().filter(|link| !stays(link)).cloned().collect();
+        plan
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Whether two descriptions of a link between the same ends are carried out the same way.
+fn same_wire(a: &Link, b: &Link) -> bool {
+    let ends = |link: &Link| {
+        let mut ends = link.between.clone();
+        ends.sort();
+        ends
+    };
+    ends(a) == ends(b)
+}
+
+fn count(changes: &Changes) -> usize {
+    changes.functions_added.len()
+        + changes.functions_changed.len()
+        + changes.functions_removed.len()
+        + changes.links_added.len()
+        + changes.links_changed.len()
+        + changes.links_removed.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(actual: &Slice, target: &Slice) -> Plan {
+        Plan::new(actual, target, std::iter::empty())
+    }
+
+    fn slice(functions: &str, links: &str) -> Slice {
+        let text = format!(
+            r#"{{"apiVersion": "kaista.dev/v1alpha1", "kind": "Slice", "metadata": {{"name": "s"}},
+                "spec": {{"functions": [{functions}], "links": [{links}]}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn function(name: &str, more: &str) -> String {
+        format!(
+            r#"{{"name": "{name}", "image": {{"rootfs": "/"}}, "ports": [{{"name": "p"}}, {{"name": "q"}}]{more}}}"#
+        )
+    }
+
+    fn two(more: &str) -> String {
+        format!("{}, {}", function("a", more), function("b", ""))
+    }
+
+    #[test]
+    fn the_same_description_again_is_nothing_to_do() {
+        let one = slice(&two(""), r#"{"between": ["a/p", "b/p"]}"#);
+        let same = slice(&two(""), r#"{"between": ["b/p", "a/p"]}"#);
+        assert!(plan(&one, &one).is_empty());
+        assert!(plan(&one, &same).is_empty());
+    }
+
+    #[test]
+    fn an_edited_function_restarts_alone_and_its_links_stay() {
+        let old = slice(&two(""), r#"{"between": ["a/p", "b/p"]}"#);
+        let new = slice(&two(r#", "args": ["x"]"#), r#"{"between": ["a/p", "b/p"]}"#);
+        let plan = plan(&old, &new);
+        assert_eq!(plan.start, ["a"]);
+        assert_eq!(plan.stop, ["a".to_owned()].into());
+        assert!(plan.links_down.is_empty() && plan.links_up.is_empty());
+        assert_eq!(plan.count, 1);
+    }
+
+    #[test]
+    fn a_function_that_a_failed_attempt_stopped_is_started_again() {
+        let one = slice(&two(""), "");
+        assert_eq!(Plan::new(&one, &one, ["b"].into_iter()).start, ["b"]);
+        assert!(Plan::new(&one, &slice(&function("a", ""), ""), ["b"].into_iter()).start.is_empty());
+    }
+
+    #[test]
+    fn a_function_that_goes_takes_its_links_with_it() {
+        let links = r#"{"between": ["a/p", "b/p"]}, {"between": ["a/q", {"host": {"veth": "v0"}}]}"#;
+        let plan = plan(&slice(&two(""), links), &slice(&function("b", ""), ""));
+        assert_eq!(plan.remove, ["a"]);
+        assert_eq!(plan.links_down, ["a/p--b/p", "a/q--host:v0"]);
+        assert!(plan.start.is_empty());
+    }
+
+    #[test]
+    fn a_changed_port_makes_its_link_anew_and_no_other() {
+        let links = r#"{"between": ["a/p", "b/p"]}, {"between": ["a/q", "b/q"]}"#;
+        let mut new = slice(&two(""), links);
+        new.spec.functions[0].ports[1].mtu = 9000;
+        let plan = plan(&slice(&two(""), links), &new);
+        assert_eq!(plan.links_down, ["a/q--b/q"]);
+        assert_eq!(plan.links_up.len(), 1);
+        assert_eq!(plan.start, ["a"]);
+    }
+
+    #[test]
+    fn a_renamed_link_is_not_touched() {
+        let old = slice(&two(""), r#"{"between": ["a/p", "b/p"]}"#);
+        let new = slice(&two(""), r#"{"name": "n", "between": ["b/p", "a/p"], "maxLatency": "1ms"}"#);
+        let plan = plan(&old, &new);
+        assert!(plan.links_down.is_empty() && plan.links_up.is_empty() && plan.stop.is_empty());
+        assert_eq!((plan.links_renamed.len(), plan.count), (1, 1));
+    }
+}
