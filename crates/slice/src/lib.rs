@@ -23,6 +23,7 @@ pub use notice::{Notice, unenforced};
 pub use quantity::{BitRate, ByteSize, Latency, ValueError};
 pub use report::{Mistake, Position, Report, Severity};
 pub use schema::schema;
+pub use tree::MAX_TEXT;
 
 use std::{
     fs, io,
