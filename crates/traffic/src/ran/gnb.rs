@@ -51,6 +51,7 @@ pub struct Gnb {
     pub counters: Counters,
     asked: Asked,
     last_indication: Option<Instant>,
+    indications_told: u64,
 }
 
 /// What to do with a packet that was looked at.
@@ -77,6 +78,7 @@ impl Gnb {
             counters: Counters::default(),
             asked: Asked::default(),
             last_indication: None,
+            indications_told: 0,
         }
     }
 
@@ -275,6 +277,13 @@ impl Gnb {
             self.last_indication = Some(now);
         }
         due
+    }
+
+    /// Whether the UPF has said since the last call that it does not know a tunnel.
+    pub fn take_suspicion(&mut self) -> bool {
+        let suspicious = self.counters.indications_received > self.indications_told;
+        self.indications_told = self.counters.indications_received;
+        suspicious
     }
 
     /// Asks for the UPF's Ethernet address, so that the first packet of a UE finds it known.

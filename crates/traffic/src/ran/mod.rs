@@ -8,3 +8,5 @@ pub mod bearers;
 pub mod config;
 pub mod drops;
 pub mod gnb;
+pub mod run;
+pub mod smf;
