@@ -1,4 +1,7 @@
 //! The port trait and its backends behind one `open`.
+//!
+//! A function opens its ports by name and sees the same queues whatever is behind them: shared memory to another
+//! function ([`vport`]), a TAP device, any Ethernet interface, or memory alone ([`synthetic`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,6 +14,10 @@ pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketM
 pub use vport::steering::{self, Steering};
 pub use wait::{Sleep, Waiter, Woken};
 
+mod checksum;
+mod interface;
+mod kernel;
+mod shm;
 pub mod synthetic;
 mod wait;
 
@@ -74,13 +81,17 @@ impl Port {
     }
 }
 
-/// What goes from an open port to its broker, beside the packets.
+/// What goes from an open port to its broker, beside the packets. Holding one keeps the port attached.
 #[derive(Clone, Default)]
-pub struct Control {}
+pub struct Control(Option<vport::client::Reporter>);
 
 impl Control {
     /// As [`Port::report`].
-    pub fn report(&self, _counters: &[(&str, u64)]) {}
+    pub fn report(&self, counters: &[(&str, u64)]) {
+        if let Some(reporter) = &self.0 {
+            reporter.report(counters);
+        }
+    }
 }
 
 /// How to open a port.
@@ -134,16 +145,21 @@ pub enum OpenError {
 
 /// Opens a port: `n3` by shared memory at the broker, `tap:NAME` on a TAP device (made if it is not there),
 /// `packet:INTERFACE` on any Ethernet interface.
-pub fn open(name: &str, _options: &OpenOptions) -> Result<Port, OpenError> {
-    Err(OpenError::Name(name.to_owned()))
+pub fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
+    match name.split_once(':') {
+        None => shm::open(name, options),
+        Some(("tap", interface)) => kernel::open_tap(interface, options),
+        Some(("packet", interface)) => kernel::open_packet(interface, options),
+        Some(_) => Err(OpenError::Name(name.to_owned())),
+    }
 }
 
-/// A port over queues of a TAP device (no packet information header), one file descriptor a queue pair.
-pub fn from_tap_fd(_info: PortInfo, _queues: Vec<OwnedFd>) -> io::Result<Port> {
-    Err(io::ErrorKind::Unsupported.into())
+/// A port over queues of a TAP device (`IFF_NO_PI`, no `IFF_VNET_HDR`), one file descriptor a queue pair.
+pub fn from_tap_fd(info: PortInfo, queues: Vec<OwnedFd>) -> io::Result<Port> {
+    kernel::from_tap_fd(info, queues, OpenOptions::default().peek_bytes)
 }
 
 /// A port over bound `AF_PACKET` sockets of type `SOCK_RAW`, one a queue pair.
-pub fn from_packet_fd(_info: PortInfo, _queues: Vec<OwnedFd>) -> io::Result<Port> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn from_packet_fd(info: PortInfo, queues: Vec<OwnedFd>) -> io::Result<Port> {
+    kernel::from_packet_fd(info, queues, OpenOptions::default().peek_bytes)
 }

@@ -30,4 +30,17 @@ pub struct TxCounters {
     pub no_peer: u64,
     /// Doorbells rung.
     pub doorbells: u64,
+    /// Packets taken and discarded: no frame has their length.
+    pub discarded: u64,
+}
+
+impl TxCounters {
+    /// Counts one send; returns how many packets the caller is rid of.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, sent: u64, bytes: u64, discarded: u64) -> usize {
+        self.packets += sent;
+        self.bytes += bytes;
+        self.discarded += discarded;
+        (sent + discarded) as usize
+    }
 }

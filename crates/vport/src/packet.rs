@@ -5,6 +5,8 @@
 //! measured, shortened and copied onward, never borrowed as a slice.
 
 use core::marker::PhantomData;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest frame that a port carries, in bytes, Ethernet header included, frame check sequence excluded.
 pub const FRAME_MAX: usize = 9_600;
@@ -110,6 +112,18 @@ impl<'a> PacketRef<'a> {
         self.len() == 0
     }
 
+    /// Writes the frame to a device or socket, with one call. Returns how many bytes were taken.
+    pub fn write_to(&self, to: BorrowedFd<'_>) -> io::Result<usize> {
+        let parts = [
+            libc::iovec { iov_base: self.head.as_ptr().cast_mut().cast(), iov_len: self.head.len() },
+            libc::iovec { iov_base: self.rest.ptr.cast_mut().cast(), iov_len: self.rest.len() },
+        ];
+        let count = if self.rest.is_empty() { 1 } else { 2 };
+        // SAFETY: both parts are mapped while `self` is borrowed; the kernel only reads them, once.
+        let written = unsafe { libc::writev(to.as_raw_fd(), parts.as_ptr(), count) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Copies the frame to the start of `to` and returns its length.
     ///
     /// # Panics
@@ -123,6 +137,7 @@ impl<'a> PacketRef<'a> {
 
 /// One received packet's private memory. Receive queues own an array of these and fill them; functions see
 /// [`PacketMut`].
+#[repr(C, align(64))]
 pub struct Slot {
     head: [u8; HEADROOM + HEAD_MAX],
     start: u16,
@@ -157,6 +172,48 @@ impl Slot {
         self.end = (HEADROOM + len) as u16;
         self.rest_len = 0;
         &mut self.head[HEADROOM..HEADROOM + len]
+    }
+
+    /// Copies a head of `len` bytes in blocks of 64, of which the last may run over the head's end.
+    ///
+    /// # Safety
+    /// `from` and `len` bytes behind it, rounded up to a multiple of 64, must be mapped. Others may write them
+    /// meanwhile.
+    ///
+    /// # Panics
+    /// If `len` is over [`HEAD_MAX`].
+    #[inline(always)]
+    pub(crate) unsafe fn copy_head(&mut self, from: *const u8, len: usize) {
+        const BLOCK: usize = 64;
+        assert!(len <= HEAD_MAX);
+        let to = self.head[HEADROOM..].as_mut_ptr();
+        let mut done = 0;
+        loop {
+            // SAFETY: source by contract; the buffer has HEAD_MAX bytes, a multiple of BLOCK.
+            unsafe { core::ptr::copy_nonoverlapping(from.add(done), to.add(done), BLOCK) };
+            done += BLOCK;
+            if done >= len {
+                break;
+            }
+        }
+        // What was copied must be what is looked at and sent on: without this the compiler may read the source again.
+        // SAFETY: no instructions.
+        unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
+        self.start = HEADROOM as u16;
+        self.end = (HEADROOM + len) as u16;
+        self.rest_len = 0;
+    }
+
+    /// The private first bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        &self.head[usize::from(self.start)..usize::from(self.end)]
+    }
+
+    /// Length of the whole frame in bytes.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        usize::from(self.end - self.start) + self.rest_len as usize
     }
 
     /// Sets what follows the head.
@@ -253,6 +310,34 @@ fn slot_ref(slot: &Slot) -> PacketRef<'_> {
     }
 }
 
+/// Copies `from` to `to`, fast for the lengths that heads have.
+///
+/// # Safety
+/// `to` must have room for `from`, and must not overlap it.
+#[inline(always)]
+pub(crate) unsafe fn copy_short(from: &[u8], to: *mut u8) {
+    let (source, len) = (from.as_ptr(), from.len());
+    // Two blocks that meet or overlap cover any length between one block and two.
+    macro_rules! two_blocks {
+        ($block:literal) => {{
+            // SAFETY: len is at least a block; both blocks lie within the source, and within as much of `to`.
+            unsafe {
+                let (a, b) = (source.cast::<[u8; $block]>(), source.add(len - $block).cast::<[u8; $block]>());
+                let (a, b) = (a.read_unaligned(), b.read_unaligned());
+                to.cast::<[u8; $block]>().write_unaligned(a);
+                to.add(len - $block).cast::<[u8; $block]>().write_unaligned(b);
+            }
+        }};
+    }
+    match len {
+        32..=64 => two_blocks!(32),
+        65..=128 => two_blocks!(64),
+        16..=31 => two_blocks!(16),
+        // SAFETY: by contract.
+        _ => unsafe { core::ptr::copy_nonoverlapping(source, to, len) },
+    }
+}
+
 /// The packets of one receive, held until the queue receives again.
 pub struct Burst<'q> {
     slots: &'q mut [Slot],
@@ -286,5 +371,59 @@ impl<'q> Burst<'q> {
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> PacketMut<'_> {
         PacketMut { slot: &mut self.slots[i] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_copies_are_exact_at_every_length() {
+        let from: Vec<u8> = (0..=255).collect();
+        for len in 0..=256 {
+            let mut to = [0xee_u8; 258];
+            // SAFETY: 257 bytes are behind the pointer.
+            unsafe { copy_short(&from[..len], to.as_mut_ptr().add(1)) };
+            assert_eq!(to[1..=len], from[..len]);
+            assert!(to[0] == 0xee && to[len + 1..].iter().all(|byte| *byte == 0xee), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_copied_at_every_length() {
+        let from: Vec<u8> = (0..=255).collect();
+        let mut slot = Slot::new();
+        for len in 1..=HEAD_MAX {
+            // SAFETY: 256 bytes are behind the pointer, a multiple of 64.
+            unsafe { slot.copy_head(from.as_ptr(), len) };
+            assert_eq!(slot.head(), &from[..len]);
+        }
+    }
+
+    #[test]
+    fn headers_are_stripped_prepended_and_cut() {
+        let mut slots = [Slot::new()];
+        slots[0].fill_head(60).copy_from_slice(&[7; 60]);
+        let mut burst = Burst::new(&mut slots);
+        let mut packet = burst.get_mut(0);
+        assert!(packet.strip(14) && !packet.strip(47));
+        packet.prepend(50).unwrap().fill(9);
+        assert!(packet.prepend(HEADROOM).is_none());
+        assert_eq!((packet.len(), packet.head()[49], packet.head()[50]), (96, 9, 7));
+        packet.truncate(51);
+        assert_eq!(packet.head().len(), 51);
+    }
+
+    #[test]
+    fn a_frame_is_written_to_a_descriptor_in_one_piece() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let rest = [2; 100];
+        let packet = PacketRef { head: &[1; 20], rest: Rest::from_slice(&rest) };
+        use std::os::fd::AsFd;
+        assert_eq!(packet.write_to(writer.as_fd()).unwrap(), 120);
+        let mut read = [0; 200];
+        assert_eq!(rustix::io::read(&reader, &mut read).unwrap(), 120);
+        assert_eq!((read[19], read[20], read[119]), (1, 2, 2));
     }
 }

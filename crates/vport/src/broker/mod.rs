@@ -2,13 +2,22 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::{RxCounters, TxCounters};
 use crate::info::PortInfo;
+pub use core::Core;
 pub use observer::{Direction, Observer, Seen};
 
+mod core;
+mod link;
 mod observer;
 
 /// A direct link between two ports. The broker knows them from now on; their functions may attach at any time.
@@ -168,59 +177,120 @@ pub enum BrokerError {
 }
 
 /// Handle of a running broker. Dropping it ends the broker's thread and closes its sockets; links that are up go on.
-pub struct Broker {}
+pub struct Broker {
+    commands: Option<Sender<Command>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Command = Box<dyn FnOnce(&mut Core) + Send>;
 
 impl Broker {
     /// Starts the broker's thread.
-    pub fn start(_config: Config, _events: impl FnMut(Event) + Send + 'static) -> io::Result<Self> {
-        Ok(Self {})
+    pub fn start(config: Config, events: impl FnMut(Event) + Send + 'static) -> io::Result<Self> {
+        let core = Core::new(config, events)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        core.wake_by(wake.as_fd())?;
+        let (commands, inbox) = channel();
+        let theirs = wake.clone();
+        let thread =
+            std::thread::Builder::new().name("port-broker".into()).spawn(move || run(core, &inbox, &theirs))?;
+        Ok(Self { commands: Some(commands), wake, thread: Some(thread) })
     }
 
-    /// Makes the listening socket of a function at `path`, replacing one that was left there. Anyone may connect who can
-    /// reach the path; who is served is decided by user id.
-    pub fn bind(_path: &Path) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
+    /// Makes the listening socket of a function at `path`, replacing one that was left there. Who is served is decided
+    /// by user id; who may connect, by the permissions of the file, which this does not set.
+    pub fn bind(path: &Path) -> io::Result<OwnedFd> {
+        crate::socket::listening(path)
     }
 
     /// Serves `function` on `socket` (a listening `SOCK_SEQPACKET` socket), to processes whose user id is in `uids`.
-    pub fn listen(&self, _function: &str, _socket: OwnedFd, _uids: Range<u32>) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn listen(&self, function: &str, socket: OwnedFd, uids: Range<u32>) -> Result<(), BrokerError> {
+        let function = function.to_owned();
+        self.call(move |core| core.listen(&function, socket, uids))?
     }
 
     /// Stops serving `function` and cuts its processes off. Links that name it stay.
-    pub fn remove_function(&self, _function: &str) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn remove_function(&self, function: &str) -> Result<(), BrokerError> {
+        let function = function.to_owned();
+        self.call(move |core| core.remove_function(&function))?
     }
 
     /// Makes a link known. The same specification twice is no error.
-    pub fn add_link(&self, _spec: LinkSpec) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn add_link(&self, spec: LinkSpec) -> Result<(), BrokerError> {
+        self.call(move |core| core.add_link(spec))?
     }
 
     /// Like [`Broker::add_link`], for a link that was up when a former broker stopped: `segments` are those of its last
     /// [`Event::Deposit`], with their labels. Ends that come back go on without a new generation. Segments that do not
     /// pass the checks are dropped, and the link gets new ones.
-    pub fn adopt(&self, _spec: LinkSpec, _segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn adopt(&self, spec: LinkSpec, segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
+        self.call(move |core| core.adopt(spec, segments))?
     }
 
     /// Forgets a link and cuts its ends off.
-    pub fn remove_link(&self, _link: &str) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn remove_link(&self, link: &str) -> Result<(), BrokerError> {
+        let link = link.to_owned();
+        self.call(move |core| core.remove_link(&link))?
     }
 
     /// Gives a link a new generation, also out of quarantine.
-    pub fn renew(&self, _link: &str) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn renew(&self, link: &str) -> Result<(), BrokerError> {
+        let link = link.to_owned();
+        self.call(move |core| core.renew(&link))?
     }
 
     /// All ports, in order of names.
     pub fn ports(&self) -> Result<Vec<PortStatus>, BrokerError> {
-        Ok(Vec::new())
+        self.call(|core| core.statuses())
     }
 
     /// Watches the frames that a port sends and receives. Follows the port over generations.
-    pub fn observe(&self, _function: &str, _port: &str) -> Result<Observer, BrokerError> {
-        Err(BrokerError::Stopped)
+    pub fn observe(&self, function: &str, port: &str) -> Result<Observer, BrokerError> {
+        let (function, port) = (function.to_owned(), port.to_owned());
+        self.call(move |core| core.observe(&function, &port))?
+    }
+
+    /// Has the broker's thread do something, and waits for it.
+    fn call<T: Send + 'static>(&self, command: impl FnOnce(&mut Core) -> T + Send + 'static) -> Result<T, BrokerError> {
+        let (done, answer) = channel();
+        let command: Command = Box::new(move |core| drop(done.send(command(core))));
+        let commands = self.commands.as_ref().ok_or(BrokerError::Stopped)?;
+        commands.send(command).map_err(|_| BrokerError::Stopped)?;
+        self.wake();
+        answer.recv().map_err(|_| BrokerError::Stopped)
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.commands = None;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(mut core: Core, inbox: &Receiver<Command>, wake: &OwnedFd) {
+    use std::sync::mpsc::TryRecvError;
+    // A day: nothing happens without an event or a deadline.
+    const LONG: Duration = Duration::from_secs(86_400);
+    loop {
+        if core.turn(LONG).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = rustix::io::read(wake, &mut [0_u8; 8]);
+        loop {
+            match inbox.try_recv() {
+                Ok(command) => command(&mut core),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
     }
 }

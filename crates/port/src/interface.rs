@@ -1,0 +1,127 @@
+//! The few calls by which queues get to Linux interfaces. The only place of this crate that talks to the system in a way
+//! the compiler cannot check.
+#![allow(unsafe_code)]
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::PortInfo;
+
+/// Attaches to `queues` queues of the TAP device `name`, which is made if it is not there.
+pub(crate) fn open_tap(name: &str, queues: u16) -> io::Result<Vec<OwnedFd>> {
+    (0..queues).map(|_| open_tap_queue(name, queues > 1)).collect()
+}
+
+fn open_tap_queue(name: &str, multi_queue: bool) -> io::Result<OwnedFd> {
+    let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one ifreq.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
+    Ok(device.into())
+}
+
+/// Makes a socket that receives and sends whole frames of the interface `name`.
+pub(crate) fn open_packet(name: &str) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // No protocol: nothing comes in before the socket is bound to its interface.
+    // SAFETY: no memory is passed.
+    let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let index = index(&socket, name)?;
+    promiscuous(&socket, index)?;
+    // SAFETY: all zeros is a value of sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { core::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: address and length belong together.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
+}
+
+/// Accept frames for any address: a port's address is its function's, not the interface's.
+fn promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(socket, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Has the kernel put a `virtio_net_hdr` before every frame (without it, frames whose checksums or segmentation were left
+/// to a network card come in unfinished, and nothing says so), and keep back what this host sends by the interface.
+pub(crate) fn prepare_packet(socket: &OwnedFd) -> io::Result<()> {
+    set_option(socket, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+    set_option(socket, PACKET_VNET_HDR, &1_i32)?;
+    set_nonblocking(socket)
+}
+
+/// `linux/if_packet.h`.
+const PACKET_VNET_HDR: i32 = 15;
+
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+}
+
+fn set_option<T>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    let value = core::ptr::from_ref(value).cast();
+    // SAFETY: value and length belong together.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, len) }).map(drop)
+}
+
+/// Address and MTU of the interface `name`.
+pub(crate) fn describe(name: &str) -> io::Result<PortInfo> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut info = PortInfo::named(name);
+    let hardware = query(&socket, name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR has filled this member.
+    let address = unsafe { hardware.ifr_ifru.ifru_hwaddr.sa_data };
+    info.mac = core::array::from_fn(|n| address[n] as u8);
+    // SAFETY: SIOCGIFMTU has filled this member.
+    let mtu = unsafe { query(&socket, name, libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu };
+    info.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+    Ok(info)
+}
+
+fn index(socket: &OwnedFd, name: &str) -> io::Result<i32> {
+    // SAFETY: SIOCGIFINDEX has filled this member.
+    Ok(unsafe { query(socket, name, libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex })
+}
+
+fn query(socket: &OwnedFd, name: &str, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+    let mut request = request(name)?;
+    // SAFETY: these requests read and write one ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), what, &mut request) })?;
+    Ok(request)
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: all zeros is a value of ifreq.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} cannot name an interface")));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// Reads one frame into two places.
+pub(crate) fn read_into(fd: BorrowedFd<'_>, head: &mut [u8], rest: &mut [u8]) -> Option<usize> {
+    let mut parts = [io::IoSliceMut::new(head), io::IoSliceMut::new(rest)];
+    rustix::io::readv(fd, &mut parts).ok()
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

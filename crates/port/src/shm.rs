@@ -1,0 +1,55 @@
+//! Ports over shared memory: the trait on `vport`'s queues.
+
+use std::os::fd::BorrowedFd;
+
+use vport::client::{AttachError, attach};
+use vport::packet::{Burst, PacketRef};
+use vport::{RxRing, TxRing};
+
+use crate::{Control, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
+
+pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
+    let attached = attach(&options.socket, name, options.timeout, options.peek_bytes).map_err(|error| match error {
+        AttachError::NoBroker(reason) => OpenError::NoBroker { socket: options.socket.clone(), reason },
+        AttachError::Refused(reason) => OpenError::Refused { port: name.to_owned(), reason },
+        AttachError::Io(error) => OpenError::Io(error),
+    })?;
+    let pair = |(rx, tx)| QueuePair { rx: Box::new(rx), tx: Box::new(tx) };
+    Ok(Port {
+        info: attached.info,
+        queues: attached.queues.into_iter().map(pair).collect(),
+        control: Control(Some(attached.reporter)),
+    })
+}
+
+impl RxQueue for RxRing {
+    fn recv(&mut self) -> Burst<'_> {
+        Self::recv(self)
+    }
+
+    fn arm(&mut self) -> bool {
+        Self::arm(self)
+    }
+
+    fn disarm(&mut self) {
+        Self::disarm(self);
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Self::poll_fds(self)
+    }
+
+    fn counters(&self) -> RxCounters {
+        Self::counters(self)
+    }
+}
+
+impl TxQueue for TxRing {
+    fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        Self::send(self, packets)
+    }
+
+    fn counters(&self) -> TxCounters {
+        Self::counters(self)
+    }
+}

@@ -1,0 +1,257 @@
+//! A link's segments, and where it stands between "both ends known" and "both ends hold a generation".
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use super::observer::Tap;
+use super::{LinkSpec, PortName};
+use crate::counters::{RxCounters, TxCounters};
+use crate::layout::{Index, records_bytes};
+use crate::mapping::Mapping;
+use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
+
+/// How far the current generation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// There is none, or it is over.
+    Down,
+    /// Writers map: which have.
+    Mapping([bool; 2]),
+    /// Readers map: which have.
+    Joining([bool; 2]),
+    /// Both ends hold it.
+    Up,
+    /// It was up under a former broker: which ends have come back.
+    Adopted([bool; 2]),
+}
+
+/// A link and what is known of its ends.
+pub(super) struct Link {
+    pub(super) spec: LinkSpec,
+    pub(super) stage: Stage,
+    pub(super) generation: u64,
+    /// The clients that hold the ends.
+    pub(super) holders: [Option<u64>; 2],
+    pub(super) segments: Option<Segments>,
+    pub(super) quarantined: Option<String>,
+    /// A new generation is due then: it was asked for too soon, or memory was short.
+    pub(super) due: Option<Instant>,
+    pub(super) not_before: Instant,
+    /// When an adopted link gives up waiting for its ends.
+    pub(super) adopted_until: Instant,
+    pub(super) tap: Arc<Tap>,
+    pub(super) reports: [Vec<(String, u64)>; 2],
+    pub(super) told_of_pages: bool,
+}
+
+impl Link {
+    pub(super) fn new(spec: LinkSpec) -> Self {
+        let now = Instant::now();
+        Self {
+            spec,
+            stage: Stage::Down,
+            generation: 0,
+            holders: [None; 2],
+            segments: None,
+            quarantined: None,
+            due: None,
+            not_before: now,
+            adopted_until: now,
+            tap: Arc::default(),
+            reports: [Vec::new(), Vec::new()],
+            told_of_pages: false,
+        }
+    }
+
+    pub(super) fn port(&self, end: usize) -> PortName {
+        let spec = &self.spec.ends[end];
+        PortName { function: spec.function.clone(), port: spec.port.name.clone() }
+    }
+
+    pub(super) fn queues(&self, end: usize) -> usize {
+        usize::from(self.spec.ends[end].port.queues)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.holders.iter().all(Option::is_some)
+    }
+
+    /// Counters that an end has published in its index segments.
+    pub(super) fn counters(&self, end: usize) -> (Vec<RxCounters>, Vec<TxCounters>) {
+        let Some(segments) = &self.segments else { return Default::default() };
+        let layout = Index::new(self.queues(1 - end));
+        let indices = &segments.ends[end].indices;
+        (
+            indices.iter().map(|index| read_rx(layout, index)).collect(),
+            indices.iter().map(|index| read_tx(layout, index)).collect(),
+        )
+    }
+}
+
+fn read_rx(layout: Index, index: &Mapping) -> RxCounters {
+    let read = |n| layout.rx_counter(index, n).load(Ordering::Relaxed);
+    RxCounters {
+        packets: read(0),
+        bytes: read(1),
+        polls: read(2),
+        empty_polls: read(3),
+        invalid: read(4),
+        sleeps: read(5),
+    }
+}
+
+fn read_tx(layout: Index, index: &Mapping) -> TxCounters {
+    let read = |n| layout.tx_counter(index, n).load(Ordering::Relaxed);
+    TxCounters {
+        packets: read(0),
+        bytes: read(1),
+        refused: read(2),
+        no_peer: read(3),
+        doorbells: read(4),
+        discarded: read(5),
+    }
+}
+
+/// The segments of one generation.
+pub(super) struct Segments {
+    pub(super) ends: [EndSegments; 2],
+    pub(super) huge: bool,
+}
+
+/// What one end writes.
+pub(super) struct EndSegments {
+    pub(super) index: Vec<Segment>,
+    pub(super) records: Vec<Segment>,
+    pub(super) records_bytes: usize,
+    /// Pipes on which this end is woken: reading and writing ends. Gone once they are handed out.
+    pub(super) doorbells: Vec<(OwnedFd, OwnedFd)>,
+    /// The index segments, to read counters from.
+    pub(super) indices: Vec<Arc<Mapping>>,
+}
+
+impl Segments {
+    /// Makes the segments of a generation. In huge pages, if these are asked for and to be had; if not, the second value
+    /// says why.
+    pub(super) fn create(spec: &LinkSpec, huge: bool) -> Result<(Self, Option<String>), SegmentError> {
+        if huge {
+            match Self::of_pages(spec, true) {
+                Ok(segments) => return Ok((segments, None)),
+                Err(error) => {
+                    let reason = format!("no free huge pages for {}: {error}", spec.name);
+                    return Ok((Self::of_pages(spec, false)?, Some(reason)));
+                }
+            }
+        }
+        Ok((Self::of_pages(spec, false)?, None))
+    }
+
+    fn of_pages(spec: &LinkSpec, huge: bool) -> Result<Self, SegmentError> {
+        let end = |end| EndSegments::create(spec, end, huge);
+        Ok(Self { ends: [end(0)?, end(1)?], huge })
+    }
+
+    /// Takes over segments that a keeper held, in any order, by their labels.
+    pub(super) fn adopt(spec: &LinkSpec, labelled: Vec<(String, OwnedFd)>) -> Option<(u64, Self)> {
+        let generation = labelled.first()?.0.split('/').nth(1)?.parse().ok()?;
+        let mut labelled = labelled;
+        let mut end = |end| EndSegments::adopt(spec, end, generation, &mut labelled);
+        let ends = [end(0)?, end(1)?];
+        let huge = ends[0].records_bytes % HUGE_PAGE == 0;
+        Some((generation, Self { ends, huge }))
+    }
+
+    /// Nobody can open them for writing from here on, and readers may have them.
+    pub(super) fn close_to_writers(&self) -> Result<(), SegmentError> {
+        self.ends.iter().flat_map(|end| end.index.iter().chain(&end.records)).try_for_each(Segment::close_to_writers)
+    }
+
+    /// Copies of all descriptors, with labels.
+    pub(super) fn labelled(&self, generation: u64) -> io::Result<Vec<(String, OwnedFd)>> {
+        let mut labelled = Vec::new();
+        for (end, segments) in self.ends.iter().enumerate() {
+            for (queue, (index, records)) in segments.index.iter().zip(&segments.records).enumerate() {
+                labelled.push((label(generation, end, queue, INDEX), index.try_clone()?));
+                labelled.push((label(generation, end, queue, RECORDS), records.try_clone()?));
+            }
+        }
+        Ok(labelled)
+    }
+}
+
+const INDEX: &str = "index";
+const RECORDS: &str = "records";
+
+fn label(generation: u64, end: usize, queue: usize, kind: &str) -> String {
+    format!("vport/{generation}/{end}/{queue}/{kind}")
+}
+
+impl EndSegments {
+    fn create(spec: &LinkSpec, end: usize, huge: bool) -> Result<Self, SegmentError> {
+        let (queues, peer_queues) = queues(spec, end);
+        let records_bytes = records_bytes(spec.ring_bytes as usize, peer_queues, if huge { HUGE_PAGE } else { PAGE });
+        let index_bytes = Index::new(peer_queues).bytes();
+        let each =
+            |kind, bytes, huge| (0..queues).map(|_| Segment::create(kind, bytes, huge)).collect::<Result<Vec<_>, _>>();
+        let index = each("kaista-index", index_bytes, false)?;
+        let records = each("kaista-records", records_bytes, huge)?;
+        let doorbells = (0..queues).map(|_| doorbell()).collect::<io::Result<_>>()?;
+        let indices = mapped(&index)?;
+        Ok(Self { index, records, records_bytes, doorbells, indices })
+    }
+
+    fn adopt(spec: &LinkSpec, end: usize, generation: u64, labelled: &mut Vec<(String, OwnedFd)>) -> Option<Self> {
+        let (queues, peer_queues) = queues(spec, end);
+        let mut take = |queue, kind| {
+            let wanted = label(generation, end, queue, kind);
+            let at = labelled.iter().position(|(label, _)| *label == wanted)?;
+            Some(labelled.swap_remove(at).1)
+        };
+        let fds: Vec<(OwnedFd, OwnedFd)> =
+            (0..queues).map(|queue| Some((take(queue, INDEX)?, take(queue, RECORDS)?))).collect::<Option<_>>()?;
+        let [ordinary, huge] = [PAGE, HUGE_PAGE].map(|page| records_bytes(spec.ring_bytes as usize, peer_queues, page));
+        let found = rustix::fs::fstat(&fds.first()?.1).ok()?.st_size as usize;
+        let bytes = if found == huge { huge } else { ordinary };
+        let (mut index, mut records) = (Vec::new(), Vec::new());
+        for (index_fd, records_fd) in fds {
+            index.push(Segment::adopt(index_fd, Index::new(peer_queues).bytes()).ok()?);
+            records.push(Segment::adopt(records_fd, bytes).ok()?);
+        }
+        let indices = mapped(&index).ok()?;
+        Some(Self { index, records, records_bytes: bytes, doorbells: Vec::new(), indices })
+    }
+
+    /// What the writer gets: per queue index, records and the end of the pipe on which it is woken.
+    pub(super) fn for_writer(&self) -> Vec<BorrowedFd<'_>> {
+        self.triples(|(reading, _)| reading.as_fd())
+    }
+
+    /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer.
+    pub(super) fn for_reader(&self) -> Vec<BorrowedFd<'_>> {
+        self.triples(|(_, writing)| writing.as_fd())
+    }
+
+    fn triples<'a>(&'a self, pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+        let segments = self.index.iter().zip(&self.records).zip(&self.doorbells);
+        segments.flat_map(|((index, records), bell)| [index.as_fd(), records.as_fd(), pipe(bell)]).collect()
+    }
+}
+
+fn queues(spec: &LinkSpec, end: usize) -> (usize, usize) {
+    (usize::from(spec.ends[end].port.queues), usize::from(spec.ends[1 - end].port.queues))
+}
+
+fn mapped(segments: &[Segment]) -> io::Result<Vec<Arc<Mapping>>> {
+    segments.iter().map(|segment| Mapping::read_only(segment.as_fd(), segment.len()).map(Arc::new)).collect()
+}
+
+/// A pipe of one page, so that a peer cannot make us hold more.
+fn doorbell() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reading, writing) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+    fcntl_setpipe_size(&writing, PAGE)?;
+    Ok((reading, writing))
+}

@@ -1,0 +1,528 @@
+//! The function's side of the handshake: a small thread for each open port, which maps new generations of channels off
+//! the packet path, keeps the connection to the broker, and comes back to it when it was away.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::doorbell::{Bell, Doorbell};
+use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
+use crate::info::PortInfo;
+use crate::layout::{Index, VERSION};
+use crate::mapping::Mapping;
+use crate::reader::{Mapped, Reader};
+use crate::ring::Ring;
+use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
+use crate::segment;
+use crate::socket::{self, Received};
+use crate::steering::{BucketTable, Steering};
+use crate::tx::{TxChannel, TxHalf, TxRing};
+use crate::wire::{COUNTER_NAME_MAX, FDS_PER_QUEUE, Malformed, REPORT_MAX, Reply, Request};
+use crate::writer::Writer;
+
+/// An attached port.
+pub struct Attachment {
+    /// What the broker says of it.
+    pub info: PortInfo,
+    /// Its queue pairs.
+    pub queues: Vec<(RxRing, TxRing)>,
+    /// Publishes named counters.
+    pub reporter: Reporter,
+}
+
+/// Why a port could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The broker did not answer in time.
+    #[error("{0}")]
+    NoBroker(String),
+    /// The broker refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for AttachError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// Publishes named counters of a port's function.
+#[derive(Clone)]
+pub struct Reporter(Arc<Lease>);
+
+impl Reporter {
+    /// Replaces what was reported before. At most [`REPORT_MAX`] counters are taken, and of their names
+    /// [`COUNTER_NAME_MAX`] bytes.
+    pub fn report(&self, counters: &[(&str, u64)]) {
+        let shorten = |name: &str| name.chars().take(COUNTER_NAME_MAX).filter(char::is_ascii).collect();
+        let report = counters.iter().take(REPORT_MAX).map(|(name, value)| (shorten(name), *value)).collect();
+        let earlier = self.0.shared.report.lock().unwrap_or_else(PoisonError::into_inner).replace(report);
+        if earlier.is_none() {
+            self.0.shared.complaints.ring();
+        }
+    }
+}
+
+/// Attaches to `port` at the broker's `socket`; waits for both up to `timeout`, but not for the peer. `peek` bytes of a
+/// received frame are copied.
+pub fn attach(socket: &Path, port: &str, timeout: Duration, peek: usize) -> Result<Attachment, AttachError> {
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_millis(5);
+    let (connection, welcome) = loop {
+        match try_attach(socket, port, 0, deadline) {
+            Ok(done) => break done,
+            Err(Attempt { error, again }) if !again || Instant::now() + pause >= deadline => return Err(error),
+            Err(_) => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(200));
+    };
+    start(socket.to_owned(), connection, welcome, peek)
+}
+
+struct Welcome {
+    info: PortInfo,
+    peer_queues: usize,
+    ring: Ring,
+}
+
+struct Attempt {
+    error: AttachError,
+    again: bool,
+}
+
+impl<E: Into<AttachError>> From<E> for Attempt {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), again: false }
+    }
+}
+
+/// One connection and one greeting.
+fn try_attach(path: &Path, port: &str, resume: u64, deadline: Instant) -> Result<(OwnedFd, Welcome), Attempt> {
+    let absent = |error: io::Error| Attempt { error: AttachError::NoBroker(error.to_string()), again: true };
+    let connection = socket::connected(path).map_err(absent)?;
+    socket::send(connection.as_fd(), &hello(port, resume), &[]).map_err(absent)?;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        wait(&mut [PollFd::new(&connection, PollFlags::IN)], Some(left)).map_err(absent)?;
+        match socket::receive(connection.as_fd()).map_err(absent)? {
+            Received::Message { bytes, .. } => {
+                let welcome = answer(&bytes)?;
+                return Ok((connection, welcome));
+            }
+            Received::Closed => return Err(absent(io::Error::other("it closed the connection"))),
+            Received::Nothing if left.is_zero() => {
+                return Err(Attempt { error: AttachError::NoBroker("it did not answer".into()), again: false });
+            }
+            Received::Nothing => {}
+        }
+    }
+}
+
+fn hello(port: &str, resume: u64) -> Vec<u8> {
+    Request::Hello { oldest: VERSION, newest: VERSION, port: port.to_owned(), resume }.encode()
+}
+
+fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
+    let bad = |what: String| Attempt { error: AttachError::Refused(what), again: false };
+    match Reply::decode(bytes).map_err(|error| bad(format!("the broker's answer: {error}")))? {
+        Reply::Welcome { version: VERSION, info, peer_queues, ring_bytes, .. }
+            if info.queues > 0 && peer_queues > 0 =>
+        {
+            let ring =
+                Ring::new(u64::from(ring_bytes)).ok_or_else(|| bad("the broker names a bad ring size".into()))?;
+            Ok(Welcome { info, peer_queues: usize::from(peer_queues), ring })
+        }
+        Reply::Refused { reason, try_again } => Err(Attempt { error: AttachError::Refused(reason), again: try_again }),
+        _ => Err(bad("the broker answers another question".into())),
+    }
+}
+
+fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> Result<Attachment, AttachError> {
+    let Welcome { info, peer_queues, ring } = welcome;
+    let count = usize::from(info.queues);
+    let boxes = (0..count).map(|_| Ok((Handover::new()?, Handover::new()?))).collect::<io::Result<Vec<_>>>()?;
+    let complaints = Arc::new(Complaints::new()?);
+    let shared =
+        Arc::new(Shared { complaints: complaints.clone(), report: Mutex::new(None), stop: AtomicBool::new(false) });
+    let control = Control {
+        shared: shared.clone(),
+        path,
+        connection: Some(Connection { socket: connection, greeted: true, since: Instant::now() }),
+        info: info.clone(),
+        peer_queues,
+        ring,
+        boxes: boxes.clone(),
+        own: None,
+        current: None,
+        connect_at: Instant::now(),
+        pause: PAUSE_MIN,
+        report_at: Instant::now(),
+    };
+    let thread = std::thread::Builder::new().name(format!("port-{}", info.name)).spawn(move || control.run())?;
+    let lease = Arc::new(Lease { shared, thread: Mutex::new(Some(thread)) });
+    let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
+        let port: Arc<dyn Any + Send + Sync> = lease.clone();
+        let table = BucketTable::fixed(count);
+        let ownership = Ownership { steering: info.steering, table, queue, queues: count };
+        // Enough to find the key that a sender steered by, behind any headers that it looks behind.
+        let peek = if count > 1 { peek.max(128) } else { peek };
+        let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
+        (rx, TxRing::new(queue, tx, complaints.clone(), port))
+    });
+    Ok(Attachment { queues: queues.collect(), info, reporter: Reporter(lease) })
+}
+
+/// What the control thread and the port's users share.
+struct Shared {
+    complaints: Arc<Complaints>,
+    report: Mutex<Option<Vec<(String, u64)>>>,
+    stop: AtomicBool,
+}
+
+/// Held by everything that is part of an open port. The last one to go detaches it.
+struct Lease {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.complaints.ring();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+const GREETING_WITHIN: Duration = Duration::from_secs(5);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+type Boxes = (Arc<Handover<RxHalf>>, Arc<Handover<TxHalf>>);
+
+/// The control thread.
+struct Control {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    connection: Option<Connection>,
+    info: PortInfo,
+    peer_queues: usize,
+    ring: Ring,
+    boxes: Vec<Boxes>,
+    /// Own segments of a generation whose peer's have not come yet.
+    own: Option<Own>,
+    current: Option<Arc<Generation>>,
+    connect_at: Instant,
+    pause: Duration,
+    report_at: Instant,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// Whether the broker has answered the greeting.
+    greeted: bool,
+    since: Instant,
+}
+
+struct Own {
+    generation: Arc<Generation>,
+    queues: Vec<OwnQueue>,
+}
+
+struct OwnQueue {
+    index: Arc<Mapping>,
+    records: Arc<Mapping>,
+    doorbell: OwnedFd,
+}
+
+struct PeerQueue {
+    index: Arc<Mapping>,
+    records: Arc<Mapping>,
+    bell: OwnedFd,
+}
+
+impl Control {
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.reconnect_if_due();
+            self.sleep();
+            for complaint in self.shared.complaints.take() {
+                self.pass_on(complaint);
+            }
+            self.report_if_due();
+            self.unmap_retired();
+            if let Err(Lost) = self.read_messages() {
+                self.lose_connection();
+            }
+        }
+    }
+
+    fn sleep(&self) {
+        let now = Instant::now();
+        let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let timeout = match &self.connection {
+            None => Some(self.connect_at.saturating_duration_since(now)),
+            Some(connection) if !connection.greeted => {
+                Some((connection.since + GREETING_WITHIN).saturating_duration_since(now))
+            }
+            Some(_) => report_due.then(|| self.report_at.saturating_duration_since(now)),
+        };
+        let wake = self.shared.complaints.wake_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+        fds.extend(self.connection.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
+        if wait(&mut fds, timeout).is_err() {
+            std::thread::sleep(PAUSE_MIN);
+        }
+    }
+
+    fn reconnect_if_due(&mut self) {
+        if self.connection.is_some() || Instant::now() < self.connect_at {
+            return;
+        }
+        let held = self.current.as_ref().filter(|generation| generation.fate() == Fate::Present);
+        let greeting = hello(&self.info.name, held.map_or(0, |generation| generation.number));
+        let greeted = socket::connected(&self.path).and_then(|socket| {
+            socket::send(socket.as_fd(), &greeting, &[])?;
+            Ok(Connection { socket, greeted: false, since: Instant::now() })
+        });
+        match greeted {
+            Ok(connection) => self.connection = Some(connection),
+            Err(_) => self.lose_connection(),
+        }
+    }
+
+    /// The queues go on with what they have.
+    fn lose_connection(&mut self) {
+        self.connection = None;
+        self.own = None;
+        self.connect_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    fn read_messages(&mut self) -> Result<(), Lost> {
+        while let Some(connection) = &self.connection {
+            match socket::receive(connection.socket.as_fd()).map_err(|_| Lost)? {
+                Received::Message { bytes, fds, whole: true } => self.obey(Reply::decode(&bytes)?, fds)?,
+                Received::Nothing if connection.greeted || connection.since.elapsed() < GREETING_WITHIN => break,
+                _ => return Err(Lost),
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), Lost> {
+        match reply {
+            Reply::Welcome { info, peer_queues, ring_bytes, .. } => self.greeted(&info, peer_queues, ring_bytes),
+            Reply::Refused { .. } => Err(Lost),
+            Reply::Own { generation, records_bytes } => {
+                self.own = Some(self.map_own(generation, records_bytes as usize, fds)?);
+                self.say(&Request::Mapped { generation })
+            }
+            Reply::Peer { generation, records_bytes, steering } => {
+                let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
+                let peer = self.map_peer(records_bytes as usize, fds)?;
+                self.hand_over(own, &peer, steering)?;
+                self.say(&Request::Ready { generation })
+            }
+            Reply::Over { generation, dead } => {
+                self.end(generation, if dead { Fate::Dead } else { Fate::Over });
+                Ok(())
+            }
+        }
+    }
+
+    fn greeted(&mut self, info: &PortInfo, peer_queues: u16, ring_bytes: u32) -> Result<(), Lost> {
+        // A port does not change its number of queues under a function that runs.
+        if info.queues != self.info.queues || peer_queues == 0 {
+            return Err(Lost);
+        }
+        self.peer_queues = usize::from(peer_queues);
+        self.ring = Ring::new(u64::from(ring_bytes)).ok_or(Lost)?;
+        self.pause = PAUSE_MIN;
+        if let Some(connection) = &mut self.connection {
+            connection.greeted = true;
+        }
+        Ok(())
+    }
+
+    fn map_own(&self, generation: u64, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Own, Lost> {
+        let index_bytes = Index::new(self.peer_queues).bytes();
+        self.check_records(records_bytes, self.peer_queues)?;
+        let queues = triples(fds, self.boxes.len())?.into_iter().map(|[index, records, doorbell]| {
+            Ok(OwnQueue {
+                index: Arc::new(Mapping::writable(index.as_fd(), index_bytes)?),
+                records: Arc::new(Mapping::writable(records.as_fd(), records_bytes)?),
+                doorbell,
+            })
+        });
+        Ok(Own { generation: Generation::new(generation), queues: queues.collect::<io::Result<_>>()? })
+    }
+
+    fn map_peer(&self, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Vec<PeerQueue>, Lost> {
+        let index_bytes = Index::new(self.boxes.len()).bytes();
+        self.check_records(records_bytes, self.boxes.len())?;
+        let queues = triples(fds, self.peer_queues)?.into_iter().map(|[index, records, bell]| {
+            segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
+            segment::check(records.as_fd(), records_bytes).map_err(|_| Lost)?;
+            Ok(PeerQueue {
+                index: Arc::new(Mapping::read_only(index.as_fd(), index_bytes)?),
+                records: Arc::new(Mapping::read_only(records.as_fd(), records_bytes)?),
+                bell,
+            })
+        });
+        queues.collect()
+    }
+
+    fn check_records(&self, bytes: usize, rings: usize) -> Result<(), Lost> {
+        let needed = crate::layout::records_bytes(self.ring.size() as usize, rings, segment::PAGE);
+        if bytes < needed { Err(Lost) } else { Ok(()) }
+    }
+
+    /// Gives every queue its halves of the new generation.
+    fn hand_over(&mut self, own: Own, peer: &[PeerQueue], steering: Steering) -> Result<(), Lost> {
+        for (queue, (own_queue, (rx, tx))) in own.queues.into_iter().zip(&self.boxes).enumerate() {
+            let sending = self.tx_half(&own.generation, queue, &own_queue, peer, steering)?;
+            let receiving = self.rx_half(&own.generation, queue, own_queue, peer);
+            drop(tx.deliver(sending));
+            drop(rx.deliver(receiving));
+        }
+        self.current = Some(own.generation);
+        Ok(())
+    }
+
+    fn rx_half(&self, generation: &Arc<Generation>, queue: usize, own: OwnQueue, peer: &[PeerQueue]) -> RxHalf {
+        let peer_layout = Index::new(self.boxes.len());
+        let offset = queue * self.ring.size() as usize;
+        let channels = peer.iter().map(|peer| RxChannel {
+            reader: Reader::new(self.ring),
+            source: Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue)),
+            peer: peer.index.clone(),
+            peer_layout: (peer_layout, queue),
+            complained: false,
+        });
+        RxHalf {
+            generation: generation.clone(),
+            channels: channels.collect(),
+            index: own.index,
+            layout: Index::new(self.peer_queues),
+            doorbell: Doorbell::new(own.doorbell),
+        }
+    }
+
+    fn tx_half(
+        &self,
+        generation: &Arc<Generation>,
+        queue: usize,
+        own: &OwnQueue,
+        peer: &[PeerQueue],
+        steering: Steering,
+    ) -> io::Result<TxHalf> {
+        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let channels = peer.iter().enumerate().map(|(to, peer)| {
+            let writer = Writer::new(
+                self.ring,
+                (&own.records, to * self.ring.size() as usize),
+                (&own.index, |index: &Mapping| layout.head(index, to)),
+                (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
+            );
+            let bell = Bell::new(peer.bell.try_clone()?);
+            Ok(TxChannel { writer, bell, peer: peer.index.clone(), peer_layout })
+        });
+        Ok(TxHalf {
+            generation: generation.clone(),
+            channels: channels.collect::<io::Result<_>>()?,
+            index: own.index.clone(),
+            layout,
+            steering,
+            table: BucketTable::fixed(self.peer_queues),
+        })
+    }
+
+    fn end(&mut self, generation: u64, fate: Fate) {
+        self.own.take_if(|own| own.generation.number == generation);
+        if let Some(current) = self.current.as_ref().filter(|current| current.number == generation) {
+            current.end(fate);
+            for (rx, tx) in &self.boxes {
+                rx.announce();
+                tx.announce();
+            }
+        }
+    }
+
+    fn pass_on(&mut self, complaint: Complaint) {
+        let Complaint { generation, queue, violation } = complaint;
+        let _ = self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
+    }
+
+    fn report_if_due(&mut self) {
+        let greeted = self.connection.as_ref().is_some_and(|connection| connection.greeted);
+        if !greeted || Instant::now() < self.report_at {
+            return;
+        }
+        let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(report) = report {
+            let _ = self.say(&Request::Report(report));
+            self.report_at = Instant::now() + REPORT_EVERY;
+        }
+    }
+
+    fn unmap_retired(&self) {
+        for (rx, tx) in &self.boxes {
+            drop(rx.retired());
+            drop(tx.retired());
+        }
+    }
+
+    fn say(&self, request: &Request) -> Result<(), Lost> {
+        let connection = self.connection.as_ref().ok_or(Lost)?;
+        socket::send(connection.socket.as_fd(), &request.encode(), &[]).map_err(|_| Lost)
+    }
+}
+
+/// The connection is of no more use.
+struct Lost;
+
+impl From<io::Error> for Lost {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl From<Malformed> for Lost {
+    fn from(_: Malformed) -> Self {
+        Self
+    }
+}
+
+fn triples(fds: Vec<OwnedFd>, count: usize) -> Result<Vec<[OwnedFd; FDS_PER_QUEUE]>, Lost> {
+    if fds.len() != count * FDS_PER_QUEUE {
+        return Err(Lost);
+    }
+    let mut fds = fds.into_iter();
+    Ok(std::iter::from_fn(|| Some([fds.next()?, fds.next()?, fds.next()?])).collect())
+}
+
+fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        // A wait that is over a little early is a busy loop.
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    });
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

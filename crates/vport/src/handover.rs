@@ -1,0 +1,176 @@
+//! How new generations of channels come from a port's control thread to the threads that use its queues.
+//!
+//! A queue half looks at one word between bursts, which changes almost never. Mapping, prefaulting and unmapping happen
+//! on the control thread.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::ring::Violation;
+
+/// What is known of the peer in one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Fate {
+    /// Attached.
+    Present = 0,
+    /// The generation is over, but the peer's process may still be writing.
+    Over = 1,
+    /// The peer's process is gone: its heads are final.
+    Dead = 2,
+}
+
+/// One generation of a link, as one end sees it.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    fate: AtomicU8,
+}
+
+impl Generation {
+    pub(crate) fn new(number: u64) -> Arc<Self> {
+        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8) })
+    }
+
+    pub(crate) fn fate(&self) -> Fate {
+        match self.fate.load(Ordering::Acquire) {
+            0 => Fate::Present,
+            1 => Fate::Over,
+            _ => Fate::Dead,
+        }
+    }
+
+    /// Fates only get worse.
+    pub(crate) fn end(&self, fate: Fate) {
+        self.fate.fetch_max(fate as u8, Ordering::AcqRel);
+    }
+}
+
+/// A letter box for the halves (`H`) of new generations of one queue half.
+#[derive(Debug)]
+pub(crate) struct Handover<H> {
+    version: AtomicU64,
+    boxes: Mutex<Boxes<H>>,
+    wake: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Boxes<H> {
+    coming: VecDeque<H>,
+    going: Vec<H>,
+}
+
+/// Most generations that wait for a queue that nobody polls; the oldest are given up.
+const COMING_MAX: usize = 4;
+
+impl<H> Handover<H> {
+    pub(crate) fn new() -> std::io::Result<Arc<Self>> {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let boxes = Mutex::new(Boxes { coming: VecDeque::new(), going: Vec::new() });
+        Ok(Arc::new(Self { version: AtomicU64::new(0), boxes, wake }))
+    }
+
+    /// Queue: changes whenever there is something to look at.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Queue: the next generation, if one waits, and whether more wait after it.
+    pub(crate) fn next(&self) -> (Option<H>, bool) {
+        let mut boxes = self.lock();
+        (boxes.coming.pop_front(), !boxes.coming.is_empty())
+    }
+
+    /// Queue: whether a generation waits.
+    pub(crate) fn waits(&self) -> bool {
+        !self.lock().coming.is_empty()
+    }
+
+    /// Queue: gives away what the control thread shall unmap.
+    pub(crate) fn retire(&self, half: H) {
+        self.lock().going.push(half);
+    }
+
+    /// Control thread: hands a generation over. What no longer fits is returned, to be unmapped.
+    pub(crate) fn deliver(&self, half: H) -> Option<H> {
+        let given_up = {
+            let mut boxes = self.lock();
+            boxes.coming.push_back(half);
+            if boxes.coming.len() > COMING_MAX { boxes.coming.pop_front() } else { None }
+        };
+        self.announce();
+        given_up
+    }
+
+    /// Control thread: the queue should look (again).
+    pub(crate) fn announce(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Control thread: takes what queues have retired.
+    pub(crate) fn retired(&self) -> Vec<H> {
+        std::mem::take(&mut self.lock().going)
+    }
+
+    /// Becomes readable when [`Handover::announce`] was called.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Queue: makes it unreadable again.
+    pub(crate) fn calm(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Boxes<H>> {
+        self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What queues tell their port's control thread.
+#[derive(Debug)]
+pub(crate) struct Complaints {
+    list: Mutex<Vec<Complaint>>,
+    wake: OwnedFd,
+}
+
+/// A queue found that its peer broke a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub(crate) generation: u64,
+    pub(crate) queue: u16,
+    pub(crate) violation: Violation,
+}
+
+impl Complaints {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { list: Mutex::new(Vec::new()), wake })
+    }
+
+    #[cold]
+    pub(crate) fn add(&self, complaint: Complaint) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(complaint);
+        self.ring();
+    }
+
+    /// Wakes the control thread.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take(&self) -> Vec<Complaint> {
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        std::mem::take(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

@@ -1,0 +1,108 @@
+//! Where things lie in the segments of a queue pair. Version 1; documented for others in `docs/ports.md`.
+//!
+//! Each queue pair of each port has two segments, and its function is the only writer of both. The *index* segment has
+//! one line for every word that another core polls. The *record* segment has one byte ring for every queue of the peer.
+//! A line is 128 bytes, since processors fetch cache lines in pairs.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::info::QUEUES_MAX;
+use crate::mapping::Mapping;
+
+/// Version of layout and handshake.
+pub const VERSION: u16 = 1;
+/// Distance of independent words.
+pub const LINE: usize = 128;
+/// What may be read, never used, behind the last ring: receivers copy short heads in whole blocks.
+pub const RECORDS_PAD: usize = 4096;
+
+const PAGE: usize = 4096;
+const SLEEP_LINE: usize = 0;
+const RX_COUNTERS_LINE: usize = 1;
+const TX_COUNTERS_LINE: usize = 2;
+const HEADS_LINE: usize = 3;
+
+/// The index segment of a queue pair whose peer has `peer_queues` queues.
+#[derive(Clone, Copy, Debug)]
+pub struct Index {
+    peer_queues: usize,
+}
+
+impl Index {
+    /// # Panics
+    /// If `peer_queues` is 0 or over [`QUEUES_MAX`].
+    pub fn new(peer_queues: usize) -> Self {
+        assert!((1..=QUEUES_MAX).contains(&peer_queues));
+        Self { peer_queues }
+    }
+
+    /// Size in bytes, whole pages.
+    pub fn bytes(self) -> usize {
+        ((HEADS_LINE + 2 * self.peer_queues) * LINE).next_multiple_of(PAGE)
+    }
+
+    /// Odd while the owner sleeps.
+    pub(crate) fn sleep(self, segment: &Mapping) -> &AtomicU64 {
+        segment.word(SLEEP_LINE * LINE)
+    }
+
+    /// Head of what this queue sends to queue `peer` of the other port.
+    pub(crate) fn head(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
+        assert!(peer < self.peer_queues);
+        segment.word((HEADS_LINE + peer) * LINE)
+    }
+
+    /// Not 0 once this queue will never move that head again.
+    pub(crate) fn closed(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
+        assert!(peer < self.peer_queues);
+        segment.word((HEADS_LINE + peer) * LINE + 8)
+    }
+
+    /// Tail of what this queue receives from queue `peer` of the other port.
+    pub(crate) fn tail(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
+        assert!(peer < self.peer_queues);
+        segment.word((HEADS_LINE + self.peer_queues + peer) * LINE)
+    }
+
+    /// Receive counter `n`: packets, bytes, polls, empty polls, invalid, sleeps.
+    pub(crate) fn rx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
+        assert!(n < LINE / 8);
+        segment.word(RX_COUNTERS_LINE * LINE + n * 8)
+    }
+
+    /// Send counter `n`: packets, bytes, refused, no peer, doorbells, discarded.
+    pub(crate) fn tx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
+        assert!(n < LINE / 8);
+        segment.word(TX_COUNTERS_LINE * LINE + n * 8)
+    }
+}
+
+/// Size of a record segment with one ring for each queue of the peer, in whole pages of `page` bytes.
+pub fn records_bytes(ring_bytes: usize, peer_queues: usize, page: usize) -> usize {
+    (ring_bytes * peer_queues + RECORDS_PAD).next_multiple_of(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polled_words_never_share_a_line() {
+        for queues in 1..=QUEUES_MAX {
+            let index = Index::new(queues);
+            let segment = Mapping::anonymous(index.bytes()).unwrap();
+            let mut lines: Vec<usize> = vec![index.sleep(&segment).as_ptr() as usize];
+            for peer in 0..queues {
+                lines.push(index.head(&segment, peer).as_ptr() as usize);
+                lines.push(index.tail(&segment, peer).as_ptr() as usize);
+            }
+            lines.push(index.rx_counter(&segment, 0).as_ptr() as usize);
+            lines.push(index.tx_counter(&segment, 0).as_ptr() as usize);
+            let count = lines.len();
+            lines.iter_mut().for_each(|address| *address /= LINE);
+            lines.sort_unstable();
+            lines.dedup();
+            assert_eq!(lines.len(), count);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Queues without a peer: the same rings and the same code over private memory. For measuring what a function costs, and
+//! for tests.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::counters::{RxCounters, TxCounters};
+use crate::mapping::Mapping;
+use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
+use crate::reader::{Mapped, Reader, Source};
+use crate::ring::{Ring, record_bytes};
+use crate::writer::Writer;
+
+/// Head and tail of a private ring lie on lines of their own.
+const HEAD: usize = 0;
+const TAIL: usize = crate::layout::LINE;
+const INDEX_BYTES: usize = 4096;
+const PAD: usize = 4096;
+/// Smallest ring: a quarter holds the longest frame twice.
+const RING_MIN: u64 = 128 << 10;
+
+/// What a source does when its frames have all been received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Begins again.
+    Repeat,
+    /// Receives nothing more.
+    Stop,
+}
+
+/// The receiving half: frames from memory.
+pub struct LocalSource {
+    slots: Box<[Slot]>,
+    reader: Reader,
+    source: Lap,
+    index: Arc<Mapping>,
+    peek: usize,
+    counters: RxCounters,
+}
+
+/// A ring whose records stand as they are: all that a peer would come to is that the head moves on by a lap.
+struct Lap {
+    records: Mapped,
+    ring: Ring,
+    then: Then,
+    head: Cell<u64>,
+}
+
+impl Source for Lap {
+    /// Called by a reader that has read up to the last head.
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        let before = self.head.get();
+        if self.then == Then::Repeat {
+            self.head.set(before.wrapping_add(self.ring.size()));
+            return self.head.get();
+        }
+        self.records.head()
+    }
+
+    #[inline(always)]
+    fn header(&self, offset: usize) -> u64 {
+        self.records.header(offset)
+    }
+
+    #[inline(always)]
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
+        self.records.take(offset, head, rest, slot);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        self.records.prefetch(offset);
+    }
+}
+
+impl LocalSource {
+    /// A queue that receives `frames`, of 1 to [`FRAME_MAX`] bytes each. To be repeated, they are laid out as often as
+    /// they fit the ring.
+    pub fn new(frames: &[Vec<u8>], then: Then, peek: usize) -> io::Result<Self> {
+        if frames.iter().any(|frame| !(1..=FRAME_MAX).contains(&frame.len())) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no frame has such a length"));
+        }
+        let then = if frames.is_empty() { Then::Stop } else { then };
+        let ring = ring_for(frames)?;
+        let (records, index) = memory(ring)?;
+        let mut writer = writer(ring, &records, &index);
+        while frames.iter().all(|frame| writer.push(&PacketRef::from_slice(frame))) && then == Then::Repeat {}
+        writer.publish();
+        if then == Then::Repeat {
+            close_lap(ring, &records, writer.published());
+        }
+        let records = Mapped::new(ring, &records, 0, &index, |index| index.word(HEAD));
+        Ok(Self {
+            slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
+            reader: Reader::new(ring),
+            source: Lap { records, ring, then, head: Cell::new(0) },
+            index,
+            peek: peek.clamp(64, HEAD_MAX),
+            counters: RxCounters::default(),
+        })
+    }
+
+    /// Takes up to [`BURST_MAX`] packets.
+    #[inline]
+    pub fn recv(&mut self) -> Burst<'_> {
+        self.counters.polls += 1;
+        if let Some(tail) = self.reader.release(false) {
+            self.index.word(TAIL).store(tail, Ordering::Release);
+        }
+        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_| true);
+        self.counters.packets += filled.packets as u64;
+        self.counters.bytes += filled.bytes;
+        self.counters.empty_polls += u64::from(filled.packets == 0);
+        Burst::new(&mut self.slots[..filled.packets])
+    }
+
+    /// Whether a receive would find something.
+    pub fn has_more(&self) -> bool {
+        self.source.then == Then::Repeat || self.reader.has_more(&self.source.records)
+    }
+
+    /// What this half has counted.
+    pub fn counters(&self) -> RxCounters {
+        self.counters
+    }
+}
+
+/// The sending half: frames are written as to a peer, and gone.
+pub struct LocalSink {
+    writer: Writer,
+    index: Arc<Mapping>,
+    counters: TxCounters,
+}
+
+impl LocalSink {
+    /// A queue that takes everything.
+    pub fn new() -> io::Result<Self> {
+        let ring = Ring::new(2 * RING_MIN).ok_or(io::ErrorKind::InvalidInput)?;
+        let (records, index) = memory(ring)?;
+        Ok(Self { writer: writer(ring, &records, &index), index, counters: TxCounters::default() })
+    }
+
+    /// Sends the packets.
+    #[inline]
+    pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
+        for packet in packets {
+            if !(1..=FRAME_MAX).contains(&packet.len()) {
+                discarded += 1;
+                continue;
+            }
+            while !self.writer.push(packet) {
+                self.swallow();
+            }
+            sent += 1;
+            bytes += packet.len() as u64;
+        }
+        self.writer.publish();
+        self.counters.count(sent, bytes, discarded)
+    }
+
+    fn swallow(&mut self) {
+        self.writer.publish();
+        self.index.word(TAIL).store(self.writer.published(), Ordering::Release);
+    }
+
+    /// What this half has counted.
+    pub fn counters(&self) -> TxCounters {
+        self.counters
+    }
+}
+
+fn ring_for(frames: &[Vec<u8>]) -> io::Result<Ring> {
+    let bytes: u64 = frames.iter().map(|frame| record_bytes(frame.len())).sum();
+    // One lap holds all, with room for what does not fit before the end.
+    let size = (bytes + 2 * record_bytes(FRAME_MAX)).max(RING_MIN).next_power_of_two();
+    Ring::new(size).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+fn memory(ring: Ring) -> io::Result<(Arc<Mapping>, Arc<Mapping>)> {
+    let records = Mapping::anonymous(ring.size() as usize + PAD)?;
+    Ok((Arc::new(records), Arc::new(Mapping::anonymous(INDEX_BYTES)?)))
+}
+
+fn writer(ring: Ring, records: &Arc<Mapping>, index: &Arc<Mapping>) -> Writer {
+    Writer::new(
+        ring,
+        (records, 0),
+        (index, |index: &Mapping| index.word(HEAD)),
+        (index, |index: &Mapping| index.word(TAIL)),
+    )
+}
+
+/// Puts a skip record from `head` to the ring's end.
+fn close_lap(ring: Ring, records: &Mapping, head: u64) {
+    if ring.offset(head) != 0 {
+        records.word(ring.offset(head)).store(ring.skip_header(head), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(count: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|n| vec![n as u8; 20 + n * 61 % 1_500]).collect()
+    }
+
+    fn copy(packet: &PacketRef<'_>) -> Vec<u8> {
+        let mut frame = vec![0; packet.len()];
+        packet.copy_to(&mut frame);
+        frame
+    }
+
+    #[test]
+    fn frames_come_once_and_in_order() {
+        let sent = frames(500);
+        let mut source = LocalSource::new(&sent, Then::Stop, 64).unwrap();
+        let mut received = Vec::new();
+        while source.has_more() {
+            let burst = source.recv();
+            (0..burst.len()).for_each(|i| received.push(copy(&burst.get(i))));
+        }
+        assert_eq!(received, sent);
+        assert!(source.recv().is_empty());
+    }
+
+    #[test]
+    fn frames_repeat_for_ever_without_an_empty_poll() {
+        let sent = frames(100);
+        let mut source = LocalSource::new(&sent, Then::Repeat, 192).unwrap();
+        let mut n = 0;
+        let mut laps = 0;
+        while laps < 50 {
+            let burst = source.recv();
+            for i in 0..burst.len() {
+                let frame = copy(&burst.get(i));
+                // A lap may end within a round.
+                if frame != sent[n % 100] {
+                    (n, laps) = (0, laps + 1);
+                }
+                assert_eq!(frame, sent[n % 100]);
+                n += 1;
+            }
+        }
+        assert_eq!(source.counters().empty_polls, 0);
+    }
+
+    #[test]
+    fn a_sink_takes_any_amount() {
+        let mut sink = LocalSink::new().unwrap();
+        let frame = vec![1; FRAME_MAX];
+        for _ in 0..1_000 {
+            assert_eq!(sink.send(&[PacketRef::from_slice(&frame); 3]), 3);
+        }
+        assert_eq!(sink.send(&[PacketRef::from_slice(&[])]), 1);
+        assert_eq!((sink.counters().packets, sink.counters().discarded), (3_000, 1));
+    }
+}

@@ -1,0 +1,90 @@
+//! Mapped memory, with bounds.
+
+use core::ffi::c_void;
+use core::sync::atomic::AtomicU64;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Memory of this process, or shared with others; unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    start: *mut c_void,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the memory belongs to no thread; all access is through atomics, or through raw pointers whose users state who
+// else may touch the bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a segment that this process writes, with every page present.
+    pub fn writable(segment: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::shared(segment, len, ProtFlags::READ | ProtFlags::WRITE, Advice::LinuxPopulateWrite)
+    }
+
+    /// Maps `len` bytes of a segment that another process writes, with every page present.
+    pub fn read_only(segment: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::shared(segment, len, ProtFlags::READ, Advice::LinuxPopulateRead)
+    }
+
+    /// Private memory, zeroed.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
+        };
+        Ok(Self { start, len, writable: true })
+    }
+
+    fn shared(segment: BorrowedFd<'_>, len: usize, protection: ProtFlags, populate: Advice) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, segment, 0)? };
+        let mapping = Self { start, len, writable: protection.contains(ProtFlags::WRITE) };
+        // SAFETY: the range is the mapping just made; populating changes no byte.
+        unsafe { madvise(start, len, populate)? };
+        Ok(mapping)
+    }
+
+    /// The word at `offset`. In a read-only mapping only loads are possible.
+    ///
+    /// # Panics
+    /// If the word is misaligned or not within the mapping.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        // SAFETY: in bounds, aligned (mappings begin at a page), and mapped as long as `self`. Atomic access is lawful
+        // whatever other processes do.
+        unsafe { AtomicU64::from_ptr(self.start.cast::<u8>().add(offset).cast()) }
+    }
+
+    /// Start of `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are not within the mapping.
+    pub fn area(&self, offset: usize, len: usize) -> *const u8 {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: in bounds.
+        unsafe { self.start.cast::<u8>().add(offset) }
+    }
+
+    /// Start of `len` bytes at `offset`, to write.
+    ///
+    /// # Panics
+    /// If they are not within the mapping, or the mapping is read-only.
+    pub fn area_mut(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(self.writable);
+        self.area(offset, len).cast_mut()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it any more. Failure is impossible for a whole mapping.
+        let _ = unsafe { munmap(self.start, self.len) };
+    }
+}

@@ -1,0 +1,216 @@
+//! The reading end of one channel. Trusts neither positions nor headers nor that bytes stay what they were.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::mapping::Mapping;
+use crate::packet::{BURST_MAX, Slot};
+use crate::ring::{HEADER, Ring, Step, Violation};
+
+/// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
+pub trait Source {
+    /// The writer's published head. Everything before it is visible afterwards.
+    fn head(&self) -> u64;
+
+    /// The eight bytes at `offset`, a multiple of 8 and less than the ring's size.
+    fn header(&self, offset: usize) -> u64;
+
+    /// Copies `head` bytes at `offset` into `slot`, and lets it name the `rest` bytes behind them. All of it lies within
+    /// the ring.
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
+
+    /// Soon bytes at `offset` will be read.
+    fn prefetch(&self, _offset: usize) {}
+}
+
+/// What one call of [`Reader::fill`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Slots filled.
+    pub packets: usize,
+    /// Their frames' bytes.
+    pub bytes: u64,
+    /// Frames passed over because the caller did not want them.
+    pub unwanted: u64,
+}
+
+/// A position in a ring, and what is known of the writer's.
+#[derive(Debug)]
+pub struct Reader {
+    ring: Ring,
+    /// Where the next record begins.
+    tail: u64,
+    /// The last head seen, checked.
+    head: u64,
+    /// The tail that the writer knows of.
+    released: u64,
+    broken: Option<Violation>,
+}
+
+/// How far ahead of the record at hand memory is asked for.
+const AHEAD: u64 = 512;
+
+impl Reader {
+    /// A reader at the start of an empty ring.
+    pub fn new(ring: Ring) -> Self {
+        Self { ring, tail: 0, head: 0, released: 0, broken: None }
+    }
+
+    /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
+    /// `wanted` refuses are passed over. After a violation, which [`Reader::broken`] names, nothing more is read.
+    #[inline(always)]
+    pub fn fill<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        mut wanted: impl FnMut(&Slot) -> bool,
+    ) -> Filled {
+        let mut filled = Filled::default();
+        if self.broken.is_some() {
+            return filled;
+        }
+        let (mut tail, mut head) = (self.tail, self.head);
+        let mut looked = false;
+        // A burst of unwanted frames must not keep the caller for a whole ring.
+        let mut budget = 4 * BURST_MAX;
+        while filled.packets < slots.len() && budget > 0 {
+            if tail == head {
+                if looked {
+                    break;
+                }
+                looked = true;
+                head = source.head();
+                if let Err(violation) = self.ring.check_head(tail, head) {
+                    self.broken = Some(violation);
+                    head = tail;
+                }
+                if head == tail {
+                    break;
+                }
+            }
+            let offset = self.ring.offset(tail);
+            if head.wrapping_sub(tail) > AHEAD {
+                source.prefetch(self.ring.offset(tail.wrapping_add(AHEAD)));
+            }
+            match self.ring.step(tail, head, source.header(offset)) {
+                Ok(Step::Frame { len, next }) => {
+                    let slot = &mut slots[filled.packets];
+                    let short = len.min(peek);
+                    source.take(offset + HEADER as usize, short, len - short, slot);
+                    if wanted(slot) {
+                        filled.packets += 1;
+                        filled.bytes += len as u64;
+                    } else {
+                        filled.unwanted += 1;
+                    }
+                    tail = next;
+                    budget -= 1;
+                }
+                Ok(Step::Skip { next }) => tail = next,
+                Err(violation) => {
+                    self.broken = Some(violation);
+                    break;
+                }
+            }
+        }
+        (self.tail, self.head) = (tail, head);
+        filled
+    }
+
+    /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
+    /// What was taken before the call must not be used after it.
+    #[inline(always)]
+    pub fn release(&mut self, now: bool) -> Option<u64> {
+        let read = self.tail.wrapping_sub(self.released);
+        let due = if now { read > 0 } else { read >= self.ring.size() / 8 };
+        due.then(|| {
+            self.released = self.tail;
+            self.tail
+        })
+    }
+
+    /// Whether there is something to read.
+    pub fn has_more<S: Source>(&self, source: &S) -> bool {
+        self.broken.is_none() && (self.head != self.tail || source.head() != self.tail)
+    }
+
+    /// The rule that the writer broke, if it did.
+    #[inline]
+    pub fn broken(&self) -> Option<Violation> {
+        self.broken
+    }
+
+    /// Where the next record begins.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+}
+
+/// A ring in mapped memory.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    data: *const u8,
+    head: *const AtomicU64,
+    /// What the two pointers point into.
+    _keep: [Arc<Mapping>; 2],
+}
+
+// SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// The ring of `ring` bytes at `offset` of `records`, with its head at `head` of `index`.
+    ///
+    /// # Panics
+    /// If either lies outside, or less than 64 bytes follow the ring (heads are copied in blocks).
+    pub(crate) fn new(
+        ring: Ring,
+        records: &Arc<Mapping>,
+        offset: usize,
+        index: &Arc<Mapping>,
+        head: impl Fn(&Mapping) -> &AtomicU64,
+    ) -> Self {
+        const BLOCK: usize = 64;
+        let data = records.area(offset, ring.size() as usize + BLOCK);
+        Self { data, head: head(index), _keep: [records.clone(), index.clone()] }
+    }
+}
+
+impl Source for Mapped {
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        // SAFETY: the mapping is kept.
+        unsafe { &*self.head }.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn header(&self, offset: usize) -> u64 {
+        // SAFETY: offsets are less than the ring's size and multiples of 8 (contract of `Source`). Atomic, so that it is
+        // read once whatever the writer does.
+        unsafe { AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()) }.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
+        // SAFETY: head and rest lie within the ring (contract of `Source`), 64 bytes are mapped behind it, and the
+        // mapping is kept by the queue that owns the slots.
+        unsafe {
+            slot.copy_head(self.data.add(offset), head);
+            if rest > 0 {
+                slot.set_rest(self.data.add(offset + head), rest as u32);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint; it cannot fault.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(self.data.add(offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+}

@@ -1,0 +1,126 @@
+//! The life of a shared segment: created full, sealed so that it keeps its size, given to its one writer, sealed so that
+//! nobody else can ever write it, and only then shown to readers.
+//!
+//! The order is what makes it safe:
+//! 1. [`Segment::create`]: pages present; `SHRINK` and `GROW` sealed before anyone else has the descriptor.
+//! 2. The writer maps it.
+//! 3. [`Segment::close_to_writers`]: `FUTURE_WRITE` and `SEAL`. The writer's mapping goes on to work; no new one, no
+//!    `write`, no hole, no reopening through `/proc` does.
+//! 4. It allocates again: the writer could have punched holes between 2 and 3. They read as zeros, which a reader
+//!    refuses, but a missing page could kill a reader that cannot allocate it.
+//! 5. It checks size and seals. Only now may a reader have the descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+
+/// Size of a huge page in bytes.
+pub const HUGE_PAGE: usize = 2 << 20;
+/// Size of an ordinary page in bytes.
+pub const PAGE: usize = 4 << 10;
+
+const OF_WRITER: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+const OF_READER: SealFlags = OF_WRITER.union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// A memfd of fixed size.
+#[derive(Debug)]
+pub struct Segment {
+    fd: OwnedFd,
+    len: usize,
+}
+
+/// A segment is not what it has to be.
+#[derive(Debug, thiserror::Error)]
+pub enum SegmentError {
+    /// Wrong number of bytes.
+    #[error("the segment has {found} bytes instead of {expected}")]
+    Size {
+        /// Bytes it has.
+        found: u64,
+        /// Bytes it should have.
+        expected: u64,
+    },
+    /// Seals are missing.
+    #[error("the segment lacks seals (it has {0:#x})")]
+    Seals(u32),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for SegmentError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+impl Segment {
+    /// Creates a segment of `len` bytes (whole pages), every page present, of ordinary or huge pages.
+    pub fn create(name: &str, len: usize, huge: bool) -> Result<Self, SegmentError> {
+        let kind = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+        let fd = match memfd_create(
+            name,
+            kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::NOEXEC_SEAL,
+        ) {
+            // Before Linux 6.3.
+            Err(rustix::io::Errno::INVAL) => {
+                memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?
+            }
+            other => other?,
+        };
+        ftruncate(&fd, len as u64)?;
+        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
+        fcntl_add_seals(&fd, OF_WRITER)?;
+        Ok(Self { fd, len })
+    }
+
+    /// Steps 3 to 5: from here on nobody can open the segment for writing, and readers may have it.
+    pub fn close_to_writers(&self) -> Result<(), SegmentError> {
+        fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        fallocate(&self.fd, FallocateFlags::empty(), 0, self.len as u64)?;
+        check(self.as_fd(), self.len)
+    }
+
+    /// A closed segment that comes back from a keeper or a broker, checked as in step 5.
+    pub fn adopt(fd: OwnedFd, len: usize) -> Result<Self, SegmentError> {
+        check(fd.as_fd(), len)?;
+        Ok(Self { fd, len })
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the segment has no bytes, which none has.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Another descriptor of the same segment.
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+}
+
+impl AsFd for Segment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether a descriptor is a segment of `len` bytes that nobody can open for writing.
+pub fn check(segment: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
+    let found = fstat(segment)?.st_size as u64;
+    if found != len as u64 {
+        return Err(SegmentError::Size { found, expected: len as u64 });
+    }
+    let seals = fcntl_get_seals(segment)?;
+    if !seals.contains(OF_READER) {
+        return Err(SegmentError::Seals(seals.bits()));
+    }
+    Ok(())
+}

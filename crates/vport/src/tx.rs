@@ -1,0 +1,230 @@
+//! The sending half of a queue pair: one channel to each queue of the peer, chosen by the peer's steering.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::counters::TxCounters;
+use crate::doorbell::Bell;
+use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
+use crate::layout::Index;
+use crate::mapping::Mapping;
+use crate::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
+use crate::steering::{BucketTable, Steering};
+use crate::writer::Writer;
+
+/// One generation of the sending half.
+#[derive(Debug)]
+pub(crate) struct TxHalf {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) channels: Vec<TxChannel>,
+    /// Own index segment.
+    pub(crate) index: Arc<Mapping>,
+    pub(crate) layout: Index,
+    /// How the peer wants its frames spread.
+    pub(crate) steering: Steering,
+    pub(crate) table: BucketTable,
+}
+
+/// What goes to one queue of the peer.
+#[derive(Debug)]
+pub(crate) struct TxChannel {
+    pub(crate) writer: Writer,
+    pub(crate) bell: Bell,
+    /// The peer's index segment, for its sleep word.
+    pub(crate) peer: Arc<Mapping>,
+    pub(crate) peer_layout: Index,
+}
+
+/// The sending half of a queue pair over shared memory.
+pub struct TxRing {
+    half: Option<TxHalf>,
+    queue: usize,
+    counters: TxCounters,
+    handover: Arc<Handover<TxHalf>>,
+    seen: u64,
+    complaints: Arc<Complaints>,
+    /// Keeps the port attached.
+    _port: Arc<dyn Any + Send + Sync>,
+}
+
+impl TxRing {
+    pub(crate) fn new(
+        queue: usize,
+        handover: Arc<Handover<TxHalf>>,
+        complaints: Arc<Complaints>,
+        port: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { half: None, queue, counters: TxCounters::default(), handover, seen: 0, complaints, _port: port }
+    }
+
+    /// Sends the packets in order, publishes them, and wakes the peer if it sleeps. Returns how many were accepted.
+    #[inline]
+    pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        if self.handover.version() != self.seen {
+            self.look_for_changes();
+        }
+        let Some(half) = &mut self.half else {
+            self.counters.no_peer += packets.len() as u64;
+            return 0;
+        };
+        let accepted = if half.channels.len() == 1 {
+            half.send_all(packets, &mut self.counters)
+        } else {
+            half.spread(packets, &mut self.counters)
+        };
+        self.counters.doorbells += half.publish();
+        if accepted < packets.len() {
+            self.counters.refused += (packets.len() - accepted) as u64;
+            self.check_reader();
+        }
+        if let Some(half) = &self.half {
+            half.publish_counters(&self.counters);
+        }
+        accepted
+    }
+
+    #[cold]
+    fn look_for_changes(&mut self) {
+        self.seen = self.handover.version();
+        loop {
+            let (next, more) = self.handover.next();
+            if let Some(next) = next {
+                self.replace(Some(next));
+            }
+            if !more {
+                break;
+            }
+        }
+        if self.half.as_ref().is_some_and(|half| half.generation.fate() != Fate::Present) {
+            self.replace(None);
+        }
+    }
+
+    fn replace(&mut self, next: Option<TxHalf>) {
+        if let Some(mut old) = std::mem::replace(&mut self.half, next) {
+            old.close();
+            self.handover.retire(old);
+        }
+    }
+
+    /// A reader whose tail makes no sense gets nothing more.
+    #[cold]
+    fn check_reader(&mut self) {
+        let Some(half) = &self.half else { return };
+        let Some(violation) = half.channels.iter().find_map(|channel| channel.writer.broken()) else { return };
+        self.complaints.add(Complaint { generation: half.generation.number, queue: self.queue as u16, violation });
+        self.replace(None);
+    }
+
+    /// What this half has counted.
+    pub fn counters(&self) -> TxCounters {
+        self.counters
+    }
+}
+
+impl Drop for TxRing {
+    /// Tells the peer that nothing more comes.
+    fn drop(&mut self) {
+        if let Some(half) = &mut self.half {
+            half.close();
+        }
+    }
+}
+
+impl TxHalf {
+    #[inline(always)]
+    fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+        let writer = &mut self.channels[0].writer;
+        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
+        for packet in packets {
+            if !is_sendable(packet.len()) {
+                discarded += 1;
+            } else if writer.push(packet) {
+                sent += 1;
+                bytes += packet.len() as u64;
+            } else {
+                break;
+            }
+        }
+        counters.count(sent, bytes, discarded)
+    }
+
+    fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
+        for packet in packets {
+            if !is_sendable(packet.len()) {
+                discarded += 1;
+                continue;
+            }
+            let queue = self.table.queue(bucket(self.steering, packet));
+            if !self.channels[queue].writer.push(packet) {
+                break;
+            }
+            sent += 1;
+            bytes += packet.len() as u64;
+        }
+        counters.count(sent, bytes, discarded)
+    }
+
+    /// Publishes all channels; returns how many doorbells were rung.
+    #[inline(always)]
+    fn publish(&mut self) -> u64 {
+        let mut news = false;
+        for channel in &mut self.channels {
+            news |= channel.writer.publish();
+        }
+        if !news {
+            return 0;
+        }
+        // Publish before reading the sleep words; see `doorbell`.
+        fence(Ordering::SeqCst);
+        let mut rung = 0;
+        for channel in &mut self.channels {
+            let word = channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed);
+            rung += u64::from(channel.bell.answer(word));
+        }
+        rung
+    }
+
+    /// Marks all channels as complete, and wakes the peer to see it.
+    fn close(&mut self) {
+        self.publish();
+        for (peer, channel) in self.channels.iter().enumerate() {
+            self.layout.closed(&self.index, peer).store(channel.writer.published().max(1), Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+        for channel in &mut self.channels {
+            channel.bell.answer(channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed));
+        }
+    }
+
+    #[inline(always)]
+    fn publish_counters(&self, counters: &TxCounters) {
+        let TxCounters { packets, bytes, refused, no_peer, doorbells, discarded } = *counters;
+        for (n, value) in [packets, bytes, refused, no_peer, doorbells, discarded].into_iter().enumerate() {
+            self.layout.tx_counter(&self.index, n).store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[inline(always)]
+fn is_sendable(len: usize) -> bool {
+    len.wrapping_sub(1) < FRAME_MAX
+}
+
+/// The bucket of a packet whose head need not hold all of its headers.
+fn bucket(steering: Steering, packet: &PacketRef<'_>) -> u8 {
+    /// As many bytes as any receiver that checks buckets looks at.
+    const ENOUGH: usize = 128;
+    if packet.head.len() >= ENOUGH || packet.rest.is_empty() {
+        return steering.bucket(packet.head);
+    }
+    let mut start = [0; HEAD_MAX];
+    let head = packet.head.len();
+    let mut rest = packet.rest;
+    rest.truncate(HEAD_MAX - head);
+    start[..head].copy_from_slice(packet.head);
+    rest.copy_to(&mut start[head..]);
+    steering.bucket(&start[..head + rest.len()])
+}

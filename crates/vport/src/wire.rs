@@ -1,0 +1,467 @@
+//! The messages between a port and the broker: one datagram each, little-endian.
+//!
+//! A message begins with the magic number and its kind; versions are settled by the first. Whatever does not parse to its last
+//! byte is refused: neither side guesses.
+
+use std::net::IpAddr;
+
+use crate::info::{ADDRESSES_MAX, NAME_MAX, PortInfo, QUEUES_MAX, Route};
+use crate::steering::Steering;
+
+/// Longest message in bytes.
+pub const MESSAGE_MAX: usize = 8192;
+/// Most counters of one report.
+pub const REPORT_MAX: usize = 64;
+/// Longest name of a counter in bytes.
+pub const COUNTER_NAME_MAX: usize = 48;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"KPRT");
+
+/// From a port to the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Attach to a port, with a version between the two.
+    Hello {
+        /// Oldest version spoken.
+        oldest: u16,
+        /// Newest version spoken.
+        newest: u16,
+        /// The port.
+        port: String,
+        /// Generation that the sender still holds, from before the connection broke; 0 for none.
+        resume: u64,
+    },
+    /// The sender has mapped its own segments.
+    Mapped {
+        /// Of this generation.
+        generation: u64,
+    },
+    /// The sender has mapped its peer's segments.
+    Ready {
+        /// Of this generation.
+        generation: u64,
+    },
+    /// The sender's peer broke a rule.
+    Quarantine {
+        /// In this generation.
+        generation: u64,
+        /// The sender's queue that noticed.
+        queue: u16,
+        /// Number of the rule.
+        violation: u16,
+    },
+    /// Named counters.
+    Report(Vec<(String, u64)>),
+}
+
+/// From the broker to a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The port is the client's.
+    Welcome {
+        /// The version to speak.
+        version: u16,
+        /// What the port is.
+        info: PortInfo,
+        /// Queues of the peer.
+        peer_queues: u16,
+        /// Size of every ring in bytes.
+        ring_bytes: u32,
+        /// Whether the generation that the client holds goes on.
+        resumed: bool,
+    },
+    /// No. The connection is closed after it.
+    Refused {
+        /// Why, for people.
+        reason: String,
+        /// Whether it can be otherwise later.
+        try_again: bool,
+    },
+    /// Descriptors of the client's own segments: for each of its queues index, records and the reading end of its doorbell.
+    Own {
+        /// Of this generation.
+        generation: u64,
+        /// Size of each record segment in bytes.
+        records_bytes: u64,
+    },
+    /// Descriptors of the peer's segments: for each of its queues index, records and the writing end of its doorbell.
+    Peer {
+        /// Of this generation.
+        generation: u64,
+        /// Size of each record segment in bytes.
+        records_bytes: u64,
+        /// How the peer wants frames spread over its queues.
+        steering: Steering,
+    },
+    /// A generation is over.
+    Over {
+        /// This one.
+        generation: u64,
+        /// Whether the peer's process is known to be gone, so that its heads are final.
+        dead: bool,
+    },
+}
+
+/// Descriptors a queue takes in [`Reply::Own`] and [`Reply::Peer`].
+pub const FDS_PER_QUEUE: usize = 3;
+/// Most descriptors of one message.
+pub const FDS_MAX: usize = FDS_PER_QUEUE * QUEUES_MAX;
+
+/// The datagram is not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It does not begin with the magic number.
+    #[error("not a port message")]
+    Magic,
+    /// Its kind is not known.
+    #[error("unknown message kind {0}")]
+    Kind(u16),
+    /// It ends too early.
+    #[error("the message is too short")]
+    Short,
+    /// It goes on behind its end.
+    #[error("the message is too long")]
+    Long,
+    /// A field holds what it must not.
+    #[error("bad {0}")]
+    Field(&'static str),
+}
+
+const HELLO: u16 = 1;
+const MAPPED: u16 = 2;
+const READY: u16 = 3;
+const QUARANTINE: u16 = 4;
+const REPORT: u16 = 5;
+const WELCOME: u16 = 101;
+const REFUSED: u16 = 102;
+const OWN: u16 = 103;
+const PEER: u16 = 104;
+const OVER: u16 = 105;
+
+impl Request {
+    /// The datagram.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { oldest, newest, port, resume } => {
+                message(HELLO).u16(*oldest).u16(*newest).u64(*resume).text(port).0
+            }
+            Self::Mapped { generation } => message(MAPPED).u64(*generation).0,
+            Self::Ready { generation } => message(READY).u64(*generation).0,
+            Self::Quarantine { generation, queue, violation } => {
+                message(QUARANTINE).u64(*generation).u16(*queue).u16(*violation).0
+            }
+            Self::Report(counters) => {
+                let start = message(REPORT).u16(counters.len() as u16);
+                counters.iter().fold(start, |out, (name, value)| out.text(name).u64(*value)).0
+            }
+        }
+    }
+
+    /// The message in a datagram.
+    pub fn decode(datagram: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut fields) = open(datagram)?;
+        let message = match kind {
+            HELLO => Self::Hello {
+                oldest: fields.u16()?,
+                newest: fields.u16()?,
+                resume: fields.u64()?,
+                port: fields.name("port name", NAME_MAX)?,
+            },
+            MAPPED => Self::Mapped { generation: fields.u64()? },
+            READY => Self::Ready { generation: fields.u64()? },
+            QUARANTINE => {
+                Self::Quarantine { generation: fields.u64()?, queue: fields.u16()?, violation: fields.u16()? }
+            }
+            REPORT => {
+                let count = fields.count("number of counters", REPORT_MAX)?;
+                let counter = |_| Ok((fields.name("counter name", COUNTER_NAME_MAX)?, fields.u64()?));
+                Self::Report((0..count).map(counter).collect::<Result<_, Malformed>>()?)
+            }
+            other => return Err(Malformed::Kind(other)),
+        };
+        fields.end(message)
+    }
+}
+
+impl Reply {
+    /// The datagram.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome { version, info, peer_queues, ring_bytes, resumed } => {
+                message(WELCOME).u16(*version).u16(*peer_queues).u32(*ring_bytes).u8(u8::from(*resumed)).info(info).0
+            }
+            Self::Refused { reason, try_again } => message(REFUSED).u8(u8::from(*try_again)).text(reason).0,
+            Self::Own { generation, records_bytes } => message(OWN).u64(*generation).u64(*records_bytes).0,
+            Self::Peer { generation, records_bytes, steering } => {
+                message(PEER).u64(*generation).u64(*records_bytes).u8(steering.code()).0
+            }
+            Self::Over { generation, dead } => message(OVER).u64(*generation).u8(u8::from(*dead)).0,
+        }
+    }
+
+    /// The message in a datagram.
+    pub fn decode(datagram: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut fields) = open(datagram)?;
+        let message = match kind {
+            WELCOME => {
+                let version = fields.u16()?;
+                let peer_queues = fields.count("number of queues", QUEUES_MAX)? as u16;
+                let ring_bytes = fields.u32()?;
+                let resumed = fields.flag()?;
+                Self::Welcome { version, info: fields.info()?, peer_queues, ring_bytes, resumed }
+            }
+            REFUSED => Self::Refused { try_again: fields.flag()?, reason: fields.text(MESSAGE_MAX)? },
+            OWN => Self::Own { generation: fields.u64()?, records_bytes: fields.u64()? },
+            PEER => Self::Peer {
+                generation: fields.u64()?,
+                records_bytes: fields.u64()?,
+                steering: Steering::from_code(fields.u8()?).ok_or(Malformed::Field("steering"))?,
+            },
+            OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
+            other => return Err(Malformed::Kind(other)),
+        };
+        fields.end(message)
+    }
+}
+
+/// Whether a name of a port or function may be used: letters, digits, `-`, `_`, `.` and `/`.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_name_byte)
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
+}
+
+struct Out(Vec<u8>);
+
+fn message(kind: u16) -> Out {
+    Out(Vec::with_capacity(64)).u32(MAGIC).u16(kind)
+}
+
+impl Out {
+    fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+
+    fn u16(mut self, value: u16) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u32(mut self, value: u32) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn text(self, text: &str) -> Self {
+        let mut out = self.u16(text.len() as u16);
+        out.0.extend(text.as_bytes());
+        out
+    }
+
+    fn address(mut self, address: IpAddr, prefix: u8) -> Self {
+        match address {
+            IpAddr::V4(v4) => {
+                self = self.u8(4);
+                self.0.extend(v4.octets());
+            }
+            IpAddr::V6(v6) => {
+                self = self.u8(6);
+                self.0.extend(v6.octets());
+            }
+        }
+        self.u8(prefix)
+    }
+
+    fn info(mut self, info: &PortInfo) -> Self {
+        self = self.text(&info.name);
+        self.0.extend(info.mac);
+        self = self.u16(info.mtu).u16(info.queues).u8(info.steering.code());
+        self = self.u16(info.addresses.len() as u16);
+        self = info.addresses.iter().fold(self, |out, (address, prefix)| out.address(*address, *prefix));
+        self = self.u16(info.routes.len() as u16);
+        info.routes.iter().fold(self, |out, route| out.address(route.to, route.prefix).address(route.via, 0))
+    }
+}
+
+struct In<'a>(&'a [u8]);
+
+fn open(datagram: &[u8]) -> Result<(u16, In<'_>), Malformed> {
+    let mut fields = In(datagram);
+    if fields.u32() != Ok(MAGIC) {
+        return Err(Malformed::Magic);
+    }
+    Ok((fields.u16()?, fields))
+}
+
+impl In<'_> {
+    fn take(&mut self, count: usize) -> Result<&[u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        self.take(N)?.try_into().map_err(|_| Malformed::Short)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed::Field("flag")),
+        }
+    }
+
+    fn count(&mut self, what: &'static str, max: usize) -> Result<usize, Malformed> {
+        let count = usize::from(self.u16()?);
+        if count > max { Err(Malformed::Field(what)) } else { Ok(count) }
+    }
+
+    fn text(&mut self, max: usize) -> Result<String, Malformed> {
+        let len = self.count("length of a text", max)?;
+        let bytes = self.take(len)?;
+        str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::Field("text"))
+    }
+
+    fn name(&mut self, what: &'static str, max: usize) -> Result<String, Malformed> {
+        let name = self.text(max)?;
+        if name.is_empty() || !name.bytes().all(is_name_byte) { Err(Malformed::Field(what)) } else { Ok(name) }
+    }
+
+    fn address(&mut self) -> Result<(IpAddr, u8), Malformed> {
+        let address: IpAddr = match self.u8()? {
+            4 => IpAddr::from(self.array::<4>()?),
+            6 => IpAddr::from(self.array::<16>()?),
+            _ => return Err(Malformed::Field("address family")),
+        };
+        let prefix = self.u8()?;
+        if prefix > if address.is_ipv4() { 32 } else { 128 } {
+            return Err(Malformed::Field("prefix length"));
+        }
+        Ok((address, prefix))
+    }
+
+    fn info(&mut self) -> Result<PortInfo, Malformed> {
+        let name = self.name("port name", NAME_MAX)?;
+        let mac = self.array()?;
+        let mtu = self.u16()?;
+        let queues = self.count("number of queues", QUEUES_MAX)? as u16;
+        let steering = Steering::from_code(self.u8()?).ok_or(Malformed::Field("steering"))?;
+        let count = self.count("number of addresses", ADDRESSES_MAX)?;
+        let addresses = (0..count).map(|_| self.address()).collect::<Result<_, _>>()?;
+        let count = self.count("number of routes", ADDRESSES_MAX)?;
+        let routes = (0..count).map(|_| self.route()).collect::<Result<_, _>>()?;
+        Ok(PortInfo { name, mac, mtu, queues, steering, addresses, routes })
+    }
+
+    fn route(&mut self) -> Result<Route, Malformed> {
+        let (to, prefix) = self.address()?;
+        let (via, _) = self.address()?;
+        Ok(Route { to, prefix, via })
+    }
+
+    fn end<T>(self, message: T) -> Result<T, Malformed> {
+        if self.0.is_empty() { Ok(message) } else { Err(Malformed::Long) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests() -> Vec<Request> {
+        vec![
+            Request::Hello { oldest: 1, newest: 3, port: "n3".into(), resume: 7 },
+            Request::Mapped { generation: u64::MAX },
+            Request::Ready { generation: 1 },
+            Request::Quarantine { generation: 2, queue: 3, violation: 4 },
+            Request::Report(vec![("drop.no-session".into(), 5), ("x".into(), u64::MAX)]),
+            Request::Report(vec![]),
+        ]
+    }
+
+    fn replies() -> Vec<Reply> {
+        let mut info = PortInfo::named("n3");
+        info.addresses = vec![("10.3.0.1".parse().unwrap(), 24), ("2001:db8::1".parse().unwrap(), 64)];
+        info.routes = vec![Route { to: "0.0.0.0".parse().unwrap(), prefix: 0, via: "10.3.0.2".parse().unwrap() }];
+        info.steering = Steering::Teid;
+        info.queues = 4;
+        vec![
+            Reply::Welcome { version: 1, info, peer_queues: 2, ring_bytes: 1 << 18, resumed: true },
+            Reply::Refused { reason: "port n9 is not known".into(), try_again: true },
+            Reply::Own { generation: 3, records_bytes: 2 << 20 },
+            Reply::Peer { generation: 3, records_bytes: 2 << 20, steering: Steering::UeAddress },
+            Reply::Over { generation: 3, dead: true },
+        ]
+    }
+
+    #[test]
+    fn messages_round_trip() {
+        for request in requests() {
+            assert_eq!(Request::decode(&request.encode()).as_ref(), Ok(&request));
+        }
+        for reply in replies() {
+            assert_eq!(Reply::decode(&reply.encode()).as_ref(), Ok(&reply));
+        }
+    }
+
+    #[test]
+    fn nothing_shorter_or_longer_is_accepted() {
+        for datagram in requests().iter().map(Request::encode) {
+            for len in 0..datagram.len() {
+                assert!(Request::decode(&datagram[..len]).is_err());
+            }
+            assert_eq!(Request::decode(&[&datagram[..], &[0]].concat()), Err(Malformed::Long));
+        }
+        for datagram in replies().iter().map(Reply::encode) {
+            for len in 0..datagram.len() {
+                assert!(Reply::decode(&datagram[..len]).is_err());
+            }
+            assert_eq!(Reply::decode(&[&datagram[..], &[0]].concat()), Err(Malformed::Long));
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let report = vec![("x".repeat(COUNTER_NAME_MAX), u64::MAX); REPORT_MAX];
+        assert!(Request::Report(report).encode().len() <= MESSAGE_MAX);
+        let mut info = PortInfo::named(&"x".repeat(NAME_MAX));
+        let address: IpAddr = "2001:db8::1".parse().unwrap();
+        info.addresses = vec![(address, 128); ADDRESSES_MAX];
+        info.routes = vec![Route { to: address, prefix: 128, via: address }; ADDRESSES_MAX];
+        let welcome = Reply::Welcome { version: 1, info, peer_queues: 16, ring_bytes: 1 << 20, resumed: false };
+        assert!(welcome.encode().len() <= MESSAGE_MAX);
+    }
+
+    #[test]
+    fn names_are_restricted_to_what_needs_no_quoting() {
+        assert!(is_name("slice-a/upf.n3_1"));
+        for bad in ["", "a b", "a\n", "ä", &"x".repeat(NAME_MAX + 1)] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+}
