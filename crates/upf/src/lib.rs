@@ -10,6 +10,7 @@ pub mod packet;
 pub mod policer;
 pub mod rules;
 pub mod side;
+pub mod slow_path;
 pub mod tables;
 pub mod tunnel;
 pub mod worker;

@@ -1,0 +1,111 @@
+//! N4: session managers install sessions here, by PFCP (TS 29.244).
+//!
+//! A request is validated, planned and committed. Validation turns what the message says into the session as it would be
+//! ([`contents`]); planning reserves what the UPF has to choose; committing hands the whole session to the tables, and only
+//! then is anything here changed. So an accepted request was applied, and a rejected one leaves no trace.
+//!
+//! [`Node`] is all of this without a socket or a clock: datagrams in, datagrams out. [`Endpoint`] is a node on a socket.
+
+mod answers;
+mod association;
+mod contents;
+mod endpoint;
+mod filter;
+mod limits;
+mod node;
+mod translate;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pfcp::{NodeId, RecoveryTimeStamp};
+
+pub use endpoint::Endpoint;
+pub use filter::{FilterError, parse_flow_description};
+pub use limits::Limits;
+pub use node::{Datagram, Node};
+
+use crate::config;
+use crate::rules::UeIp;
+use crate::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
+
+/// How this UPF presents itself on N4.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This UPF's name.
+    pub node_id: NodeId,
+    /// The address that session managers reach it at; part of its F-SEIDs.
+    pub address: IpAddr,
+    /// When it started.
+    pub recovery: RecoveryTimeStamp,
+    /// Time between two heartbeats to an associated peer.
+    pub heartbeat: Duration,
+    /// How long to wait for a response before a request is sent again (T1, 6.4).
+    pub t1: Duration,
+    /// How often a request is sent in all before its peer counts as gone (N1).
+    pub n1: u32,
+    /// The port that requests to peers are sent to.
+    pub peer_port: u16,
+    /// Network instances of the N3 side; any where there are none.
+    pub access_instances: Vec<String>,
+    /// Network instances of the N6 side; any where there are none.
+    pub data_instances: Vec<String>,
+    /// Bounds on what peers can make this UPF hold.
+    pub limits: Limits,
+}
+
+impl From<&config::Config> for Config {
+    fn from(config: &config::Config) -> Self {
+        Self {
+            node_id: match &config.n4.node_id {
+                config::NodeId::Address(address) => NodeId::Address(*address),
+                config::NodeId::Fqdn(name) => NodeId::Fqdn(name.clone()),
+            },
+            address: config.n4.listen.ip(),
+            recovery: RecoveryTimeStamp::now(),
+            heartbeat: config.heartbeat(),
+            t1: config.t1(),
+            n1: config.n4.n1,
+            peer_port: pfcp::PORT,
+            access_instances: config.n3.network_instances.clone(),
+            data_instances: config.n6.network_instances.clone(),
+            limits: Limits { sessions: config.max_sessions, ..Limits::default() },
+        }
+    }
+}
+
+/// What N4 needs of the session tables.
+pub trait RuleTables {
+    /// Local addresses on N3.
+    fn n3_addresses(&self) -> Vec<IpAddr>;
+    /// The bucket that a session with this UE address belongs to.
+    fn home_bucket(&self, ue: &UeIp) -> Bucket;
+    /// Reserves a TEID that steers to `bucket`.
+    fn reserve_teid(&self, bucket: Bucket) -> Result<u32, TeidsExhausted>;
+    /// Gives a reserved TEID back.
+    fn release_teid(&self, teid: u32);
+    /// Puts all updates into force, or none.
+    fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError>;
+}
+
+impl RuleTables for Tables {
+    fn n3_addresses(&self) -> Vec<IpAddr> {
+        self.n3_addresses()
+    }
+
+    fn home_bucket(&self, ue: &UeIp) -> Bucket {
+        self.home_bucket(ue)
+    }
+
+    fn reserve_teid(&self, bucket: Bucket) -> Result<u32, TeidsExhausted> {
+        self.reserve_teid(bucket)
+    }
+
+    fn release_teid(&self, teid: u32) {
+        self.release_teid(teid);
+    }
+
+    fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
+        self.apply(updates)
+    }
+}

@@ -1,0 +1,312 @@
+//! What the UPF says to its neighbours and peers: answers to ARP, neighbour discovery, pings and GTP-U's path messages,
+//! and questions for Ethernet addresses. Formats by smoltcp.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use gtpu::{EchoResponse, ErrorIndication, MESSAGE_MAX_LEN, MessageType, SupportedExtensions};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
+    Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr,
+    NdiscNeighborFlags, NdiscRepr, UdpPacket, UdpRepr,
+};
+
+use crate::packet::Punt;
+use crate::side::{Side, bits, link_local};
+
+/// Hop limit that neighbour discovery must have (RFC 4861, 7.1).
+const NDISC_HOP_LIMIT: u8 = 255;
+const HOP_LIMIT: u8 = 64;
+const UNKNOWN_MAC: EthernetAddress = EthernetAddress([0; 6]);
+
+/// What comes of a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The frame to send back.
+    pub answer: Option<Vec<u8>>,
+    /// A neighbour's Ethernet address that the frame tells.
+    pub learned: Option<(IpAddr, [u8; 6])>,
+    /// A peer's complaint about a tunnel that it does not know.
+    pub complaint: Option<ErrorIndication>,
+}
+
+impl Outcome {
+    /// Whether the frame was of any use.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Looks at a frame that came in on `side`.
+pub fn consider(side: &Side, punt: Punt, frame: &[u8]) -> Outcome {
+    let Ok(frame) = EthernetFrame::new_checked(frame) else { return Outcome::default() };
+    let from = frame.src_addr();
+    let outcome = match frame.ethertype() {
+        EthernetProtocol::Arp => arp(side, frame.payload()),
+        EthernetProtocol::Ipv4 => ipv4(side, punt, from, frame.payload()),
+        EthernetProtocol::Ipv6 => ipv6(side, punt, from, frame.payload()),
+        _ => None,
+    };
+    outcome.unwrap_or_default()
+}
+
+/// The frame that asks for the Ethernet address of `target`. Sent to `known`, if that is to be confirmed, or else to
+/// everyone. None if the side has no address to ask from.
+pub fn solicit(side: &Side, target: IpAddr, known: Option<[u8; 6]>) -> Option<Vec<u8>> {
+    let known = known.map(EthernetAddress);
+    match target {
+        IpAddr::V4(target) => {
+            let IpAddr::V4(source) = side.source_for(target.into())? else { return None };
+            let request = ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Request,
+                source_hardware_addr: EthernetAddress(side.mac),
+                source_protocol_addr: source,
+                target_hardware_addr: UNKNOWN_MAC,
+                target_protocol_addr: target,
+            };
+            Some(arp_frame(side, known.unwrap_or(EthernetAddress::BROADCAST), &request))
+        }
+        IpAddr::V6(target) => {
+            let source = v6_source(side, target)?;
+            let request = NdiscRepr::NeighborSolicit {
+                target_addr: target,
+                lladdr: Some(EthernetAddress(side.mac).into()),
+            };
+            let group = solicited_node(target);
+            let (to_mac, to) = known.map_or((multicast_mac(group), group), |mac| (mac, target));
+            Some(icmpv6_frame(side, to_mac, source, to, NDISC_HOP_LIMIT, &Icmpv6Repr::Ndisc(request)))
+        }
+    }
+}
+
+fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
+    let ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: mac,
+        source_protocol_addr: address,
+        target_protocol_addr: target,
+        ..
+    } = ArpRepr::parse(&ArpPacket::new_checked(payload).ok()?).ok()?
+    else {
+        return None;
+    };
+    let learned = (!address.is_unspecified() && mac.is_unicast()).then_some((address.into(), mac.0));
+    let ours = operation == ArpOperation::Request && side.owns(false, target.to_bits().into());
+    let answer = ours.then(|| {
+        let reply = ArpRepr::EthernetIpv4 {
+            operation: ArpOperation::Reply,
+            source_hardware_addr: EthernetAddress(side.mac),
+            source_protocol_addr: target,
+            target_hardware_addr: mac,
+            target_protocol_addr: address,
+        };
+        arp_frame(side, mac, &reply)
+    });
+    Some(Outcome { answer, learned, complaint: None })
+}
+
+fn ipv4(side: &Side, punt: Punt, mac: EthernetAddress, payload: &[u8]) -> Option<Outcome> {
+    let packet = Ipv4Packet::new_checked(payload).ok()?;
+    let (source, destination) = (packet.src_addr(), packet.dst_addr());
+    if packet.more_frags() || packet.frag_offset() != 0 || unanswerable(source.into()) {
+        return None;
+    }
+    match packet.next_header() {
+        IpProtocol::Icmp => {
+            let icmp = Icmpv4Packet::new_checked(packet.payload()).ok()?;
+            let Icmpv4Repr::EchoRequest { ident, seq_no, data } =
+                Icmpv4Repr::parse(&icmp, &ChecksumCapabilities::default()).ok()?
+            else {
+                return None;
+            };
+            let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
+            let answer = ip_frame(side, mac, destination.into(), source.into(), IpProtocol::Icmp, reply.buffer_len(), |to| {
+                reply.emit(&mut Icmpv4Packet::new_unchecked(to), &ChecksumCapabilities::default());
+            });
+            Some(Outcome { answer: Some(answer), ..Outcome::default() })
+        }
+        IpProtocol::Udp => gtpu_message(side, punt, mac, source.into(), destination.into(), packet.payload()),
+        _ => None,
+    }
+}
+
+fn ipv6(side: &Side, punt: Punt, mac: EthernetAddress, payload: &[u8]) -> Option<Outcome> {
+    let packet = Ipv6Packet::new_checked(payload).ok()?;
+    let (source, destination) = (packet.src_addr(), packet.dst_addr());
+    match packet.next_header() {
+        IpProtocol::Icmpv6 => {
+            let icmp = Icmpv6Packet::new_checked(packet.payload()).ok()?;
+            match Icmpv6Repr::parse(&source, &destination, &icmp, &ChecksumCapabilities::default()).ok()? {
+                Icmpv6Repr::EchoRequest { ident, seq_no, data } if !unanswerable(source.into()) => {
+                    let from = if destination.is_multicast() { v6_source(side, source)? } else { destination };
+                    let reply = Icmpv6Repr::EchoReply { ident, seq_no, data };
+                    let answer = Some(icmpv6_frame(side, mac, from, source, HOP_LIMIT, &reply));
+                    Some(Outcome { answer, ..Outcome::default() })
+                }
+                Icmpv6Repr::Ndisc(message) if packet.hop_limit() == NDISC_HOP_LIMIT => {
+                    neighbour_discovery(side, mac, source, &message)
+                }
+                _ => None,
+            }
+        }
+        IpProtocol::Udp if !unanswerable(source.into()) => {
+            gtpu_message(side, punt, mac, source.into(), destination.into(), packet.payload())
+        }
+        _ => None,
+    }
+}
+
+fn neighbour_discovery(
+    side: &Side,
+    mac: EthernetAddress,
+    source: Ipv6Addr,
+    message: &NdiscRepr<'_>,
+) -> Option<Outcome> {
+    match *message {
+        NdiscRepr::NeighborSolicit { target_addr: target, .. } if side.owns(true, target.to_bits()) => {
+            // Whoever asks without an address is trying out whether the target is in use; all are told.
+            let solicited = !source.is_unspecified();
+            let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+            let (to_mac, to) = if solicited { (mac, source) } else { (multicast_mac(all_nodes), all_nodes) };
+            let mut flags = NdiscNeighborFlags::OVERRIDE;
+            flags.set(NdiscNeighborFlags::SOLICITED, solicited);
+            let lladdr = Some(EthernetAddress(side.mac).into());
+            let reply = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr });
+            let answer = Some(icmpv6_frame(side, to_mac, target, to, NDISC_HOP_LIMIT, &reply));
+            let learned = (solicited && mac.is_unicast()).then_some((source.into(), mac.0));
+            Some(Outcome { answer, learned, complaint: None })
+        }
+        NdiscRepr::NeighborAdvert { target_addr, .. } if mac.is_unicast() => {
+            Some(Outcome { learned: Some((target_addr.into(), mac.0)), ..Outcome::default() })
+        }
+        _ => None,
+    }
+}
+
+/// GTP-U other than user data: `payload` is the UDP datagram, which came for `local`.
+fn gtpu_message(
+    side: &Side,
+    punt: Punt,
+    mac: EthernetAddress,
+    peer: IpAddr,
+    local: IpAddr,
+    payload: &[u8],
+) -> Option<Outcome> {
+    let datagram = UdpPacket::new_checked(payload).ok()?;
+    let message = datagram.payload();
+    let mut reply = [0; MESSAGE_MAX_LEN];
+    let (port, len) = match punt {
+        Punt::Gtpu => {
+            let header = gtpu::parse(message, message.len()).ok()?;
+            if header.message_type == MessageType::ERROR_INDICATION {
+                let elements = &message[header.header_len..header.header_len + header.payload_len];
+                let complaint = ErrorIndication::parse(elements).ok();
+                return Some(Outcome { complaint, ..Outcome::default() });
+            }
+            (datagram.src_port(), EchoResponse::to(&header).write(&mut reply))
+        }
+        Punt::UnknownTeid => {
+            let header = gtpu::parse(message, message.len()).ok()?;
+            (gtpu::UDP_PORT, ErrorIndication { teid: header.teid, peer: local }.write(&mut reply))
+        }
+        Punt::UnknownExtension => (gtpu::UDP_PORT, SupportedExtensions { sequence: 0 }.write(&mut reply)),
+        Punt::Host => return None,
+    };
+    let udp = UdpRepr { src_port: gtpu::UDP_PORT, dst_port: port };
+    let answer = ip_frame(side, mac, local, peer, IpProtocol::Udp, udp.header_len() + len, |to| {
+        let emit = |to: &mut [u8]| to.copy_from_slice(&reply[..len]);
+        let (local, peer) = (IpAddress::from(local), IpAddress::from(peer));
+        udp.emit(&mut UdpPacket::new_unchecked(to), &local, &peer, len, emit, &ChecksumCapabilities::default());
+    });
+    Some(Outcome { answer: Some(answer), ..Outcome::default() })
+}
+
+/// Sources that nothing is sent back to.
+fn unanswerable(source: IpAddr) -> bool {
+    source.is_unspecified() || source.is_multicast() || source == IpAddr::V4(Ipv4Addr::BROADCAST) || source.is_loopback()
+}
+
+/// The own address to speak to `peer` from: link-local to link-local.
+fn v6_source(side: &Side, peer: Ipv6Addr) -> Option<Ipv6Addr> {
+    if peer.is_unicast_link_local() {
+        return side.owns(true, link_local(side.mac).to_bits()).then(|| link_local(side.mac));
+    }
+    match side.source_for(peer.into())? {
+        IpAddr::V6(source) => Some(source),
+        IpAddr::V4(_) => None,
+    }
+}
+
+fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let low = bits(target.into()).1 & 0xff_ffff;
+    Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low)
+}
+
+fn multicast_mac(group: Ipv6Addr) -> EthernetAddress {
+    let [.., a, b, c, d] = group.octets();
+    EthernetAddress([0x33, 0x33, a, b, c, d])
+}
+
+fn arp_frame(side: &Side, to: EthernetAddress, message: &ArpRepr) -> Vec<u8> {
+    ethernet_frame(side, to, EthernetProtocol::Arp, message.buffer_len(), |payload| {
+        message.emit(&mut ArpPacket::new_unchecked(payload));
+    })
+}
+
+fn icmpv6_frame(
+    side: &Side,
+    to_mac: EthernetAddress,
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    hop_limit: u8,
+    message: &Icmpv6Repr<'_>,
+) -> Vec<u8> {
+    let emit = |payload: &mut [u8]| {
+        message.emit(&from, &to, &mut Icmpv6Packet::new_unchecked(payload), &ChecksumCapabilities::default());
+    };
+    let mut frame = ip_frame(side, to_mac, from.into(), to.into(), IpProtocol::Icmpv6, message.buffer_len(), emit);
+    Ipv6Packet::new_unchecked(&mut frame[EthernetFrame::<&[u8]>::header_len()..]).set_hop_limit(hop_limit);
+    frame
+}
+
+fn ip_frame(
+    side: &Side,
+    to_mac: EthernetAddress,
+    from: IpAddr,
+    to: IpAddr,
+    protocol: IpProtocol,
+    payload_len: usize,
+    emit: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    match (from, to) {
+        (IpAddr::V4(src_addr), IpAddr::V4(dst_addr)) => {
+            let ip = Ipv4Repr { src_addr, dst_addr, next_header: protocol, payload_len, hop_limit: HOP_LIMIT };
+            ethernet_frame(side, to_mac, EthernetProtocol::Ipv4, ip.buffer_len() + payload_len, |packet| {
+                ip.emit(&mut Ipv4Packet::new_unchecked(&mut packet[..]), &ChecksumCapabilities::default());
+                emit(&mut packet[ip.buffer_len()..]);
+            })
+        }
+        (IpAddr::V6(src_addr), IpAddr::V6(dst_addr)) => {
+            let ip = Ipv6Repr { src_addr, dst_addr, next_header: protocol, payload_len, hop_limit: HOP_LIMIT };
+            ethernet_frame(side, to_mac, EthernetProtocol::Ipv6, ip.buffer_len() + payload_len, |packet| {
+                ip.emit(&mut Ipv6Packet::new_unchecked(&mut packet[..]));
+                emit(&mut packet[ip.buffer_len()..]);
+            })
+        }
+        _ => unreachable!("both are addresses of one packet"),
+    }
+}
+
+fn ethernet_frame(
+    side: &Side,
+    to: EthernetAddress,
+    ethertype: EthernetProtocol,
+    payload_len: usize,
+    emit: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    let header = EthernetRepr { src_addr: EthernetAddress(side.mac), dst_addr: to, ethertype };
+    let mut bytes = vec![0; header.buffer_len() + payload_len];
+    header.emit(&mut EthernetFrame::new_unchecked(&mut bytes[..]));
+    emit(&mut bytes[header.buffer_len()..]);
+    bytes
+}

@@ -1,0 +1,224 @@
+//! Everything that is not forwarding, on a thread of its own: the UPF as a host on its links, the neighbour table, and
+//! GTP-U's path and error messages. Frames come from all workers and leave by the first.
+
+pub mod answer;
+pub mod neighbours;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use port::PacketRef;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::bell::Bell;
+use crate::drops::{DropBoard, DropReason, Drops};
+use crate::mail::{Inbox, Letter, Outbox};
+use crate::packet::Punt;
+use crate::side::{PortId, Side};
+use crate::tables::Tables;
+use neighbours::{Action, Key, Neighbours};
+
+/// Between two looks at what is due.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the slow path has done, for others to read.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Answers sent: ARP, neighbour discovery, pings, GTP-U echo.
+    pub answers: AtomicU64,
+    /// Error indications and notifications of supported extension headers sent.
+    pub complaints_sent: AtomicU64,
+    /// Error indications received.
+    pub error_indications: AtomicU64,
+}
+
+/// The slow path.
+pub struct SlowPath {
+    n3: Side,
+    n6: Side,
+    tables: Tables,
+    inboxes: Vec<Inbox>,
+    outbox: Outbox,
+    wanted: Receiver<Key>,
+    bell: Arc<Bell>,
+    neighbours: Neighbours,
+    drops: Drops,
+    counters: Arc<Counters>,
+}
+
+/// How the slow path reaches the workers, and they it.
+pub struct Links {
+    /// From every worker.
+    pub inboxes: Vec<Inbox>,
+    /// To the first worker, which sends.
+    pub outbox: Outbox,
+    /// Neighbours that rules lead to.
+    pub wanted: Receiver<Key>,
+    /// Rung by whoever leaves something.
+    pub bell: Arc<Bell>,
+}
+
+impl SlowPath {
+    /// The slow path of a UPF with these two sides.
+    pub fn new(n3: Side, n6: Side, tables: Tables, links: Links) -> Self {
+        Self {
+            n3,
+            n6,
+            tables,
+            inboxes: links.inboxes,
+            outbox: links.outbox,
+            wanted: links.wanted,
+            bell: links.bell,
+            neighbours: Neighbours::default(),
+            drops: Drops::default(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// What it has dropped.
+    pub fn board(&self) -> DropBoard {
+        self.drops.board()
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// Works until `stop` is set and the bell rung.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.want_gateways();
+        while !stop.load(Ordering::Relaxed) {
+            self.run_once(Instant::now());
+            self.rest(stop)?;
+        }
+        Ok(())
+    }
+
+    /// One round.
+    pub fn run_once(&mut self, now: Instant) {
+        while let Ok(key) = self.wanted.try_recv() {
+            let actions = self.neighbours.want(key, now);
+            self.act(actions);
+        }
+        let mut inboxes = std::mem::take(&mut self.inboxes);
+        for inbox in &mut inboxes {
+            while let Some((letter, frame)) = inbox.take() {
+                self.read(letter, frame, now);
+            }
+        }
+        self.inboxes = inboxes;
+        let actions = self.neighbours.tick(now);
+        self.act(actions);
+        self.outbox.deliver();
+        self.drops.publish();
+    }
+
+    /// Gateways are resolved before anyone needs them.
+    fn want_gateways(&mut self) {
+        let of = |port, side: &Side| side.gateways().map(|gateway| (port, gateway)).collect::<Vec<_>>();
+        for key in [of(PortId::N3, &self.n3), of(PortId::N6, &self.n6)].concat() {
+            let actions = self.neighbours.want(key, Instant::now());
+            self.act(actions);
+        }
+        self.outbox.deliver();
+    }
+
+    fn rest(&self, stop: &AtomicBool) -> io::Result<()> {
+        self.bell.doze();
+        if self.inboxes.iter().all(Inbox::is_empty) && !stop.load(Ordering::Relaxed) {
+            let mut fds = [PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => self.bell.silence(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.bell.wake();
+        Ok(())
+    }
+
+    fn read(&mut self, letter: Letter, frame: &[u8], now: Instant) {
+        match letter {
+            Letter::Resolve(port, address) => {
+                let actions = self.neighbours.wait((port, address), frame.to_vec(), now);
+                self.act(actions);
+            }
+            Letter::Punt(port, punt) => self.consider(port, punt, frame, now),
+            Letter::Process(_) | Letter::Send(_) => debug_assert!(false, "these go to workers"),
+        }
+    }
+
+    fn consider(&mut self, port: PortId, punt: Punt, frame: &[u8], now: Instant) {
+        let outcome = answer::consider(self.side(port), punt, frame);
+        if outcome.is_nothing() {
+            return self.drops.count(DropReason::NotAnswered);
+        }
+        if let Some(frame) = outcome.answer {
+            let counter = match punt {
+                Punt::Host | Punt::Gtpu => &self.counters.answers,
+                Punt::UnknownTeid | Punt::UnknownExtension => &self.counters.complaints_sent,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            self.send(port, &frame);
+        }
+        if let Some((address, mac)) = outcome.learned {
+            let actions = self.neighbours.heard((port, address), mac, now);
+            self.act(actions);
+        }
+        if let Some(complaint) = outcome.complaint {
+            self.counters.error_indications.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(peer = %complaint.peer, teid = complaint.teid, "a peer does not know a tunnel");
+        }
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        let published: Vec<(PortId, IpAddr, Option<[u8; 6]>)> = actions
+            .iter()
+            .filter_map(|action| match *action {
+                Action::Publish((port, address), mac) => Some((port, address, mac)),
+                _ => None,
+            })
+            .collect();
+        if !published.is_empty() {
+            // Fails only when the workers have ended, and then nothing matters.
+            let _ = self.tables.set_neighbours(&published);
+        }
+        for action in actions {
+            match action {
+                Action::Publish((port, address), mac) => tracing::debug!(?port, %address, ?mac, "neighbour"),
+                Action::Solicit((port, address), known) => match answer::solicit(self.side(port), address, known) {
+                    Some(frame) => self.send(port, &frame),
+                    None => tracing::debug!(?port, %address, "no address to ask for a neighbour from"),
+                },
+                Action::Release((port, _), mac, frame) => self.release(port, mac, frame),
+                Action::GiveUp(frames) => self.drops.add(DropReason::NeighbourUnresolved, frames as u64),
+            }
+        }
+    }
+
+    fn release(&mut self, port: PortId, mac: [u8; 6], mut frame: Vec<u8>) {
+        frame[..6].copy_from_slice(&mac);
+        frame[6..12].copy_from_slice(&self.side(port).mac.clone());
+        self.send(port, &frame);
+    }
+
+    fn send(&mut self, port: PortId, frame: &[u8]) {
+        if !self.outbox.post(Letter::Send(port), &PacketRef::from_slice(frame)) {
+            self.drops.count(DropReason::SlowPathFull);
+        }
+    }
+
+    fn side(&self, port: PortId) -> &Side {
+        match port {
+            PortId::N3 => &self.n3,
+            PortId::N6 => &self.n6,
+        }
+    }
+}

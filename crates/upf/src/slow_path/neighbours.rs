@@ -1,0 +1,256 @@
+//! The neighbour table: who on a link has which Ethernet address, asked for, confirmed and given up in time.
+//!
+//! A state machine without clock or queue of its own: events go in with the time, and what is to be done comes out.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+
+use crate::side::PortId;
+
+/// Between two questions.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between the first questions for a neighbour, since traffic waits for the answer.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Questions without an answer before packets are given up, or an address is.
+const TRIES: u32 = 3;
+/// How long an answer counts before it is confirmed.
+const REACHABLE: Duration = Duration::from_secs(30);
+/// Most frames that wait for one neighbour.
+const WAITING_MAX: usize = 16;
+/// Most neighbours that only packets asked for and that have not answered.
+const UNANSWERED_MAX: usize = 4_096;
+
+/// A neighbour.
+pub type Key = (PortId, IpAddr);
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask for the neighbour's Ethernet address: everyone, or the one who had it.
+    Solicit(Key, Option<[u8; 6]>),
+    /// Let workers use this address, or no address.
+    Publish(Key, Option<[u8; 6]>),
+    /// Send a frame that waited; its Ethernet header lacks the destination.
+    Release(Key, [u8; 6], Vec<u8>),
+    /// That many frames waited in vain.
+    GiveUp(usize),
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    entries: HashMap<Key, Entry>,
+    unanswered: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Rules or routes lead to it, so it is asked for until it answers. Otherwise packets do, and it is forgotten if not.
+    lasting: bool,
+    mac: Option<[u8; 6]>,
+    /// Questions since the last answer.
+    tries: u32,
+    /// When the next question is due.
+    due: Instant,
+    waiting: VecDeque<Vec<u8>>,
+}
+
+impl Neighbours {
+    /// Rules or routes lead to the neighbour.
+    pub fn want(&mut self, key: Key, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match self.entries.get_mut(&key) {
+            Some(entry) => {
+                self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
+                entry.lasting = true;
+                // Whoever wants it anew does not know what is known already.
+                actions.extend(entry.mac.map(|mac| Action::Publish(key, Some(mac))));
+            }
+            None => {
+                self.entries.insert(key, Entry::new(true, now));
+                actions.push(Action::Solicit(key, None));
+            }
+        }
+        actions
+    }
+
+    /// A frame for the neighbour waits to be sent.
+    pub fn wait(&mut self, key: Key, frame: Vec<u8>, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if !self.entries.contains_key(&key) {
+            if self.unanswered >= UNANSWERED_MAX {
+                return vec![Action::GiveUp(1)];
+            }
+            self.unanswered += 1;
+            self.entries.insert(key, Entry::new(false, now));
+            actions.push(Action::Solicit(key, None));
+        }
+        let entry = self.entries.get_mut(&key).expect("just put in");
+        match entry.mac {
+            Some(mac) => actions.push(Action::Release(key, mac, frame)),
+            None if entry.waiting.len() < WAITING_MAX => entry.waiting.push_back(frame),
+            None => actions.push(Action::GiveUp(1)),
+        }
+        actions
+    }
+
+    /// The neighbour's address was heard. Nothing comes of it if nobody asked.
+    pub fn heard(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action> {
+        let Some(entry) = self.entries.get_mut(&key) else { return vec![] };
+        let mut actions = Vec::new();
+        self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
+        if entry.mac != Some(mac) {
+            actions.push(Action::Publish(key, Some(mac)));
+        }
+        entry.mac = Some(mac);
+        entry.tries = 0;
+        entry.due = now + REACHABLE;
+        actions.extend(entry.waiting.drain(..).map(|frame| Action::Release(key, mac, frame)));
+        actions
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let unanswered = &mut self.unanswered;
+        self.entries.retain(|&key, entry| {
+            if entry.due > now {
+                return true;
+            }
+            if entry.tries >= TRIES {
+                if !entry.waiting.is_empty() {
+                    actions.push(Action::GiveUp(entry.waiting.len()));
+                    entry.waiting.clear();
+                }
+                let had = entry.mac.take();
+                if had.is_some() {
+                    actions.push(Action::Publish(key, None));
+                }
+                if !entry.lasting {
+                    *unanswered -= usize::from(had.is_none());
+                    return false;
+                }
+            }
+            actions.push(Action::Solicit(key, entry.mac));
+            entry.tries = entry.tries.saturating_add(1);
+            entry.due = now + if entry.mac.is_none() && entry.tries < TRIES { FIRST_RETRY } else { RETRY };
+            true
+        });
+        actions
+    }
+
+    /// Number of neighbours asked for or known.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl Entry {
+    /// A neighbour for whom the first question is out.
+    fn new(lasting: bool, now: Instant) -> Self {
+        Self { lasting, mac: None, tries: 1, due: now + FIRST_RETRY, waiting: VecDeque::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn key() -> Key {
+        (PortId::N6, "10.6.0.9".parse().unwrap())
+    }
+
+    /// Ticks every 50 ms for `time`.
+    fn pass(neighbours: &mut Neighbours, now: &mut Instant, time: Duration) -> Vec<Action> {
+        let end = *now + time;
+        let mut actions = vec![];
+        while *now < end {
+            *now += Duration::from_millis(50);
+            actions.extend(neighbours.tick(*now));
+        }
+        actions
+    }
+
+    #[test]
+    fn a_waiting_frame_leaves_once_the_neighbour_answers() {
+        let (mut neighbours, now) = (Neighbours::default(), Instant::now());
+        assert_eq!(neighbours.wait(key(), vec![1], now), [Action::Solicit(key(), None)]);
+        assert_eq!(neighbours.wait(key(), vec![2], now), []);
+        let release = |frame| Action::Release(key(), MAC, frame);
+        let expected = [Action::Publish(key(), Some(MAC)), release(vec![1]), release(vec![2])];
+        assert_eq!(neighbours.heard(key(), MAC, now), expected);
+        assert_eq!(neighbours.wait(key(), vec![3], now), [release(vec![3])]);
+        assert_eq!(neighbours.unanswered, 0);
+    }
+
+    #[test]
+    fn a_neighbour_that_never_answers_is_asked_three_times_and_forgotten() {
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        neighbours.wait(key(), vec![1], now);
+        let actions = pass(&mut neighbours, &mut now, Duration::from_secs(5));
+        let ask = Action::Solicit(key(), None);
+        assert_eq!(actions, [ask.clone(), ask, Action::GiveUp(1)]);
+        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+    }
+
+    #[test]
+    fn a_wanted_neighbour_is_asked_until_it_answers() {
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        neighbours.want(key(), now);
+        assert!(pass(&mut neighbours, &mut now, Duration::from_secs(20)).len() > 15);
+        assert_eq!(neighbours.heard(key(), MAC, now), [Action::Publish(key(), Some(MAC))]);
+    }
+
+    #[test]
+    fn an_address_is_confirmed_with_its_owner_and_given_up_if_that_is_silent() {
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        neighbours.want(key(), now);
+        neighbours.heard(key(), MAC, now);
+        assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
+        let actions = pass(&mut neighbours, &mut now, RETRY * 4 + RETRY / 2);
+        let ask = Action::Solicit(key(), Some(MAC));
+        let expected =
+            [ask.clone(), ask.clone(), ask, Action::Publish(key(), None), Action::Solicit(key(), None)];
+        assert_eq!(actions, expected);
+    }
+
+    #[test]
+    fn an_answer_in_time_keeps_the_address_and_another_address_replaces_it() {
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        neighbours.want(key(), now);
+        neighbours.heard(key(), MAC, now);
+        pass(&mut neighbours, &mut now, REACHABLE + RETRY);
+        assert_eq!(neighbours.heard(key(), MAC, now), []);
+        assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
+        assert_eq!(neighbours.heard(key(), [4; 6], now), [Action::Publish(key(), Some([4; 6]))]);
+    }
+
+    #[test]
+    fn nobody_is_learned_that_nobody_asked_for() {
+        let mut neighbours = Neighbours::default();
+        assert!(neighbours.heard(key(), MAC, Instant::now()).is_empty() && neighbours.is_empty());
+    }
+
+    #[test]
+    fn frames_for_a_silent_neighbour_and_silent_neighbours_are_bounded() {
+        let (mut neighbours, now) = (Neighbours::default(), Instant::now());
+        for _ in 0..WAITING_MAX {
+            assert_ne!(neighbours.wait(key(), vec![], now), [Action::GiveUp(1)]);
+        }
+        assert_eq!(neighbours.wait(key(), vec![], now), [Action::GiveUp(1)]);
+        for host in 0..2 * UNANSWERED_MAX as u32 {
+            neighbours.wait((PortId::N6, IpAddr::V4((0x0b00_0000 + host).into())), vec![], now);
+        }
+        assert_eq!(neighbours.len(), UNANSWERED_MAX);
+    }
+}
