@@ -21,7 +21,8 @@ impl Reservation {
     fn in_file(file: PathBuf, wanted: u64) -> Self {
         let before = read(&file);
         let mut reservation = Self { pages: before.unwrap_or(0), file, before: None };
-        if before.is_some_and(|before| before < wanted) && std::fs::write(&reservation.file, wanted.to_string()).is_ok() {
+        if before.is_some_and(|before| before < wanted) && std::fs::write(&reservation.file, wanted.to_string()).is_ok()
+        {
             reservation.before = before;
             reservation.pages = read(&reservation.file).unwrap_or(0);
         }
@@ -30,9 +31,8 @@ impl Reservation {
 
     /// Why a run does without, where there are fewer than `wanted`.
     pub fn shortage(&self, wanted: u64) -> Option<String> {
-        (self.pages < wanted).then(|| {
-            format!("{} of {wanted} hugepages (reserve them as root: echo {wanted} > {NR})", self.pages)
-        })
+        (self.pages < wanted)
+            .then(|| format!("{} of {wanted} hugepages (reserve them as root: echo {wanted} > {NR})", self.pages))
     }
 }
 

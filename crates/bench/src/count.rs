@@ -1,0 +1,200 @@
+//! Instructions of a packet, counted by valgrind's callgrind: the same on every machine, so a test can watch them.
+//!
+//! The counted program is this one, in a hidden command that forwards a given number of packets. It runs twice, with
+//! fewer and with more packets; the difference, divided by the packets between, has no part of the set-up in it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+
+use crate::conditions;
+use crate::folder::Folder;
+use crate::metric::{Report, Samples};
+use crate::progress::Progress;
+use crate::rig::{Load, Plain, Upf, Way};
+
+/// Packets of the shorter run.
+const FEWER: u64 = 20_000;
+/// Packets of the longer run.
+const MORE: u64 = 120_000;
+/// As in `kaista bench upf`.
+const LOAD: Load = Load { sessions: 1_000, payload: 64 };
+
+/// What to count.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Compare with the figures in this file, and fail where one is exceeded
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// How far a figure may exceed its baseline, in percent
+    #[arg(long, default_value_t = 10.0)]
+    pub tolerance: f64,
+    /// Write the figures to this file, as the new baseline
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// The counted program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Subject {
+    Forwarder,
+    Upf,
+}
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Forwarder => "forwarder",
+            Self::Upf => "upf",
+        }
+    }
+}
+
+/// Arguments of the counted program.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Counted {
+    #[arg(value_enum)]
+    subject: Subject,
+    #[arg(value_enum)]
+    way: Way,
+    packets: u64,
+}
+
+/// Counts, and compares or records if asked to.
+pub fn run(args: &Args) -> anyhow::Result<Report> {
+    let progress = Progress::new();
+    let mut samples = Samples::default();
+    for subject in [Subject::Forwarder, Subject::Upf] {
+        for way in Way::BOTH {
+            progress.show(&format!("counting {} {}", subject.name(), way.name()));
+            let name = format!("instructions.{}.{}", subject.name(), way.name());
+            samples.add(name, per_packet(subject, way)?, "instructions");
+        }
+    }
+    drop(progress);
+    let report = Report { conditions: conditions::of_this_machine(), metrics: samples.summaries() };
+    let figures: Figures = report.metrics.iter().map(|(name, summary)| (name.clone(), summary.median)).collect();
+    if let Some(path) = &args.record {
+        let mut text = serde_json::to_string_pretty(&json!(figures))?;
+        text.push('\n');
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.baseline {
+        let exceeded = exceeded(&figures, &read(path)?, args.tolerance);
+        ensure!(exceeded.is_empty(), "more instructions than the baseline:\n  {}", exceeded.join("\n  "));
+    }
+    Ok(report)
+}
+
+/// Instructions by name.
+type Figures = BTreeMap<String, f64>;
+
+fn read(path: &Path) -> anyhow::Result<Figures> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn exceeded(figures: &Figures, baseline: &Figures, tolerance: f64) -> Vec<String> {
+    let over = |(name, figure): (&String, &f64)| {
+        let base = baseline.get(name)?;
+        let more = (figure / base - 1.0) * 100.0;
+        (more > tolerance).then(|| format!("{name}: {figure:.1} instead of {base:.1} ({more:+.1} %)"))
+    };
+    figures.iter().filter_map(over).collect()
+}
+
+fn per_packet(subject: Subject, way: Way) -> anyhow::Result<f64> {
+    let (fewer, more) = (instructions(subject, way, FEWER)?, instructions(subject, way, MORE)?);
+    ensure!(more > fewer, "callgrind counted {fewer} instructions for {FEWER} packets and {more} for {MORE}");
+    Ok((more - fewer) as f64 / (MORE - FEWER) as f64)
+}
+
+/// Instructions of a whole run.
+fn instructions(subject: Subject, way: Way, packets: u64) -> anyhow::Result<u64> {
+    let folder = Folder::new()?;
+    let output = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", folder.path().join("out").display()))
+        .arg(std::env::current_exe()?)
+        .args(["bench", "counted", subject.name(), way.name(), &packets.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run valgrind (package valgrind)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the counted program ended with {}:\n{said}", output.status);
+    collected(&said).with_context(|| format!("valgrind did not say what it counted:\n{said}"))
+}
+
+/// The number in `==1== Collected : 12345`.
+fn collected(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.split("Collected :").nth(1)?.split_whitespace().next()?.parse().ok())
+}
+
+/// What [`Counted`] asks for: forwards the packets and returns.
+pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
+    let sent = match counted.subject {
+        Subject::Forwarder => {
+            let mut plain = Plain::new(counted.way, LOAD)?;
+            forward(counted.packets, || {
+                plain.turn();
+                plain.sent()
+            })
+        }
+        Subject::Upf => {
+            let mut upf = Upf::new(counted.way, LOAD)?;
+            forward(counted.packets, || {
+                upf.turn();
+                upf.sent()
+            })
+        }
+    };
+    match sent {
+        Some(_) => Ok(()),
+        None => bail!("the function sends nothing"),
+    }
+}
+
+/// Takes turns until `packets` are sent. None where a turn sends nothing.
+fn forward(packets: u64, mut turn: impl FnMut() -> u64) -> Option<u64> {
+    let mut sent = 0;
+    while sent < packets {
+        let now = turn();
+        if now == sent {
+            return None;
+        }
+        sent = now;
+    }
+    Some(sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read_from_what_valgrind_says() {
+        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n==7== \n"), Some(123_456));
+        assert_eq!(collected("==7== nothing"), None);
+    }
+
+    #[test]
+    fn a_figure_may_exceed_its_baseline_by_the_tolerance() {
+        let figures = |value: f64| Figures::from([("instructions.upf.uplink".to_owned(), value)]);
+        assert!(exceeded(&figures(109.0), &figures(100.0), 10.0).is_empty());
+        assert!(exceeded(&figures(50.0), &figures(100.0), 10.0).is_empty());
+        assert_eq!(exceeded(&figures(115.0), &figures(100.0), 10.0).len(), 1);
+        assert!(exceeded(&figures(115.0), &Figures::new(), 10.0).is_empty());
+    }
+
+    #[test]
+    fn the_counted_program_forwards_what_it_is_told_to() {
+        for subject in [Subject::Forwarder, Subject::Upf] {
+            for way in Way::BOTH {
+                be_counted(&Counted { subject, way, packets: 1_000 }).expect("packets flow");
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `kaista bench link`: two processes, each forwarding between two ports, joined by two links. The direct link, testpmd
+//! over vhost-user and testpmd over memif take turns, with a cache line's round trip measured before each run.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use port::PortInfo;
+use serde::Serialize;
+use serde_json::json;
+use traffic::forwarding::Forwarded;
+use vport::broker::{Broker, Config, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+
+use crate::folder::Folder;
+use crate::metric::{Report, Samples};
+use crate::progress::Progress;
+use crate::testpmd::{self, Joint};
+use crate::{conditions, cores, hugepages};
+
+/// A rate counts only if the measured worker found input in this share of its polls.
+pub const BUSY_ENOUGH: f64 = 0.95;
+/// Hugepages for the record areas of our two links, beside those of testpmd.
+const OUR_HUGEPAGES: u64 = 16;
+/// Bytes that a ring keeps beside each frame, at most.
+const RECORD_OVERHEAD: usize = 16;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds; in each, every system runs once with every frame size
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Length of each run in seconds
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Frame sizes in bytes, without the check sequence
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1518], value_parser = clap::value_parser!(u16).range(64..=9_600))]
+    pub frames: Vec<u16>,
+    /// Measure the direct link only, without what it is compared with
+    #[arg(long)]
+    pub alone: bool,
+}
+
+/// The systems, in the order of their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum System {
+    Direct,
+    Testpmd(Joint),
+}
+
+impl System {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Testpmd(joint) => joint.name(),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+struct Run {
+    round: u32,
+    system: &'static str,
+    frame: u16,
+    mpps: f64,
+    busy: f64,
+    rtt_ns: f64,
+    limit: String,
+}
+
+/// Measures and returns the report.
+pub fn run(args: &Args) -> anyhow::Result<Report> {
+    let pair = cores::pair()?;
+    let wanted_pages = testpmd::HUGEPAGES + OUR_HUGEPAGES;
+    let pages = hugepages::Reservation::at_least(wanted_pages);
+    let progress = Progress::new();
+    let systems = systems(args, &pages, &progress);
+    let conditions = conditions::of_this_machine();
+    let mut runs = Vec::new();
+    for round in 1..=args.rounds {
+        for &frame in &args.frames {
+            for &system in &systems {
+                let rtt_ns = cores::round_trip_ns(pair)?;
+                progress.show(&format!("round {round} of {}: {} with {frame} B frames", args.rounds, system.name()));
+                let (mpps, busy) = measure(system, frame.into(), args.seconds, pair)
+                    .with_context(|| format!("{} with {frame} B frames", system.name()))?;
+                runs.push(Run { round, system: system.name(), frame, mpps, busy, rtt_ns, limit: limit(busy) });
+            }
+        }
+    }
+    drop(progress);
+    Ok(report(conditions, &pages, &runs))
+}
+
+fn systems(args: &Args, pages: &hugepages::Reservation, progress: &Progress) -> Vec<System> {
+    let reason = match pages.shortage(testpmd::HUGEPAGES) {
+        _ if args.alone => return vec![System::Direct],
+        _ if !testpmd::is_installed() => "dpdk-testpmd is not installed (package dpdk-dev)".to_owned(),
+        Some(shortage) => format!("there are only {shortage}"),
+        None => return vec![System::Direct, System::Testpmd(Joint::Vhost), System::Testpmd(Joint::Memif)],
+    };
+    progress.note(&format!("SKIPPED testpmd over vhost-user and memif: {reason}"));
+    vec![System::Direct]
+}
+
+fn limit(busy: f64) -> String {
+    if busy >= BUSY_ENOUGH {
+        format!("the busier process's core: input in {:.1} % of its polls", busy * 100.0)
+    } else {
+        format!("does not count: input in only {:.1} % of the polls of the busier process", busy * 100.0)
+    }
+}
+
+/// Millions of packets a second, port and direction, and the share of polls that found input.
+fn measure(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow::Result<(f64, f64)> {
+    let (warm_up, window) = (Duration::from_millis(300), Duration::from_secs_f64(seconds));
+    match system {
+        System::Direct => direct(frame, warm_up, window, cores),
+        System::Testpmd(joint) => {
+            let measured = testpmd::measure(joint, &testpmd::Settings::best(cores, frame, warm_up, window))?;
+            Ok((measured.mpps, measured.busy))
+        }
+    }
+}
+
+/// Two forwarder processes over two direct links of a broker in this process.
+fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<(f64, f64)> {
+    let folder = Folder::new()?;
+    let broker = Broker::start(Config::default(), |_| {})?;
+    let sockets = ["first", "second"].map(|function| folder.path().join(function));
+    for (function, socket) in ["first", "second"].iter().zip(&sockets) {
+        broker.listen(function, Broker::bind(socket)?, 0..u32::MAX)?;
+    }
+    for name in ["a", "b"] {
+        let end = |function: &str| EndSpec { function: function.to_owned(), port: port(name) };
+        let ends = [end("first"), end("second")];
+        broker.add_link(LinkSpec { name: name.to_owned(), ends, ring_bytes: RING_BYTES_DEFAULT })?;
+    }
+    // A third of a ring, so that the two directions of a link together cannot overfill it.
+    let send_first = RING_BYTES_DEFAULT as usize / 3 / (frame + RECORD_OVERHEAD);
+    let start = |side: usize| {
+        Command::new(companion("kaista-traffic")?)
+            .args(["forward", "--port", "a", "--port", "b", "--addresses", "swap", "--poll", "--json"])
+            .arg("--socket")
+            .arg(&sockets[side])
+            .args(["--core", &cores[side].to_string(), "--send-first", &send_first.to_string()])
+            .args(["--size", &frame.to_string(), "--warm-up", &warm_up.as_secs_f64().to_string()])
+            .args(["--seconds", &window.as_secs_f64().to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start kaista-traffic")
+    };
+    let children = [start(0)?, start(1)?];
+    let [first, second] = children.map(forwarded);
+    let (first, second) = (first?, second?);
+    let rates: Vec<f64> = first.ports.iter().chain(&second.ports).map(|port| port.mpps).collect();
+    let invalid: u64 = first.ports.iter().chain(&second.ports).map(|port| port.invalid).sum();
+    anyhow::ensure!(invalid == 0, "{invalid} packets were invalid");
+    Ok((rates.iter().sum::<f64>() / rates.len() as f64, first.busy.max(second.busy)))
+}
+
+fn port(name: &str) -> PortInfo {
+    let mut info = PortInfo::named(name);
+    info.mtu = 9_586;
+    info
+}
+
+fn forwarded(child: Child) -> anyhow::Result<Forwarded> {
+    let output = child.wait_with_output()?;
+    anyhow::ensure!(output.status.success(), "kaista-traffic ended with {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The path of another of our programs: beside this one, or where `make install` puts it.
+fn companion(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().context("a program lies in a folder")?;
+    [folder.join(name), folder.join("../libexec/kaista").join(name), folder.join("..").join(name)]
+        .into_iter()
+        .find(|path| path.is_file())
+        .with_context(|| format!("{name} is not beside {}", own.display()))
+}
+
+fn report(mut conditions: serde_json::Value, pages: &hugepages::Reservation, runs: &[Run]) -> Report {
+    let samples = samples(runs);
+    let metrics = samples.summaries();
+    conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
+    conditions["hugepages_during"] = pages.pages.into();
+    conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
+    conditions["testpmd"] = json!({"mode": "io", "vhost": "virtio-user with vector path", "memif": "zero-copy off"});
+    conditions["runs"] = json!(runs);
+    Report { conditions, metrics }
+}
+
+/// The metrics of all runs that count.
+fn samples(runs: &[Run]) -> Samples {
+    let mut samples = Samples::default();
+    for run in runs {
+        samples.add("link.rtt_ns", run.rtt_ns, "ns");
+        samples.add(format!("link.{}.{}B.busy", run.system, run.frame), run.busy, "1");
+        if run.busy >= BUSY_ENOUGH {
+            samples.add(format!("link.{}.{}B.mpps", run.system, run.frame), run.mpps, "Mpps");
+        }
+    }
+    let mut turns: BTreeMap<(u32, u16), Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        turns.entry((run.round, run.frame)).or_default().push(run);
+    }
+    for ((_, frame), turn) in turns {
+        let direct = turn.iter().find(|run| run.system == System::Direct.name());
+        let peers = || turn.iter().filter(|run| run.system != System::Direct.name());
+        let best = peers().map(|run| run.mpps).fold(0.0, f64::max);
+        // A peer that was not kept busy is given the benefit of the doubt; ours is not.
+        if let Some(direct) = direct.filter(|run| run.busy >= BUSY_ENOUGH && best > 0.0) {
+            samples.add(format!("link.direct.{frame}B.vs_best_peer"), direct.mpps / best, "1");
+            for peer in peers() {
+                samples.add(format!("link.direct.{frame}B.vs_{}", peer.system), direct.mpps / peer.mpps, "1");
+            }
+        }
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(round: u32, system: &'static str, mpps: f64, busy: f64) -> Run {
+        Run { round, system, frame: 64, mpps, busy, rtt_ns: 100.0, limit: limit(busy) }
+    }
+
+    #[test]
+    fn the_ratio_is_taken_within_a_round_to_the_better_peer() {
+        let runs = [
+            run(1, "direct", 20.0, 0.99),
+            run(1, "vhost", 8.0, 0.99),
+            run(1, "memif", 10.0, 0.99),
+            run(2, "direct", 12.0, 0.99),
+            run(2, "vhost", 4.0, 0.99),
+            run(2, "memif", 3.0, 0.99),
+        ];
+        assert_eq!(samples(&runs).of("link.direct.64B.vs_best_peer"), [2.0, 3.0]);
+        assert_eq!(samples(&runs).of("link.direct.64B.mpps"), [20.0, 12.0]);
+    }
+
+    #[test]
+    fn a_run_that_waited_for_packets_does_not_count() {
+        let runs = [run(1, "direct", 20.0, 0.9), run(1, "vhost", 8.0, 0.99), run(1, "memif", 10.0, 0.99)];
+        let samples = samples(&runs);
+        assert!(samples.of("link.direct.64B.mpps").is_empty());
+        assert!(samples.of("link.direct.64B.vs_best_peer").is_empty());
+        assert!(runs[0].limit.starts_with("does not count"));
+    }
+
+    #[test]
+    fn without_peers_there_is_no_ratio() {
+        let samples = samples(&[run(1, "direct", 20.0, 0.99)]);
+        assert!(samples.of("link.direct.64B.vs_best_peer").is_empty());
+        assert_eq!(samples.of("link.rtt_ns"), [100.0]);
+    }
+}

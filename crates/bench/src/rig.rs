@@ -1,0 +1,314 @@
+//! The two functions that are compared, each on one thread over synthetic ports: the UPF's worker with its sessions in
+//! force, and the plain forwarder. Both take the same frames.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+use gtpu::Direction;
+use port::synthetic::Synthetic;
+use port::{PacketRef, PortInfo, QueuePair, TxCounters, TxQueue};
+use traffic::forwarder::{Addresses, Forwarder};
+use traffic::frame;
+use traffic::generator::{Flow, Tunnel, packet};
+use upf::drops::DropReason;
+use upf::mail::{self, Inbox};
+use upf::rules::{
+    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Pdr, Qer,
+    Session, UeIp,
+};
+use upf::side::{PortId, Side};
+use upf::tables::{Reader, SessionUpdate, Settings, Tables};
+use upf::worker::{Habits, Links, Worker};
+
+/// The way that packets go through the UPF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Way {
+    /// From the RAN: a G-PDU comes in, the packet in it leaves.
+    Uplink,
+    /// To the RAN: a packet comes in, a G-PDU leaves.
+    Downlink,
+}
+
+impl Way {
+    /// Both ways.
+    pub const BOTH: [Self; 2] = [Self::Uplink, Self::Downlink];
+
+    /// Name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uplink => "uplink",
+            Self::Downlink => "downlink",
+        }
+    }
+}
+
+/// What the sessions and their packets look like.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Number of sessions.
+    pub sessions: u32,
+    /// Bytes of inner UDP payload.
+    pub payload: usize,
+}
+
+const UPF_N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
+const UPF_N6: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 1);
+const GNB: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 2);
+const GNB_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x32];
+const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x62];
+const QFI: u8 = 9;
+/// No packet of a measurement meets its limit, but every one is held against it.
+const MBR_BPS: u64 = 100_000_000_000;
+
+/// The UPF: one worker, with sessions, a gate, a policer and a QFI each.
+pub struct Upf {
+    worker: Worker,
+    sent: Arc<AtomicU64>,
+    _tables: Tables,
+    _slow_path: Inbox,
+}
+
+/// The plain forwarder: takes from one port and sends back to it, Ethernet addresses swapped.
+pub struct Plain {
+    forwarder: Forwarder,
+    sent: Arc<AtomicU64>,
+}
+
+impl Upf {
+    /// A UPF that receives packets going `way`, all sessions in turn, over and over.
+    pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
+        let (n3, n6) = (n3(), n6());
+        let settings = Settings { max_sessions: load.sessions as usize, policer_burst_ms: 50, workers: 1 };
+        let sides = (Side::new(&n3, &[]), Side::new(&n6, &[]));
+        let (tables, mut readers) = Tables::new(&settings, sides.0, sides.1, Box::new(|_, _| {}));
+        let mut reader = readers.pop().context("there is one worker")?;
+        let teids = install(&tables, &mut reader, load)?;
+
+        let frames = frames(way, load, &teids);
+        let (from_n3, from_n6) = if way == Way::Uplink { (frames, vec![]) } else { (vec![], frames) };
+        let sent = Arc::new(AtomicU64::new(0));
+        let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
+        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox };
+        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: false };
+        let worker = Worker::new(reader, queue(from_n3, n3, &sent)?, queue(from_n6, n6, &sent)?, links, habits);
+        Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path })
+    }
+
+    /// One round of the worker.
+    #[inline]
+    pub fn turn(&mut self) {
+        self.worker.run_once();
+    }
+
+    /// Packets sent so far.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Packets dropped so far, as last published, by reason.
+    pub fn drops(&self) -> Vec<(DropReason, u64)> {
+        let board = self.worker.board();
+        DropReason::ALL.iter().map(|reason| (*reason, board.get(*reason))).filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+impl Plain {
+    /// A forwarder that receives the frames which [`Upf::new`] receives with the same arguments.
+    pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
+        // Any TEIDs have the same length.
+        let teids: Vec<u32> = (1..=load.sessions).collect();
+        let sent = Arc::new(AtomicU64::new(0));
+        let queue = queue(frames(way, load, &teids), if way == Way::Uplink { n3() } else { n6() }, &sent)?;
+        Ok(Self { forwarder: Forwarder::within(queue, Addresses::Swap), sent })
+    }
+
+    /// One round of the forwarder.
+    #[inline]
+    pub fn turn(&mut self) {
+        self.forwarder.turn();
+    }
+
+    /// Packets sent so far.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+/// Puts sessions and neighbours in force, and returns the sessions' TEIDs.
+fn install(tables: &Tables, reader: &mut Reader, load: Load) -> anyhow::Result<Vec<u32>> {
+    let mut teids = Vec::new();
+    let mut updates = Vec::new();
+    for number in 0..load.sessions {
+        let ue = UeIp { v4: Some(ue(number)), v6: None };
+        let teid = tables.reserve_teid(tables.home_bucket(&ue))?;
+        updates.push(SessionUpdate::Put(session(number, ue, teid)));
+        teids.push(teid);
+    }
+    let neighbours =
+        [(PortId::N3, IpAddr::from(GNB), Some(GNB_MAC)), (PortId::N6, IpAddr::from(SERVER), Some(SERVER_MAC))];
+    // Changes return when the worker has taken them over; until there is a worker, this thread is it.
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| -> anyhow::Result<()> {
+            tables.apply(updates)?;
+            Ok(tables.set_neighbours(&neighbours)?)
+        });
+        while !writer.is_finished() {
+            reader.refresh();
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        writer.join().expect("the tables do not panic")
+    })?;
+    reader.refresh();
+    Ok(teids)
+}
+
+fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
+    let pdi = |source_interface, f_teid| Pdi {
+        source_interface,
+        network_instance: None,
+        f_teid,
+        ue_ip: Some(ue_ip),
+        sdf_filters: vec![],
+        qfis: vec![],
+    };
+    let local = FTeid { teid, v4: Some(UPF_N3), v6: None };
+    let pdr = |id, pdi, outer_header_removal, far_id| Pdr {
+        id,
+        precedence: 255,
+        pdi,
+        outer_header_removal,
+        far_id,
+        qer_ids: vec![1],
+    };
+    let far = |id, destination_interface, outer_header_creation| Far {
+        id,
+        action: FarAction::Forward(Forwarding { destination_interface, network_instance: None, outer_header_creation }),
+    };
+    let tunnel = OuterHeaderCreation { teid: 0x1000_0000 + number, address: GNB.into() };
+    Session {
+        up_seid: u64::from(number) + 1,
+        cp_f_seid: CpFSeid { seid: u64::from(number) + 1, address: GNB.into() },
+        pdrs: vec![
+            pdr(1, pdi(Interface::Access, Some(local)), Some(OuterHeaderRemoval::GtpuUdpIpv4), 1),
+            pdr(2, pdi(Interface::SgiLan, None), None, 2),
+        ],
+        fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(tunnel))],
+        qers: vec![Qer {
+            id: 1,
+            uplink_gate_open: true,
+            downlink_gate_open: true,
+            uplink_mbr_bps: Some(MBR_BPS),
+            downlink_mbr_bps: Some(MBR_BPS),
+            qfi: Some(QFI),
+        }],
+    }
+}
+
+/// One frame of each session, in an order that a prefetcher does not guess.
+fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
+    let mut order: Vec<u32> = (0..load.sessions).collect();
+    // A fixed linear congruential sequence (Knuth's constants): the same order in every run.
+    let mut state = 1_u64;
+    for i in (1..order.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    order.into_iter().map(|number| frame(way, load, number, teids[number as usize])).collect()
+}
+
+fn frame(way: Way, load: Load, number: u32, teid: u32) -> Vec<u8> {
+    let (flow, to, from) = match way {
+        Way::Uplink => {
+            let tunnel = Tunnel { from: GNB, to: UPF_N3, teid, qfi: QFI, direction: Direction::Uplink };
+            (Flow { from: ue(number), to: SERVER, tunnel: Some(tunnel) }, n3().mac, GNB_MAC)
+        }
+        Way::Downlink => (Flow { from: SERVER, to: ue(number), tunnel: None }, n6().mac, SERVER_MAC),
+    };
+    let mut frame = frame::ethernet(to, from, frame::ETHERTYPE_IPV4).to_vec();
+    frame.extend(packet(&flow, number, load.payload));
+    frame
+}
+
+/// Bytes of the frames that go `way`.
+pub fn frame_len(way: Way, load: Load) -> usize {
+    frame(way, load, 0, 1).len()
+}
+
+fn ue(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 64, 0, 1)) + number)
+}
+
+fn n3() -> PortInfo {
+    let mut info = PortInfo::named("n3");
+    info.addresses = vec![(UPF_N3.into(), 24)];
+    info.mtu = 9_000;
+    info
+}
+
+fn n6() -> PortInfo {
+    let mut info = PortInfo::named("n6");
+    info.addresses = vec![(UPF_N6.into(), 24)];
+    info
+}
+
+/// The queue of a synthetic port, whose sending half adds what it accepts to `sent`.
+fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<AtomicU64>) -> anyhow::Result<QueuePair> {
+    let port = Synthetic::new(frames).info(info).open();
+    let queue = port.queues.into_iter().next().context("a port has a queue")?;
+    Ok(QueuePair { rx: queue.rx, tx: Box::new(Counted { inner: queue.tx, sent: sent.clone() }) })
+}
+
+/// Counts what is sent, where the thread that measures can see it.
+struct Counted {
+    inner: Box<dyn TxQueue>,
+    sent: Arc<AtomicU64>,
+}
+
+impl TxQueue for Counted {
+    #[inline]
+    fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        let accepted = self.inner.send(packets);
+        // One thread counts: no read-modify-write.
+        self.sent.store(self.sent.load(Ordering::Relaxed) + accepted as u64, Ordering::Relaxed);
+        accepted
+    }
+
+    fn counters(&self) -> TxCounters {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load { sessions: 50, payload: 64 };
+
+    #[test]
+    fn the_upf_forwards_every_packet_both_ways() {
+        for way in Way::BOTH {
+            let mut upf = Upf::new(way, LOAD).expect("a UPF");
+            for _ in 0..10 {
+                upf.turn();
+            }
+            assert!(upf.sent() >= 100, "{way:?}: {} sent, dropped {:?}", upf.sent(), upf.drops());
+        }
+    }
+
+    #[test]
+    fn the_forwarder_takes_the_same_frames() {
+        for way in Way::BOTH {
+            let mut plain = Plain::new(way, LOAD).expect("a forwarder");
+            plain.turn();
+            assert!(plain.sent() > 0);
+        }
+        // 64 bytes of payload in UDP and IP; uplink in GTP-U with its extension, UDP and IP besides.
+        assert_eq!(frame_len(Way::Downlink, LOAD), 14 + 20 + 8 + 64);
+        assert_eq!(frame_len(Way::Uplink, LOAD), 14 + 20 + 8 + 16 + 20 + 8 + 64);
+    }
+}

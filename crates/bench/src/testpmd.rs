@@ -1,0 +1,289 @@
+//! Two `dpdk-testpmd` processes, joined by two links of one kind, circulating packets: what our links are measured beside.
+//!
+//! Each process forwards between its two ports on one core. The first process is the server of both links, and the one
+//! whose rates are read; over vhost-user it does all the copying.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::folder::Folder;
+
+/// The program, as Debian's `dpdk-dev` installs it.
+const PROGRAM: &str = "dpdk-testpmd";
+/// Memory of each process, in MiB; a multiple of the 2 MiB of a hugepage.
+const MEMORY_MIB: u64 = 256;
+/// Hugepages that a pair needs.
+pub const HUGEPAGES: u64 = 2 * MEMORY_MIB / 2;
+/// How long a process may take to start, and to answer a command.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How the two processes are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Joint {
+    /// vhost-user in one, virtio-user in the other.
+    Vhost,
+    /// memif with copies (zero-copy off).
+    Memif,
+}
+
+impl Joint {
+    /// Name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vhost => "vhost",
+            Self::Memif => "memif",
+        }
+    }
+
+    /// Arguments for the devices of the server (`true`) or the client.
+    fn devices(self, server: bool, folder: &Path) -> Vec<String> {
+        let folder = folder.display();
+        let device = |port: usize| match (self, server) {
+            (Self::Vhost, true) => format!("net_vhost{port},iface={folder}/vhost{port},queues=1"),
+            // Without mergeable buffers and with the vector path: the fastest of the paths that virtio-user has here.
+            (Self::Vhost, false) => format!(
+                "net_virtio_user{port},path={folder}/vhost{port},queues=1,queue_size={RING},mrg_rxbuf=0,vectorized=1"
+            ),
+            (Self::Memif, _) => format!(
+                "net_memif{port},role={},id={port},socket-abstract=no,socket={folder}/memif,rsize={MEMIF_RING_LOG2},\
+                 zero-copy=no",
+                if server { "server" } else { "client" }
+            ),
+        };
+        (0..2).flat_map(|port| ["--vdev".to_owned(), device(port)]).collect()
+    }
+}
+
+/// Descriptors of each ring.
+const RING: usize = 1_024;
+/// The same as memif wants it.
+const MEMIF_RING_LOG2: usize = 10;
+
+/// How a pair is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Cores of the two processes.
+    pub cores: [usize; 2],
+    /// Bytes of a frame, without the check sequence.
+    pub frame: usize,
+    /// Packets that testpmd handles at once.
+    pub burst: usize,
+    /// Bursts that each process sends out of each port at the start.
+    pub first_bursts: usize,
+    /// Time before counting begins.
+    pub warm_up: Duration,
+    /// Time to count for.
+    pub window: Duration,
+}
+
+impl Settings {
+    /// The settings with which testpmd was fastest of those tried.
+    pub fn best(cores: [usize; 2], frame: usize, warm_up: Duration, window: Duration) -> Self {
+        Self { cores, frame, burst: 32, first_bursts: 24, warm_up, window }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Packets a second and port, in one direction, in millions: the mean over the first process's ports.
+    pub mpps: f64,
+    /// Of every 1 polls, how many found packets, in the busier of the processes.
+    pub busy: f64,
+}
+
+/// Whether the program is installed.
+pub fn is_installed() -> bool {
+    Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Runs a pair once.
+pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
+    let folder = Folder::new()?;
+    let mut server = Testpmd::start(joint, true, settings, folder.path()).context("the first testpmd")?;
+    let mut client = Testpmd::start(joint, false, settings, folder.path()).context("the second testpmd")?;
+    server.await_links()?;
+    client.await_links()?;
+    server.tell(&format!("start tx_first {}", settings.first_bursts))?;
+    client.tell(&format!("start tx_first {}", settings.first_bursts))?;
+    std::thread::sleep(settings.warm_up);
+
+    // Two readings of the port's counters; testpmd divides by the time between them itself.
+    server.ask("show port stats all")?;
+    std::thread::sleep(settings.window);
+    let rates = receive_rates(&server.ask("show port stats all")?);
+    // Burst statistics cost a little: they are taken after the window that counts.
+    let busy = server.busy()?.max(client.busy()?);
+    anyhow::ensure!(rates.len() == 2, "testpmd showed {} ports instead of two", rates.len());
+    server.quit();
+    client.quit();
+    Ok(Measured { mpps: rates.iter().sum::<f64>() / 2.0 / 1e6, busy })
+}
+
+/// One process.
+struct Testpmd {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    asked: u32,
+    seen: Vec<String>,
+}
+
+impl Testpmd {
+    fn start(joint: Joint, server: bool, settings: &Settings, folder: &Path) -> anyhow::Result<Self> {
+        let core = settings.cores[usize::from(!server)];
+        // stdbuf: what testpmd prints into a pipe would otherwise wait for a full buffer.
+        let mut child = Command::new("stdbuf")
+            .args(["-oL", PROGRAM])
+            .args(["--lcores", &format!("0@{core},1@{core}")])
+            .args(["--no-pci", "--in-memory", "--single-file-segments", "--no-telemetry"])
+            .args(["-m", &MEMORY_MIB.to_string()])
+            .args(joint.devices(server, folder))
+            .args(["--", "-i", "--nb-cores=1", "--forward-mode=io", "--no-lsc-interrupt"])
+            .args([format!("--rxd={RING}"), format!("--txd={RING}")])
+            .args([format!("--burst={}", settings.burst), format!("--txpkts={}", settings.frame)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {PROGRAM} (package dpdk-dev)"))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().context("the process was given a pipe")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut testpmd = Self { child, stdin, lines, asked: 0, seen: Vec::new() };
+        testpmd.ask("show port summary all")?;
+        Ok(testpmd)
+    }
+
+    fn tell(&mut self, command: &str) -> anyhow::Result<()> {
+        let stdin = self.stdin.as_mut().context("the process was told to quit")?;
+        writeln!(stdin, "{command}")
+            .with_context(|| format!("testpmd ended before `{command}`: {}", self.seen.join(" / ")))
+    }
+
+    /// Gives a command and returns the lines printed until the prompt after it.
+    fn ask(&mut self, command: &str) -> anyhow::Result<Vec<String>> {
+        // The prompt has no line end; an unknown command after the real one marks the end of its output.
+        self.asked += 1;
+        let mark = format!("end{}", self.asked);
+        self.tell(command)?;
+        self.tell(&mark)?;
+        let give_up = Instant::now() + PATIENCE;
+        let mut answer = Vec::new();
+        loop {
+            match self.lines.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(&mark) => break,
+                Ok(line) => answer.push(line),
+                Err(RecvTimeoutError::Timeout) => bail!("testpmd does not answer `{command}`: {}", answer.join(" / ")),
+                Err(RecvTimeoutError::Disconnected) => bail!("testpmd ended at `{command}`: {}", answer.join(" / ")),
+            }
+        }
+        self.seen.clone_from(&answer);
+        Ok(answer)
+    }
+
+    fn await_links(&mut self) -> anyhow::Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        while Instant::now() < give_up {
+            let summary = self.ask("show port summary all")?;
+            if summary.iter().filter(|line| line.contains(" up ")).count() == 2 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("the links between the processes did not come up")
+    }
+
+    fn busy(&mut self) -> anyhow::Result<f64> {
+        const SAMPLE: Duration = Duration::from_millis(200);
+        self.tell("set record-burst-stats on")?;
+        std::thread::sleep(SAMPLE);
+        let busy = busy_polls(&self.ask("show fwd stats all")?).context("testpmd showed no burst statistics")?;
+        self.tell("set record-burst-stats off")?;
+        Ok(busy)
+    }
+
+    fn quit(&mut self) {
+        let _ = self.tell("stop");
+        let _ = self.tell("quit");
+        self.stdin = None;
+        let give_up = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < give_up && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        // Harmless where it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `Rx-pps` of every port.
+fn receive_rates(lines: &[String]) -> Vec<f64> {
+    let rate = |line: &String| line.split("Rx-pps:").nth(1)?.split_whitespace().next()?.parse().ok();
+    lines.iter().filter_map(rate).collect()
+}
+
+/// The share of polls that found packets, the mean over the streams: `RX-bursts : 90357 [34% of 0 pkts + ...]`.
+fn busy_polls(lines: &[String]) -> Option<f64> {
+    let empty = |line: &String| {
+        let bursts = line.split("RX-bursts :").nth(1)?;
+        let share = bursts.split("% of 0 pkts").next().filter(|before| before.len() < bursts.len());
+        let percent = share.and_then(|before| before.rsplit(['[', ' ']).next()).unwrap_or("0");
+        percent.parse::<f64>().ok()
+    };
+    let shares: Vec<f64> = lines.iter().filter_map(empty).collect();
+    (!shares.is_empty()).then(|| 1.0 - shares.iter().sum::<f64>() / shares.len() as f64 / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rates_are_read_from_port_statistics() {
+        let text = "  RX-packets: 13319264   RX-missed: 0\n  Throughput (since last show)\n  Rx-pps:      6640742          \
+                    Rx-bps:   3400060256\n  Tx-pps:      6640232          Tx-bps:   3399798832\n  Rx-pps:      6640743  \n";
+        assert_eq!(receive_rates(&lines(text)), [6_640_742.0, 6_640_743.0]);
+    }
+
+    #[test]
+    fn empty_polls_are_read_from_burst_statistics() {
+        let text = "  RX-bursts : 90357 [34% of 0 pkts + 65% of 64 pkts + 1% of 32 pkts]\n\
+                    \x20 TX-bursts : 59448 [0% of 0 pkts + 100% of 64 pkts]\n\
+                    \x20 RX-bursts : 90357 [16% of 0 pkts + 84% of 64 pkts]\n";
+        assert_eq!(busy_polls(&lines(text)), Some(0.75));
+        assert_eq!(busy_polls(&lines("  RX-bursts : 7 [100% of 64 pkts]")), Some(1.0));
+        assert_eq!(busy_polls(&lines("nothing of the kind")), None);
+    }
+
+    #[test]
+    fn the_two_sides_of_a_joint_meet_in_one_place() {
+        let folder = Path::new("/tmp/x");
+        let all = |joint: Joint, server| joint.devices(server, folder).join(" ");
+        assert!(all(Joint::Vhost, true).contains("iface=/tmp/x/vhost1"));
+        assert!(all(Joint::Vhost, false).contains("path=/tmp/x/vhost1"));
+        assert!(all(Joint::Memif, true).contains("role=server") && all(Joint::Memif, false).contains("role=client"));
+        assert!(all(Joint::Memif, false).contains("zero-copy=no"));
+    }
+}
