@@ -28,6 +28,7 @@ pub use tree::MAX_TEXT;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 /// Checks the text of a descriptor against everything that is known of the host; finds every mistake at once, except that
@@ -95,8 +96,8 @@ pub enum LoadError {
 fn examine(text: &str, host: &HostFacts, directory: Option<&Path>) -> (Option<Slice>, Report) {
     let mut report = Report::default();
     let Some(tree) = tree::read(text, &mut report) else { return (None, report) };
-    let schema = schema();
-    let (fitted, places) = shape::fit(&schema, &tree, &mut report);
+    static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(schema);
+    let (fitted, places) = shape::fit(&SCHEMA, &tree, &mut report);
     let slice = match serde_json::from_value(fitted) {
         Ok(slice) => {
             rules::check(&slice, &places, host, directory, &mut report);

@@ -508,11 +508,14 @@ impl Rules<'_> {
     }
 
     fn unlinked_ports(&mut self) {
-        // A link whose ends could not be read may be the one that a port seems to lack.
+        // A link whose ends are wrong may be the one that a port seems to lack.
+        let slice = self.slice;
         let links = steps!["spec", "links"];
-        let ends = |link: usize| [0, 1].map(|end| join(&links, steps![link, "between", end]));
-        let mut all = (0..self.slice.spec.links.len()).flat_map(ends);
-        if !self.places.is_sound(&links) || !all.all(|end| self.places.is_sound(&end)) {
+        let is_right = |(index, link): (usize, &Link)| {
+            (0..2).all(|end| self.places.is_sound(&join(&links, steps![index, "between", end])))
+                && link.between.iter().filter_map(End::port).all(|port| slice.port(port).is_some())
+        };
+        if !self.places.is_sound(&links) || !slice.spec.links.iter().enumerate().all(is_right) {
             return;
         }
         for (f, function) in self.slice.spec.functions.iter().enumerate() {

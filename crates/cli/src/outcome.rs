@@ -1,0 +1,77 @@
+//! How a command ends: its exit status, and what is said when it fails.
+
+use crate::out::{self, Paint};
+use node::control::{CallError, EnsureError};
+use std::{io, process::ExitCode};
+
+/// The exit status, or why there is none yet.
+pub type Outcome = Result<ExitCode, Failure>;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// Something went wrong: status 1.
+    Failed {
+        /// What, where it applies to what, and how to mend it.
+        message: String,
+        /// More, a line each.
+        details: Vec<String>,
+    },
+    /// The command was asked for wrongly: status 2.
+    Usage(String),
+    /// Nobody reads the output any more: status 0, for that is how pipelines end.
+    OutputClosed,
+}
+
+impl Failure {
+    /// Something went wrong.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), details: Vec::new() }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Failed(failure) => Self::Failed { message: failure.message, details: failure.details },
+            CallError::NotRunning => {
+                Self::failed("no kaistad runs here; `kaista up FILE` starts it (is KAISTA_RUN_DIR as it was then?)")
+            }
+            CallError::HungUp => {
+                Self::failed("kaistad ended before it had answered; it is restarted, so try again, and see its log")
+            }
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<EnsureError> for Failure {
+    fn from(error: EnsureError) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+/// An error of writing to standard output; other errors are given their context where they arise.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::failed(format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+/// Says what is left to say, and gives the process its exit status.
+pub fn exit_code(outcome: Outcome) -> ExitCode {
+    let outcome = outcome.and_then(|code| out::flush().map(|()| code).map_err(Failure::from));
+    let (status, message, details) = match outcome {
+        Ok(code) => return code,
+        Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
+        Err(Failure::Failed { message, details }) => (1, message, details),
+        Err(Failure::Usage(message)) => (2, message, Vec::new()),
+    };
+    let paint = Paint::stderr();
+    out::say(&format!("{} {message}", paint.red("error:")));
+    details.iter().for_each(|detail| out::say(&format!("  {detail}")));
+    ExitCode::from(status)
+}

@@ -1,0 +1,256 @@
+//! The command as a stranger meets it: help, checks, exit statuses, and what it says when nothing runs.
+
+use std::{
+    fs,
+    io::Write,
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+/// The command, on a node of its own on which nothing runs.
+fn kaista(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaista"));
+    command
+        .args(arguments)
+        .env("KAISTA_RUN_DIR", directory.join("run"))
+        .env("KAISTA_STATE_DIR", directory.join("state"));
+    command.current_dir(directory).stdin(Stdio::null());
+    command
+}
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    kaista(directory, arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+const RIGHT: &str = "\
+apiVersion: kaista.dev/v1alpha1
+kind: Slice
+metadata: {name: pair}
+spec:
+  functions:
+    - {name: a, image: {rootfs: a}, ports: [{name: p}]}
+    - {name: b, image: {rootfs: b}, ports: [{name: p, interface: p}]}
+  links:
+    - {between: [a/p, b/p]}
+";
+
+#[test]
+fn every_command_has_help_with_its_purpose() {
+    let here = tempfile::tempdir().unwrap();
+    let short = run(here.path(), &["-h"]);
+    assert!(short.status.success());
+    for command in
+        ["check", "up", "down", "ls", "ps", "top", "pcap", "logs", "exec", "status", "schema", "completions", "version"]
+    {
+        assert!(text(&short.stdout).contains(&format!("\n  {command} ")), "{command} is not listed");
+        let help = run(here.path(), &[command, "--help"]);
+        assert!(help.status.success(), "{command}");
+        assert!(text(&help.stdout).contains("Usage: kaista"), "{command}");
+    }
+    assert!(!text(&short.stdout).contains("\n  man "), "packagers' business");
+    assert!(text(&run(here.path(), &["--help"]).stdout).contains("kaista pcap upf/n3 | tshark -r -"));
+}
+
+#[test]
+fn wrong_usage_has_status_2() {
+    let here = tempfile::tempdir().unwrap();
+    let wrong: [&[&str]; 11] = [
+        &[],
+        &["fly"],
+        &["check"],
+        &["up", "a.yaml", "--timeout", "10"],
+        &["down"],
+        &["down", "a", "--all"],
+        &["exec", "upf"],
+        &["exec", "a/b/c", "--", "true"],
+        &["top", "--interval", "1ms"],
+        &["pcap", "upf", "-w", "x"],
+        &["pcap", "s/upf/n3", "--slice", "t", "-w", "x"],
+    ];
+    for arguments in wrong {
+        let output = run(here.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+    }
+}
+
+#[test]
+fn a_right_descriptor_passes_and_a_missing_image_is_a_warning() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), RIGHT).unwrap();
+    fs::create_dir(here.path().join("a")).unwrap();
+    let output = run(here.path(), &["check", "--any-host", "slice.yaml"]);
+    let shown = text(&output.stdout).replace(here.path().to_str().unwrap(), "HERE");
+    let expected = "\
+slice.yaml:7:33: warning: there is no directory at HERE/b
+  7 |     - {name: b, image: {rootfs: b}, ports: [{name: p, interface: p}]}
+    |                                 ^
+  help: build or fetch the image before the slice is started
+pair: 2 functions, 1 links; 1 warning
+";
+    assert_eq!(shown, expected);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn mistakes_are_shown_all_at_once_with_status_2() {
+    let here = tempfile::tempdir().unwrap();
+    let wrong = RIGHT.replace("metadata", "metdata").replace("[a/p, b/p]", "[a/p, c/p], maxLatency: 1h");
+    fs::write(here.path().join("slice.yaml"), wrong).unwrap();
+    let output = run(here.path(), &["check", "--any-host", "slice.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    for part in [
+        "slice.yaml:3:1: error: the slice has no field \"metdata\"",
+        "help: did you mean metadata?",
+        "slice.yaml:9:23: error: there is no function \"c\"",
+        "slice.yaml:9:41: error: maxLatency: \"h\" is not a unit of latency",
+    ] {
+        assert!(text(&output.stdout).contains(part), "{part} is not in\n{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn findings_are_json_for_programs() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), "spec: 1\n").unwrap();
+    let output = run(here.path(), &["check", "--json", "--any-host", "slice.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let finding = findings.as_array().unwrap().iter().find(|f| f["column"] == 7).unwrap();
+    assert_eq!(finding["line"], 1);
+    assert_eq!(finding["severity"], "error");
+    assert_eq!(finding["reason"], "spec cannot be the number 1");
+}
+
+#[test]
+fn a_descriptor_can_come_from_standard_input() {
+    let here = tempfile::tempdir().unwrap();
+    let mut child = kaista(here.path(), &["check", "--any-host", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"nothing\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stdout).starts_with("standard input:1:1: error:"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_status_1() {
+    let here = tempfile::tempdir().unwrap();
+    let output = run(here.path(), &["check", "none.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("error: cannot read none.yaml: No such file"));
+}
+
+#[test]
+fn up_does_not_start_a_daemon_for_a_wrong_descriptor() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), "kind: Slice\n").unwrap();
+    let output = run(here.path(), &["up", "slice.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("the slice has no spec"));
+    assert!(!here.path().join("run").exists());
+}
+
+#[test]
+fn where_no_daemon_runs_lists_are_empty_and_down_has_nothing_to_do() {
+    let here = tempfile::tempdir().unwrap();
+    for (arguments, shown) in
+        [(&["ls", "--json"][..], "[]\n"), (&["ps", "--json"], "[]\n"), (&["down", "--all"], ""), (&["down", "x"], "")]
+    {
+        let output = run(here.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), shown, "{arguments:?}");
+    }
+    for arguments in
+        [&["status"][..], &["top", "--once"], &["logs", "upf"], &["exec", "upf", "--", "true"], &["pcap", "upf/n3"]]
+    {
+        let output = run(here.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(
+            text(&output.stderr).starts_with("error: no kaistad runs here; `kaista up FILE` starts it"),
+            "{arguments:?}"
+        );
+    }
+    assert!(text(&run(here.path(), &["version"]).stdout).contains("kaistad does not run here"));
+}
+
+#[test]
+fn the_schema_completions_and_manual_pages_are_printed() {
+    let here = tempfile::tempdir().unwrap();
+    let schema: serde_json::Value = serde_json::from_slice(&run(here.path(), &["schema"]).stdout).unwrap();
+    assert_eq!(schema["$defs"]["Port"]["properties"]["queues"]["maximum"], 32);
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(text(&run(here.path(), &["completions", shell]).stdout).contains("pcap"), "{shell}");
+    }
+    assert!(run(here.path(), &["man", "man1"]).status.success());
+    let page = fs::read_to_string(here.path().join("man1/kaista-pcap.1")).unwrap();
+    assert!(page.contains(".TH"));
+    assert!(here.path().join("man1/kaista.1").exists());
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let here = tempfile::tempdir().unwrap();
+    for arguments in [&["schema"][..], &["completions", "bash"], &["ls"], &["--help"]] {
+        let mut child = kaista(here.path(), arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("panicked"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), "a: b\n").unwrap();
+    let arguments = ["check", "--any-host", "slice.yaml"];
+    assert!(!text(&run(here.path(), &arguments).stdout).contains('\x1b'));
+    assert!(
+        on_terminal(kaista(here.path(), &arguments).env_remove("NO_COLOR").env("TERM", "xterm"))
+            .1
+            .contains("\x1b[1;31merror:")
+    );
+    assert!(!on_terminal(kaista(here.path(), &arguments).env("NO_COLOR", "1")).1.contains('\x1b'));
+}
+
+#[test]
+fn a_capture_is_refused_on_a_terminal() {
+    let here = tempfile::tempdir().unwrap();
+    let (status, shown) = on_terminal(&mut kaista(here.path(), &["pcap", "upf/n3"]));
+    assert_eq!(status, Some(2));
+    assert!(shown.contains("a capture is no text for a terminal"), "{shown}");
+    assert!(shown.contains("kaista pcap upf/n3 | tshark -r -"), "{shown}");
+}
+
+/// Runs a command with a terminal as its standard streams; gives its status and what it showed.
+fn on_terminal(command: &mut Command) -> (Option<i32>, String) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let terminal =
+        || OwnedFd::from(fs::OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap());
+    command.stdin(terminal()).stdout(terminal()).stderr(terminal());
+    let mut child = command.spawn().unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut shown = Vec::new();
+    let mut buffer = [0; 4096];
+    // Ends with EIO when the last descriptor of the other side is closed.
+    while let Ok(count) = rustix::io::read(&controller, &mut buffer) {
+        shown.extend_from_slice(&buffer[..count]);
+        if count == 0 {
+            break;
+        }
+    }
+    (child.wait().unwrap().code(), String::from_utf8(shown).unwrap())
+}
