@@ -3,7 +3,9 @@
 pub mod bell;
 pub mod config;
 pub mod drops;
+pub mod function;
 pub mod ip;
+pub mod n4;
 mod limiter;
 pub mod mail;
 pub mod packet;

@@ -40,14 +40,7 @@ pub(super) struct Answers {
 
 impl Answers {
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            digest: RandomState::new(),
-            kept: HashMap::new(),
-            order: VecDeque::new(),
-            octets: 0,
-            serial: 0,
-        }
+        Self { limits, digest: RandomState::new(), kept: HashMap::new(), order: VecDeque::new(), octets: 0, serial: 0 }
     }
 
     /// The answer that `request` got when it came before.
@@ -81,7 +74,8 @@ impl Answers {
     }
 
     fn forget_old(&mut self, now: Instant) {
-        let is_old = |at: Instant| now.saturating_duration_since(at) > self.limits.answer_age;
+        let most = self.limits.answer_age;
+        let is_old = |at: Instant| now.saturating_duration_since(at) > most;
         while self.order.front().is_some_and(|&(at, ..)| is_old(at)) {
             self.forget_first();
         }

@@ -25,7 +25,6 @@ pub(super) struct Association {
 /// How heartbeats are timed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    pub every: Duration,
     pub t1: Duration,
     pub n1: u32,
 }
@@ -111,7 +110,8 @@ impl Association {
 mod tests {
     use super::*;
 
-    const PACE: Pace = Pace { every: Duration::from_secs(10), t1: Duration::from_secs(1), n1: 3 };
+    const EVERY: Duration = Duration::from_secs(10);
+    const PACE: Pace = Pace { t1: Duration::from_secs(1), n1: 3 };
 
     fn association(now: Instant) -> Association {
         let node_id = NodeId::Fqdn("smf".into());
@@ -137,9 +137,9 @@ mod tests {
         assert!(!peer.is_answer("192.0.2.2".parse().unwrap(), sequence));
         assert!(!peer.is_answer("192.0.2.1".parse().unwrap(), sequence - 1));
         assert!(peer.is_answer("192.0.2.1".parse().unwrap(), sequence));
-        peer.answered(now + PACE.every);
+        peer.answered(now + EVERY);
         assert_eq!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + PACE.t1 * 5), Beat::Wait);
-        assert!(matches!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + PACE.every), Beat::Send(_)));
+        assert!(matches!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + EVERY), Beat::Send(_)));
         assert_eq!(sequence, 0);
     }
 

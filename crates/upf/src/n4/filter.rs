@@ -93,7 +93,8 @@ fn ports(word: &str) -> Result<Vec<(u16, u16)>, FilterError> {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         Some((decimal(low)?, decimal(high)?)).filter(|(low, high)| low <= high)
     };
-    let ranges: Vec<_> = word.split(',').take(MAX_PORT_RANGES + 1).map(range).collect::<Option<_>>().unwrap_or_default();
+    let ranges: Vec<_> =
+        word.split(',').take(MAX_PORT_RANGES + 1).map(range).collect::<Option<_>>().unwrap_or_default();
     if (1..=MAX_PORT_RANGES).contains(&ranges.len()) { Ok(ranges) } else { Err(FilterError::Ports) }
 }
 

@@ -1,0 +1,333 @@
+//! The rules of a session, and what a request makes of them. Nothing here has an effect on anything else.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pfcp::rule as wire;
+use pfcp::session::{Establishment, Modification};
+use pfcp::{Cause, Fault, IeType, RuleId};
+
+use super::translate::{self, Choice, Place, refuse};
+use super::{Config, Limits};
+use crate::rules::{
+    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Pdi, Pdr, Qer, Session, UeIp,
+};
+
+/// All rules of a session, by ID.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct Contents {
+    pdrs: BTreeMap<u16, Pdr>,
+    fars: BTreeMap<u32, HeldFar>,
+    qers: BTreeMap<u32, Qer>,
+}
+
+/// A FAR. Its parameters are kept while it drops, for when it forwards again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HeldFar {
+    forwards: bool,
+    forwarding: Option<Forwarding>,
+}
+
+/// What a request would make of a session, before the UPF has chosen what it is to choose.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub contents: Contents,
+    /// PDRs whose F-TEID is to be chosen, in the order of the request.
+    pub choices: Vec<(u16, Choice)>,
+}
+
+/// What rules are checked against.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub config: &'a Config,
+    /// Local addresses on N3.
+    pub local: &'a [IpAddr],
+}
+
+impl Surroundings<'_> {
+    fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// Whether the port on this side belongs to the network instance.
+    fn serves(&self, side: Interface, instance: &Option<String>) -> bool {
+        let instances = match side {
+            Interface::Access => &self.config.access_instances,
+            Interface::Core | Interface::SgiLan => &self.config.data_instances,
+        };
+        instance.as_ref().is_none_or(|name| instances.is_empty() || instances.contains(name))
+    }
+}
+
+impl Draft {
+    /// The session that `request` asks for.
+    pub fn establish(request: &Establishment, around: Surroundings) -> Result<Self, Fault> {
+        refuse(Place::Message, &request.others)?;
+        // Non-IP and Ethernet sessions; 1 to 3 are IPv4, IPv6 and both.
+        match request.pdn_type.map(|pdn_type| pdn_type & 0b111) {
+            None | Some(1..=3) => {}
+            Some(4 | 5) => return Err(Fault::of(Cause::ServiceNotSupported, IeType::PdnType)),
+            Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::PdnType)),
+        }
+        let mut draft = Self { contents: Contents::default(), choices: vec![] };
+        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, around)?;
+        draft.contents.check(around)?;
+        Ok(draft)
+    }
+
+    /// What `request` makes of `contents`: first it removes, then creates, then updates.
+    pub fn modify(contents: &Contents, request: &Modification, around: Surroundings) -> Result<Self, Fault> {
+        refuse(Place::Message, &request.others)?;
+        let mut draft = Self { contents: contents.clone(), choices: vec![] };
+        draft.contents.remove(request)?;
+        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, around)?;
+        draft.update(request, around)?;
+        draft.contents.check(around)?;
+        Ok(draft)
+    }
+
+    fn create(
+        &mut self,
+        pdrs: &[wire::CreatePdr],
+        fars: &[wire::CreateFar],
+        qers: &[wire::CreateQer],
+        around: Surroundings,
+    ) -> Result<(), Fault> {
+        for create in pdrs {
+            let (pdr, choice) = new_pdr(create, around)?;
+            if self.contents.pdrs.insert(create.id, pdr).is_some() {
+                return Err(Fault::rule(RuleId::Pdr(create.id)));
+            }
+            self.choices.extend(choice.map(|choice| (create.id, choice)));
+        }
+        for create in fars {
+            if self.contents.fars.insert(create.id, new_far(create, around)?).is_some() {
+                return Err(Fault::rule(RuleId::Far(create.id)));
+            }
+        }
+        for create in qers {
+            if self.contents.qers.insert(create.id, translate::qer(create)?).is_some() {
+                return Err(Fault::rule(RuleId::Qer(create.id)));
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, request: &Modification, around: Surroundings) -> Result<(), Fault> {
+        for update in &request.update_pdrs {
+            let pdr = self.contents.pdrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Pdr(update.id)))?;
+            update_pdr(pdr, update, around)?;
+            if update.pdi.is_some() {
+                self.choices.retain(|(id, _)| *id != update.id);
+            }
+        }
+        for update in &request.update_fars {
+            let far = self.contents.fars.get_mut(&update.id).ok_or(Fault::rule(RuleId::Far(update.id)))?;
+            update_far(far, update, around)?;
+        }
+        for update in &request.update_qers {
+            let qer = self.contents.qers.get_mut(&update.id).ok_or(Fault::rule(RuleId::Qer(update.id)))?;
+            *qer = translate::update_qer(qer, update)?;
+        }
+        Ok(())
+    }
+}
+
+fn new_pdr(create: &wire::CreatePdr, around: Surroundings) -> Result<(Pdr, Option<Choice>), Fault> {
+    refuse(Place::Pdr, &create.others)?;
+    let (pdi, choice) = translate::pdi(&create.pdi, around.local, around.limits().per_pdr)?;
+    let removal = create.outer_header_removal;
+    let pdr = Pdr {
+        id: create.id,
+        precedence: create.precedence,
+        outer_header_removal: match removal {
+            Some(removal) => Some(translate::outer_header_removal(removal, pdi.source_interface)?),
+            None => None,
+        },
+        pdi,
+        far_id: create.far_id.ok_or(Fault::of(Cause::ConditionalIeMissing, IeType::FarId))?,
+        qer_ids: qer_ids(&create.qer_ids, around)?,
+    };
+    Ok((pdr, choice))
+}
+
+fn update_pdr(pdr: &mut Pdr, update: &wire::UpdatePdr, around: Surroundings) -> Result<(), Fault> {
+    refuse(Place::Pdr, &update.others)?;
+    if let Some(pdi) = &update.pdi {
+        let (pdi, choice) = translate::pdi(pdi, around.local, around.limits().per_pdr)?;
+        if choice.is_some() {
+            // F-TEIDs are chosen when a PDR is created.
+            return Err(Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid));
+        }
+        if pdi.source_interface != pdr.pdi.source_interface && update.outer_header_removal.is_none() {
+            // What was to be removed on the other side makes no sense on this one.
+            pdr.outer_header_removal = None;
+        }
+        pdr.pdi = pdi;
+    }
+    if let Some(removal) = update.outer_header_removal {
+        pdr.outer_header_removal = Some(translate::outer_header_removal(removal, pdr.pdi.source_interface)?);
+    }
+    pdr.precedence = update.precedence.unwrap_or(pdr.precedence);
+    pdr.far_id = update.far_id.unwrap_or(pdr.far_id);
+    if !update.qer_ids.is_empty() {
+        pdr.qer_ids = qer_ids(&update.qer_ids, around)?;
+    }
+    Ok(())
+}
+
+fn qer_ids(ids: &[u32], around: Surroundings) -> Result<Vec<u32>, Fault> {
+    if ids.len() > around.limits().per_pdr {
+        return Err(Fault::of(Cause::NoResourcesAvailable, IeType::QerId));
+    }
+    let mut distinct = Vec::with_capacity(ids.len());
+    ids.iter().for_each(|id| {
+        if !distinct.contains(id) {
+            distinct.push(*id);
+        }
+    });
+    Ok(distinct)
+}
+
+fn new_far(create: &wire::CreateFar, around: Surroundings) -> Result<HeldFar, Fault> {
+    refuse(Place::Far, &create.others)?;
+    let forwards = translate::forwards(create.apply_action)?;
+    let forwarding = match &create.forwarding_parameters {
+        Some(parameters) => Some(translate::forwarding(parameters, around.local)?),
+        None => None,
+    };
+    if forwards && forwarding.is_none() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::ForwardingParameters));
+    }
+    Ok(HeldFar { forwards, forwarding })
+}
+
+fn update_far(far: &mut HeldFar, update: &wire::UpdateFar, around: Surroundings) -> Result<(), Fault> {
+    refuse(Place::Far, &update.others)?;
+    if let Some(action) = update.apply_action {
+        far.forwards = translate::forwards(action)?;
+    }
+    if let Some(parameters) = &update.forwarding_parameters {
+        far.forwarding = Some(translate::update_forwarding(far.forwarding.as_ref(), parameters, around.local)?);
+    }
+    if far.forwards && far.forwarding.is_none() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UpdateForwardingParameters));
+    }
+    Ok(())
+}
+
+impl Contents {
+    fn remove(&mut self, request: &Modification) -> Result<(), Fault> {
+        for id in &request.remove_pdrs {
+            self.pdrs.remove(id).ok_or(Fault::rule(RuleId::Pdr(*id)))?;
+        }
+        for id in &request.remove_fars {
+            self.fars.remove(id).ok_or(Fault::rule(RuleId::Far(*id)))?;
+        }
+        for id in &request.remove_qers {
+            self.qers.remove(id).ok_or(Fault::rule(RuleId::Qer(*id)))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the rules fit each other, and are not too many.
+    fn check(&self, around: Surroundings) -> Result<(), Fault> {
+        let limits = around.limits();
+        let too_many = |kind| Err(Fault::of(Cause::NoResourcesAvailable, kind));
+        if self.pdrs.len() > limits.pdrs {
+            return too_many(IeType::CreatePdr);
+        }
+        if self.fars.len() > limits.fars {
+            return too_many(IeType::CreateFar);
+        }
+        if self.qers.len() > limits.qers {
+            return too_many(IeType::CreateQer);
+        }
+        self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
+        self.check_reachable()
+    }
+
+    /// Whether a packet that `pdr` matches can be treated as its rules say.
+    fn check_pdr(&self, pdr: &Pdr, around: Surroundings) -> Result<(), Fault> {
+        let failed = Fault::rule(RuleId::Pdr(pdr.id));
+        let blamed = |kind: IeType| Fault { offending_ie: Some(kind as u16), ..failed };
+        if pdr.qer_ids.iter().any(|id| !self.qers.contains_key(id)) {
+            return Err(blamed(IeType::QerId));
+        }
+        if !around.serves(pdr.pdi.source_interface, &pdr.pdi.network_instance) {
+            return Err(blamed(IeType::NetworkInstance));
+        }
+        let far = self.fars.get(&pdr.far_id).ok_or(blamed(IeType::FarId))?;
+        let Some(forwarding) = far.forwarding.as_ref().filter(|_| far.forwards) else { return Ok(()) };
+        if !around.serves(forwarding.destination_interface, &forwarding.network_instance) {
+            let failed = Fault::rule(RuleId::Far(pdr.far_id));
+            return Err(Fault { offending_ie: Some(IeType::NetworkInstance as u16), ..failed });
+        }
+        check_path(pdr, forwarding)
+    }
+
+    /// Downlink packets find their session by the UE's address.
+    fn check_reachable(&self) -> Result<(), Fault> {
+        let mut downlink = self.pdrs.values().filter(|pdr| pdr.pdi.source_interface != Interface::Access).peekable();
+        if downlink.peek().is_some() && downlink.all(|pdr| pdr.pdi.ue_ip.is_none()) {
+            return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UeIpAddress));
+        }
+        Ok(())
+    }
+
+    /// Sets what was chosen for a PDR.
+    pub fn set_f_teid(&mut self, pdr: u16, f_teid: FTeid) {
+        if let Some(pdr) = self.pdrs.get_mut(&pdr) {
+            pdr.pdi.f_teid = Some(f_teid);
+        }
+    }
+
+    /// The address that decides about the session's home: the UE's as downlink rules state it, or else uplink rules.
+    pub fn ue_ip(&self) -> Option<UeIp> {
+        let of = |interface| {
+            self.pdrs.values().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
+        };
+        of(Interface::SgiLan).or_else(|| of(Interface::Access))
+    }
+
+    /// Whether any PDR has this TEID.
+    pub fn uses_teid(&self, teid: u32) -> bool {
+        self.pdrs.values().any(|pdr| pdr.pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
+    }
+
+    /// The first PDR that `is_meant` says is meant.
+    pub fn find_pdr(&self, is_meant: impl Fn(&Pdi) -> bool) -> Option<u16> {
+        self.pdrs.values().find(|pdr| is_meant(&pdr.pdi)).map(|pdr| pdr.id)
+    }
+
+    /// The session in the form that the tables take.
+    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid) -> Session {
+        let mut pdrs: Vec<_> = self.pdrs.values().cloned().collect();
+        pdrs.sort_by_key(|pdr| pdr.precedence);
+        let action = |far: &HeldFar| match &far.forwarding {
+            Some(forwarding) if far.forwards => FarAction::Forward(forwarding.clone()),
+            _ => FarAction::Drop,
+        };
+        let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far) }).collect();
+        Session { up_seid, cp_f_seid, pdrs, fars, qers: self.qers.values().copied().collect() }
+    }
+}
+
+/// Between N3 and N6, with a tunnel on N3 and none on N6.
+fn check_path(pdr: &Pdr, forwarding: &Forwarding) -> Result<(), Fault> {
+    let tunnel: Option<OuterHeaderCreation> = forwarding.outer_header_creation;
+    match (pdr.pdi.source_interface, forwarding.destination_interface) {
+        (Interface::Access, Interface::SgiLan) => {
+            if tunnel.is_some() {
+                return Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation));
+            }
+            let missing = Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval);
+            pdr.outer_header_removal.map(|_| ()).ok_or(missing)
+        }
+        (Interface::SgiLan, Interface::Access) => {
+            let missing = Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation);
+            tunnel.map(|_| ()).ok_or(missing)
+        }
+        _ => Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface)),
+    }
+}

@@ -1,0 +1,76 @@
+//! A [`Node`] on a UDP socket.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Config, Datagram, Node, RuleTables};
+
+/// The longest datagram that UDP can carry.
+const DATAGRAM_MAX: usize = 65_507;
+/// How long it may take to notice that the endpoint is to stop.
+const STOP_LATENCY: Duration = Duration::from_millis(500);
+
+/// The N4 endpoint. It blocks on its socket, so it has a thread of its own.
+pub struct Endpoint<T> {
+    socket: UdpSocket,
+    node: Node<T>,
+}
+
+impl<T: RuleTables> Endpoint<T> {
+    /// An endpoint on a bound socket.
+    pub fn new(socket: UdpSocket, config: Config, tables: T) -> Self {
+        Self { socket, node: Node::new(config, tables) }
+    }
+
+    /// Serves peers until `stop` is set, or the socket fails for good.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        while !stop.load(Ordering::Relaxed) {
+            self.turn(&mut buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for one datagram, or until something is due.
+    fn turn(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let now = Instant::now();
+        self.node.tick(now).iter().for_each(|datagram| self.send(datagram));
+        let due = self.node.due().map_or(STOP_LATENCY, |due| due.saturating_duration_since(now));
+        // A timeout of zero would mean none.
+        self.socket.set_read_timeout(Some(due.clamp(Duration::from_millis(1), STOP_LATENCY)))?;
+        match self.socket.recv_from(buffer) {
+            Ok((len, from)) => {
+                if let Some(answer) = self.node.handle(&buffer[..len], from, Instant::now()) {
+                    self.send(&answer);
+                }
+                Ok(())
+            }
+            Err(error) if is_transient(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What cannot be sent is the same as what is lost on its way: the peer asks again.
+    fn send(&self, datagram: &Datagram) {
+        if let Err(error) = self.socket.send_to(&datagram.octets, datagram.to) {
+            tracing::debug!("cannot send to {}: {error}", datagram.to);
+        }
+    }
+}
+
+/// Nothing came, or a peer that was sent to is not there, which ICMP tells.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    matches!(
+        error.kind(),
+        WouldBlock
+            | TimedOut
+            | Interrupted
+            | ConnectionRefused
+            | ConnectionReset
+            | HostUnreachable
+            | NetworkUnreachable
+    )
+}
