@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::info::{PortInfo, Route};
 pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest, Slot};
+pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
 pub use wait::{Sleep, Waiter, Woken};
 

@@ -23,5 +23,6 @@ mod tx;
 pub mod wire;
 mod writer;
 
+pub use packet::prefetch;
 pub use rx::RxRing;
 pub use tx::TxRing;

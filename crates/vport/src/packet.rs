@@ -310,6 +310,19 @@ fn slot_ref(slot: &Slot) -> PacketRef<'_> {
     }
 }
 
+/// Asks for the first cache line of something that will be read soon.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(soon: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it cannot fault.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(soon).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = soon;
+}
+
 /// Copies `from` to `to`, fast for the lengths that heads have.
 ///
 /// # Safety

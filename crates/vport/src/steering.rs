@@ -17,7 +17,8 @@ pub enum Steering {
     None,
     /// The tunnel endpoint identifier of GTP-U (TS 29.281), whatever extension headers follow it. For N3.
     Teid,
-    /// The destination IP address: of a UE, seen from a data network. For N6.
+    /// The destination IP address: of a UE, seen from a data network. For N6. Of an IPv6 address the first 64 bits count,
+    /// since all addresses of such a prefix belong to one UE.
     UeAddress,
     /// Addresses, and the ports of TCP, UDP and SCTP.
     FiveTuple,
@@ -31,7 +32,7 @@ impl Steering {
         match self {
             Self::None => 0,
             Self::Teid => teid(head).map_or(0, teid_bucket),
-            Self::UeAddress => destination(head).map_or(0, |address| bucket_of(hash(address))),
+            Self::UeAddress => destination(head).map_or(0, |address| bucket_of(hash(ue_key(address)))),
             Self::FiveTuple => five_tuple(head).map_or(0, bucket_of),
         }
     }
@@ -60,9 +61,15 @@ pub fn teid_bucket(teid: u32) -> u8 {
 /// The bucket of a destination address under [`Steering::UeAddress`].
 pub fn address_bucket(address: IpAddr) -> u8 {
     match address {
-        IpAddr::V4(address) => bucket_of(hash(&address.octets())),
-        IpAddr::V6(address) => bucket_of(hash(&address.octets())),
+        IpAddr::V4(address) => bucket_of(hash(ue_key(&address.octets()))),
+        IpAddr::V6(address) => bucket_of(hash(ue_key(&address.octets()))),
     }
+}
+
+/// The part of an address that tells one UE from another.
+#[inline]
+fn ue_key(address: &[u8]) -> &[u8] {
+    &address[..address.len().min(8)]
 }
 
 /// Which queue owns which bucket. Fixed: bucket `b` belongs to queue `b % queues`.
@@ -302,6 +309,13 @@ mod tests {
     fn a_ue_address_is_the_destination() {
         let frame = udp_frame(false, 0, 53, &[]);
         assert_eq!(Steering::UeAddress.bucket(&frame), address_bucket("10.0.0.2".parse().unwrap()));
+    }
+
+    #[test]
+    fn all_addresses_of_a_ue_share_a_bucket() {
+        let bucket = |address: &str| address_bucket(address.parse().unwrap());
+        assert_eq!(bucket("2001:db8:0:7::1"), bucket("2001:db8:0:7:aaaa::2"));
+        assert!((0..64).any(|n| bucket(&format!("2001:db8:0:{n:x}::1")) != bucket("2001:db8:0:7::1")));
     }
 
     #[test]

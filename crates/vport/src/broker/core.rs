@@ -564,18 +564,14 @@ impl Core {
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         let Some(segments) = &link.segments else { return Ok(()) };
         let generation = link.generation;
-        let deposit = segments.close_to_writers().map_err(|error| error.to_string());
-        let deposit = deposit.and_then(|()| segments.labelled(generation).map_err(|error| error.to_string()));
-        let segments = match deposit {
-            Ok(segments) => segments,
-            Err(reason) => {
-                link.due = Some(Instant::now() + MEMORY_RETRY);
-                let function = link.spec.ends[0].function.clone();
-                self.over(name, [false; 2]);
-                self.complain(&function, format!("link {name} was not joined: {reason}"));
-                return Ok(());
-            }
-        };
+        // A writer that spoilt its segments before they were closed is found out here.
+        if let Err((end, error)) = segments.close_to_writers() {
+            let holder = link.holders[end];
+            self.over(name, [false; 2]);
+            holder.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
+            return Ok(());
+        }
+        let segments = segments.labelled(generation).map_err(|error| error.to_string())?;
         link.stage = Stage::Joining([false; 2]);
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
         self.hand_out(name, |link, segments, end| {

@@ -165,9 +165,13 @@ impl Segments {
         Some((generation, Self { ends, huge }))
     }
 
-    /// Nobody can open them for writing from here on, and readers may have them.
-    pub(super) fn close_to_writers(&self) -> Result<(), SegmentError> {
-        self.ends.iter().flat_map(|end| end.index.iter().chain(&end.records)).try_for_each(Segment::close_to_writers)
+    /// Nobody can open them for writing from here on, and readers may have them. On failure, says whose cannot be closed.
+    pub(super) fn close_to_writers(&self) -> Result<(), (usize, SegmentError)> {
+        for (end, segments) in self.ends.iter().enumerate() {
+            let mut all = segments.index.iter().chain(&segments.records);
+            all.try_for_each(Segment::close_to_writers).map_err(|error| (end, error))?;
+        }
+        Ok(())
     }
 
     /// Copies of all descriptors, with labels.
