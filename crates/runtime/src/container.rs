@@ -5,13 +5,17 @@
 //! container's first process inherits standard input, output and error of the spawned command.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, ContainerSpec, FunctionId, Layout, OciRuntime, Result, Sandbox};
+use crate::cgroup::{self, Group};
+use crate::error::Attempt;
+use crate::sandbox::{self, remove_dir_all};
+use crate::{Confinement, ContainerSpec, Error, FunctionId, Layout, OciRuntime, Result, Sandbox, bundle, rootfs};
 
 /// A command for somebody else to spawn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +61,27 @@ pub struct Exec {
     pub env: Vec<(String, String)>,
     /// Working directory; the container's, if absent.
     pub cwd: Option<String>,
-    /// A terminal of its own: the runtime sends the master's fd to this listening Unix socket (SCM_RIGHTS).
-    pub console: Option<PathBuf>,
+    /// What it has for a terminal.
+    pub terminal: Terminal,
+}
+
+/// The terminal of an [`Exec`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Terminal {
+    /// None: it gets the streams of the spawned command, which ends with its status.
+    #[default]
+    None,
+    /// One of its own, to which the spawned command relays; that command's streams must be a terminal, and it ends with
+    /// the process's status.
+    Relayed,
+    /// One of its own, whose master is sent (SCM_RIGHTS) to a listening Unix socket. The spawned command ends at once; the
+    /// process becomes a child of the nearest subreaper, and its pid is in the file.
+    Sent {
+        /// The listening socket's path.
+        socket: PathBuf,
+        /// Where the runtime writes the pid.
+        pid_file: PathBuf,
+    },
 }
 
 /// What a container uses, from its cgroups.
@@ -88,69 +111,197 @@ impl Container {
 
     /// Makes bundle, root filesystem (a read-only mount) and port directory anew. Removes an earlier container of this
     /// name, running or not.
-    pub fn prepare(&self, _sandbox: &Sandbox, _spec: &ContainerSpec) -> Result<()> {
-        todo!()
+    pub fn prepare(&self, sandbox: &Sandbox, spec: &ContainerSpec) -> Result<()> {
+        self.delete()?;
+        make_dir(&self.layout.runtime_root())?;
+        bundle::make(&self.layout, sandbox, spec)?;
+        Group::of(&self.layout, &self.id)?.deny_hugepages()
     }
 
-    /// `runc create`: spawn it from the process that is to be the parent, wait for its end, call `after_create`. Whatever
-    /// it prints goes to the container's standard error; a failure's reason is in [`create_log`](Self::create_log).
+    /// `runc create`: spawn it from the process that is to be the parent, wait for its end, call `after_create`. The
+    /// container gets its streams; a failure's reason is in [`create_log`](Self::create_log).
     pub fn create_command(&self) -> CommandLine {
-        todo!()
+        let (bundle, pid_file) = (bundle::directory(&self.layout, &self.id), self.pid_file());
+        let log = self.log_file();
+        let args: [OsString; 8] = [
+            "--log".into(),
+            log.into(),
+            "create".into(),
+            "--bundle".into(),
+            bundle.clone().into(),
+            "--pid-file".into(),
+            pid_file.into(),
+            self.id.container().into(),
+        ];
+        self.runtime.command(&self.layout, args, bundle)
     }
 
     /// Why `runc create` failed: the runtime's own log of its last run.
     pub fn create_log(&self) -> String {
-        todo!()
+        fs::read_to_string(self.log_file()).unwrap_or_default().trim().to_owned()
     }
 
     /// Applies what the runtime does not (hugetlb limit zero on every cgroup layout) and returns the first process, which
     /// waits for [`start`](Self::start).
     pub fn after_create(&self) -> Result<Pid> {
-        todo!()
+        let pid = self.first_process().ok_or_else(|| Error::Program {
+            program: format!("{} create", self.runtime.name()),
+            reason: match self.create_log() {
+                log if log.is_empty() => "it left no process".into(),
+                log => log,
+            },
+        })?;
+        Group::of(&self.layout, &self.id)?.hold_without_hugepages(pid)?;
+        Ok(pid)
     }
 
     /// Lets the container's program run.
     pub fn start(&self) -> Result<()> {
-        todo!()
+        self.runtime.run(&self.layout, "start", &["start".into(), self.id.container().into()]).map(drop)
     }
 
     /// Where it stands.
     pub fn state(&self) -> Result<State> {
-        todo!()
+        if !self.layout.runtime_root().join(self.id.container()).exists() {
+            return Ok(State::Absent);
+        }
+        let text = self.runtime.run(&self.layout, "state", &["state".into(), self.id.container().into()])?;
+        let said: Said = serde_json::from_str(&text)
+            .map_err(|e| Error::Program { program: format!("{} state", self.runtime.name()), reason: e.to_string() })?;
+        Ok(match said.status.as_str() {
+            "creating" | "created" => State::Created(Pid::from_raw(said.pid)),
+            "running" | "paused" => State::Running(Pid::from_raw(said.pid)),
+            _ => State::Stopped,
+        })
     }
 
     /// Sends a signal to the first process; nothing if there is none.
-    pub fn signal(&self, _signal: Signal) -> Result<()> {
-        todo!()
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let Some(pid) = self.first_process() else { return Ok(()) };
+        match nix::sys::signal::kill(pid, signal) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error).attempt(|| format!("sending {signal} to process {pid}")),
+        }
     }
 
     /// Kills every process of the container and waits until they are gone (at most 5 s).
     pub fn kill(&self) -> Result<()> {
-        todo!()
+        end_processes(&self.layout, &self.id)
     }
 
     /// Takes the container away: its processes, cgroups, root mount, bundle. The sandbox stays.
     pub fn delete(&self) -> Result<()> {
-        todo!()
+        remove(&self.layout, &self.id)
     }
 
-    /// `runc exec` with the container's confinement: spawn it with the streams to use; it ends with the process's status.
-    pub fn exec_command(&self, _exec: &Exec) -> Result<CommandLine> {
-        todo!()
+    /// `runc exec` with the container's confinement.
+    pub fn exec_command(&self, exec: &Exec) -> Result<CommandLine> {
+        let mut args: Vec<OsString> = vec!["exec".into()];
+        match &exec.terminal {
+            Terminal::None => {}
+            Terminal::Relayed => args.push("--tty".into()),
+            Terminal::Sent { socket, pid_file } => {
+                args.extend(["--tty".into(), "--detach".into(), "--console-socket".into(), socket.into()]);
+                args.extend(["--pid-file".into(), pid_file.into()]);
+            }
+        }
+        if let Some(cwd) = &exec.cwd {
+            args.extend(["--cwd".into(), cwd.into()]);
+        }
+        for (name, value) in &exec.env {
+            args.extend(["--env".into(), format!("{name}={value}").into()]);
+        }
+        args.push(self.id.container().into());
+        if exec.args.is_empty() {
+            return Err(Error::Spec("no command to execute".into()));
+        }
+        args.extend(exec.args.iter().map(OsString::from));
+        Ok(self.runtime.command(&self.layout, args, "/".into()))
     }
 
     /// Changes the cores of a container that exists.
-    pub fn set_cores(&self, _cores: &[usize]) -> Result<()> {
-        todo!()
+    pub fn set_cores(&self, cores: &[usize]) -> Result<()> {
+        Group::of(&self.layout, &self.id)?.set_cores(cores)
     }
 
-    /// What it uses now.
+    /// What it uses now; zeros if it is not there.
     pub fn usage(&self) -> Result<Usage> {
-        todo!()
+        Ok(Group::of(&self.layout, &self.id)?.usage())
     }
 
     /// What the kernel enforces on its first process.
     pub fn confinement(&self) -> Result<Confinement> {
-        todo!()
+        let pid = self.first_process().ok_or_else(|| Error::Absent(format!("a process of {}", self.id)))?;
+        Confinement::of(pid)
+    }
+
+    /// The process that the runtime made, if it still is one of this container.
+    pub fn first_process(&self) -> Option<Pid> {
+        let pid = Pid::from_raw(fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()?);
+        Group::of(&self.layout, &self.id).ok()?.contains(pid).then_some(pid)
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        bundle::directory(&self.layout, &self.id).join("pid")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        bundle::directory(&self.layout, &self.id).join("create.log")
+    }
+}
+
+/// The part of `runc state` that is of interest.
+#[derive(Deserialize)]
+struct Said {
+    status: String,
+    #[serde(default)]
+    pid: i32,
+}
+
+/// Removes a function's container by what there is of it, not by what somebody remembers: the runtime's own `delete` gives
+/// up on a container that was half made when its maker was killed.
+pub(crate) fn remove(layout: &Layout, id: &FunctionId) -> Result<()> {
+    end_processes(layout, id)?;
+    Group::of(layout, id)?.remove()?;
+    let dir = layout.function_dir(id);
+    for mounted in ["rootfs", "lower"] {
+        rootfs::unmount_below(&dir.join(mounted))?;
+    }
+    for made in ["rootfs", "lower", "skeleton", "bundle"] {
+        remove_dir_all(&dir.join(made))?;
+    }
+    remove_dir_all(&layout.runtime_root().join(id.container()))
+}
+
+/// Kills what is in the function's cgroups, and what is in its user namespace but slipped out of (or was not yet in) those.
+fn end_processes(layout: &Layout, id: &FunctionId) -> Result<()> {
+    let group = Group::of(layout, id)?;
+    let user_namespace = layout.function_dir(id).join("ns/user");
+    cgroup::kill_all(|| {
+        let mut pids = group.members();
+        pids.extend(sandbox::inhabitants(&user_namespace));
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    })
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).attempt(|| format!("making {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_create_command_inherits_nothing() {
+        let layout = Layout::new("/run/kaista", "/var/lib/kaista");
+        let id = FunctionId::new("s", "f").expect("names");
+        let command = Container::new(&layout, &OciRuntime::untested("/usr/sbin/runc"), &id).create_command();
+        assert_eq!(command.program, Path::new("/usr/sbin/runc"));
+        assert!(command.args.contains(&"s.f".into()));
+        assert_eq!(command.env.len(), 1);
+        assert_eq!(command.cwd, Path::new("/run/kaista/s/f/bundle"));
     }
 }

@@ -1,1 +1,96 @@
-//! Filled in below.
+//! The three kernel calls that no crate offers safely. Each takes safe types and checks the answer.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// Makes a detached mount show ids as a user namespace does: what the filesystem calls 0 belongs to the namespace's 0.
+pub(crate) fn idmap_mount(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = MountAttributes {
+        set: libc::MOUNT_ATTR_IDMAP,
+        clear: 0,
+        propagation: 0,
+        user_namespace: user_namespace.as_raw_fd() as u64,
+    };
+    // SAFETY: the path is an empty C string and AT_EMPTY_PATH makes the call refer to `mount`; the kernel reads exactly
+    // the size given from `attributes`, which lives through the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `struct mount_attr` of linux/mount.h, MOUNT_ATTR_SIZE_VER0.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Makes an open `/dev/net/tun` the queue of a TAP interface without a packet information header.
+pub(crate) fn attach_tap(tun: impl AsFd, name: &str) -> io::Result<()> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '\0', '%']) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
+    }
+    let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: 0, rest: [0; 22] };
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    request.flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is in size and layout, and lives through
+    // the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe { libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `struct ifreq` of linux/if.h with its flags member: 40 bytes on 64-bit machines.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; libc::IFNAMSIZ],
+    flags: libc::c_short,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+
+/// A packet socket bound to an interface for frames of every protocol, without those that this host sends. Non-blocking.
+pub(crate) fn packet_socket(interface: u32) -> io::Result<OwnedFd> {
+    // No protocol before it is bound, so that no frame of another interface is ever queued.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    let (one, size) = (1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel reads exactly the size given from `one`, which lives through the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe {
+        let option = libc::PACKET_IGNORE_OUTGOING;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const one).cast(), size)
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: interface as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads exactly the size given from `address`, which lives through the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
+    if answer == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}

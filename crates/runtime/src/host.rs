@@ -1,10 +1,18 @@
 //! What this host offers: cores, hugepages, cgroups, an OCI runtime, and how fast two of its cores reach each other.
 
-use std::time::Duration;
+use std::fs;
+use std::hint;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Hierarchies;
+use crate::cgroup::{Hierarchies, parse_list};
+use crate::error::Attempt;
 use crate::{Error, Layout, OciRuntime, Result};
 
 /// Facts about the host, gathered once by the daemon and by `kaista check`.
@@ -24,6 +32,35 @@ pub struct Host {
     pub latency: LatencyFloor,
 }
 
+impl Host {
+    /// Gathers all facts; some 100 ms, most of it the runtime's probe.
+    pub fn facts(layout: &Layout) -> Result<Self> {
+        Ok(Self {
+            cores: Self::online_cores()?,
+            memory: Self::memory()?,
+            hugepages: HugePages::read(),
+            cgroups: Hierarchies::read()?,
+            runtime: OciRuntime::probe(layout),
+            latency: LatencyFloor::measure()?,
+        })
+    }
+
+    /// Cores that are online, alone.
+    pub fn online_cores() -> Result<Vec<usize>> {
+        const FILE: &str = "/sys/devices/system/cpu/online";
+        Ok(parse_list(&fs::read_to_string(FILE).attempt(|| format!("reading {FILE}"))?))
+    }
+
+    /// Total memory in bytes, alone.
+    pub fn memory() -> Result<u64> {
+        let text = fs::read_to_string("/proc/meminfo").attempt(|| "reading /proc/meminfo".into())?;
+        let kib = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
+        kib.map(|kib| kib * 1024).ok_or_else(|| Error::Absent("MemTotal in /proc/meminfo".into()))
+    }
+}
+
 /// 2 MiB pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugePages {
@@ -33,47 +70,169 @@ pub struct HugePages {
     pub free: u64,
 }
 
-/// Measured in a few milliseconds; the median of some hundred rounds, so a busy host does not exaggerate it much.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LatencyFloor {
-    /// A cache line to another core and back; none on a host with one core.
-    pub cache_line_round_trip: Option<Duration>,
-    /// From a write to a pipe to the return of the poll of a thread that slept on another core.
-    pub wake_up: Duration,
-}
-
-impl Host {
-    /// Gathers all facts; some 100 ms, most of it the runtime's probe.
-    pub fn facts(_layout: &Layout) -> Self {
-        todo!()
-    }
-
-    /// Cores that are online, alone.
-    pub fn online_cores() -> Result<Vec<usize>> {
-        todo!()
-    }
-}
-
 impl HugePages {
     /// Reads the kernel's counters; zeros where it has no hugepages.
     pub fn read() -> Self {
-        todo!()
+        let number = |name| {
+            let text = fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}")).ok()?;
+            text.trim().parse().ok()
+        };
+        Self { total: number("nr_hugepages").unwrap_or(0), free: number("free_hugepages").unwrap_or(0) }
     }
+}
+
+/// Measured in a few milliseconds; medians, so that a busy host does not exaggerate much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyFloor {
+    /// A cache line to another core and back; none if there is only one core.
+    pub cache_line_round_trip: Option<Duration>,
+    /// From a write to a pipe until a thread that slept in poll, on another core if there is one, goes on.
+    pub wake_up: Duration,
 }
 
 impl LatencyFloor {
     /// Measures on two of the cores that the caller may use.
     pub fn measure() -> Result<Self> {
-        todo!()
+        let allowed = sched_getaffinity(Pid::from_raw(0)).attempt(|| "reading the caller's cores".into())?;
+        let mut cores = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false));
+        let first = cores.next().ok_or_else(|| Error::Absent("a core to measure on".into()))?;
+        let second = cores.next();
+        Ok(Self {
+            cache_line_round_trip: second.map(|second| cache_line_round_trip(first, second)).transpose()?,
+            wake_up: wake_up(first, second.unwrap_or(first))?,
+        })
     }
 
-    /// The least one-way latency of a link whose ends poll: half a cache line's round trip, twice (index, record).
+    /// The least one-way latency of a link whose ends poll: index and record are two dependent cache lines, each half a
+    /// round trip.
     pub fn polling(&self) -> Duration {
-        todo!()
+        self.cache_line_round_trip.unwrap_or(self.wake_up)
     }
 
-    /// The least one-way latency of a link whose consumer may sleep.
+    /// The least one-way latency of a link whose consumer may have gone to sleep.
     pub fn sleeping(&self) -> Duration {
-        todo!()
+        self.wake_up
+    }
+}
+
+/// A line of its own, so that nothing else moves with the counter.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Two threads count up in turns; the median of batches.
+fn cache_line_round_trip(first: usize, second: usize) -> Result<Duration> {
+    const BATCHES: usize = 65;
+    const ROUNDS: u64 = 100;
+    let line = Line(AtomicU64::new(0));
+    let last = BATCHES as u64 * ROUNDS * 2;
+    thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let pinned = pin(second);
+            for odd in (1..last).step_by(2) {
+                await_value(&line.0, odd);
+                line.0.store(odd + 1, Ordering::Release);
+            }
+            pinned
+        });
+        let call = scope.spawn(|| {
+            let pinned = pin(first);
+            let mut batches: Vec<Duration> = (0..BATCHES as u64)
+                .map(|batch| {
+                    let begun = Instant::now();
+                    for round in 0..ROUNDS {
+                        let even = (batch * ROUNDS + round) * 2;
+                        line.0.store(even + 1, Ordering::Release);
+                        await_value(&line.0, even + 2);
+                    }
+                    begun.elapsed() / ROUNDS as u32
+                })
+                .collect();
+            pinned.map(|()| median(&mut batches))
+        });
+        let (echoed, measured) = (echo.join(), call.join());
+        let what = || format!("measuring between cores {first} and {second}");
+        echoed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).attempt(what)?;
+        measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).attempt(what)
+    })
+}
+
+/// Spins, and lets others run if it takes long: the partner may need this very core.
+fn await_value(counter: &AtomicU64, value: u64) {
+    let mut spins = 0u32;
+    while counter.load(Ordering::Acquire) != value {
+        spins += 1;
+        if spins.is_multiple_of(10_000) {
+            thread::yield_now();
+        }
+        hint::spin_loop();
+    }
+}
+
+/// A thread on one core wakes one on the other that sleeps in poll; the median of some rounds.
+fn wake_up(first: usize, second: usize) -> Result<Duration> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    const ROUNDS: usize = 51;
+    let epoch = Instant::now();
+    let rung = AtomicU64::new(0);
+    let (bell, rope) = nix::unistd::pipe().attempt(|| "making a pipe".into())?;
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            pin(second)?;
+            let mut delays = Vec::with_capacity(ROUNDS);
+            for _ in 0..ROUNDS {
+                poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+                let now = epoch.elapsed();
+                delays.push(now.saturating_sub(Duration::from_nanos(rung.load(Ordering::Acquire))));
+                nix::unistd::read(&bell, &mut [0])?;
+            }
+            Ok::<_, io::Error>(median(&mut delays))
+        });
+        let rung = &rung;
+        // It owns the pipe's end: were it to fail, the sleeper would find the pipe closed.
+        let ringer = scope.spawn(move || {
+            pin(first)?;
+            for _ in 0..ROUNDS {
+                // Long enough for the sleeper to be asleep again.
+                thread::sleep(Duration::from_micros(100));
+                rung.store(epoch.elapsed().as_nanos() as u64, Ordering::Release);
+                nix::unistd::write(&rope, &[1])?;
+            }
+            Ok::<_, io::Error>(())
+        });
+        let (rang, slept) = (ringer.join(), sleeper.join());
+        rang.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).attempt(|| "ringing a pipe".into())?;
+        slept.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).attempt(|| "sleeping on a pipe".into())
+    })
+}
+
+fn pin(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+fn median(values: &mut [Duration]) -> Duration {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_measured_and_is_neither_zero_nor_a_second() {
+        let floor = LatencyFloor::measure().expect("measured");
+        assert!(floor.wake_up > Duration::ZERO && floor.wake_up < Duration::from_secs(1), "{floor:?}");
+        if let Some(round_trip) = floor.cache_line_round_trip {
+            assert!(round_trip > Duration::ZERO && round_trip < Duration::from_secs(1), "{floor:?}");
+        }
+    }
+
+    #[test]
+    fn the_host_has_cores_and_memory() {
+        assert!(!Host::online_cores().expect("cores").is_empty());
+        assert!(Host::memory().expect("memory") > 1 << 20);
     }
 }

@@ -9,6 +9,7 @@
 //! what an earlier, killed process left behind. Everything that exists below one [`Layout`] can be found from that layout
 //! alone, so there is no database to lose.
 
+mod bundle;
 pub mod cgroup;
 pub mod confinement;
 mod container;
@@ -26,11 +27,11 @@ mod seccomp;
 mod spec;
 
 pub use confinement::Confinement;
-pub use container::{CommandLine, Container, Exec, State, Usage};
+pub use container::{CommandLine, Container, Exec, State, Terminal, Usage};
 pub use error::{Error, Result};
 pub use host::{Host, HugePages, LatencyFloor};
 pub use ids::{IdRange, IdRanges};
-pub use image::{Image, ImageConfig, ImageError, Source};
+pub use image::{Image, ImageConfig, ImageError, Source, USER, User};
 pub use layout::{FunctionId, InvalidName, Layout};
 pub use oci::{OciRuntime, Refusal};
 pub use sandbox::Sandbox;

@@ -1,8 +1,14 @@
 //! Images: what a descriptor names, as a root filesystem directory and the image's defaults.
 
+mod user;
+
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Layout, Result};
+use crate::error::Attempt;
+use crate::{Error, Layout, Result};
+
+pub use user::{USER, User};
 
 /// Where an image comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +38,8 @@ pub struct Image {
     pub rootfs: PathBuf,
     /// The image's defaults.
     pub config: ImageConfig,
+    /// Who runs in it: the image's own user, or an ordinary one where that is root.
+    pub user: User,
     /// `sha256:...` of manifest or configuration; none for a plain directory.
     pub digest: Option<String>,
 }
@@ -65,9 +73,25 @@ impl Image {
     /// Makes the image's root filesystem available: in place for a directory, else unpacked once under
     /// `<state>/images/<digest>`. Blobs are checked against their digests; archives that try to leave their directory, hold
     /// device nodes or grow out of bounds are refused.
-    pub fn resolve(_layout: &Layout, _source: &Source) -> Result<Self> {
-        todo!()
+    pub fn resolve(layout: &Layout, source: &Source) -> Result<Self> {
+        match source {
+            Source::Rootfs(path) => Self::of_directory(path),
+            _ => todo!("{layout:?}"),
+        }
     }
+
+    /// A root filesystem as it lies there.
+    pub(crate) fn of_directory(path: &Path) -> Result<Self> {
+        let root = fs::canonicalize(path).attempt(|| format!("opening the root filesystem {}", path.display()))?;
+        if !root.is_dir() || root == Path::new("/") {
+            return Err(refused(path, "it is not a directory with a root filesystem"));
+        }
+        Ok(Self { user: User::of("", &root)?, rootfs: root, config: ImageConfig::default(), digest: None })
+    }
+}
+
+fn refused(path: &Path, reason: impl Into<String>) -> Error {
+    ImageError { source_path: path.into(), reason: reason.into() }.into()
 }
 
 impl Source {

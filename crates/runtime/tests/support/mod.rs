@@ -1,0 +1,156 @@
+//! What the tests share: a layout of their own, a small image of the host's busybox, a container that runs to its end.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use runtime::{
+    Container, ContainerSpec, Exec, FunctionId, IdRanges, Image, Layout, OciRuntime, Sandbox, Source, State,
+};
+
+/// Skips the test, by name and with a reason, where the machine lacks what it needs.
+#[macro_export]
+macro_rules! needs {
+    ($name:expr, $($requirement:expr),+) => {
+        for missing in [$($requirement),+].into_iter().flatten() {
+            println!("SKIPPED {}: {missing}", $name);
+            return;
+        }
+    };
+}
+
+/// Why a test that needs root cannot run.
+pub fn root() -> Option<String> {
+    (!nix::unistd::Uid::effective().is_root()).then(|| "needs root".into())
+}
+
+/// Why a test that needs a program cannot run.
+pub fn program(name: &str) -> Option<String> {
+    find(name).is_none().then(|| format!("needs the program {name}"))
+}
+
+/// Why a test that runs containers cannot run.
+pub fn containers() -> Option<String> {
+    root().or_else(|| program("runc")).or_else(|| program("busybox"))
+}
+
+pub fn find(name: &str) -> Option<PathBuf> {
+    let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    dirs.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists())
+}
+
+/// A node of the test's own; everything of it is removed at the end.
+pub struct Node {
+    pub layout: Layout,
+    pub runtime: OciRuntime,
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("traversable");
+        let layout = Layout::new(dir.path().join("run"), dir.path().join("state"));
+        let runtime = OciRuntime::probe(&layout).expect("an OCI runtime that works");
+        Self { layout, runtime, dir }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// An image with busybox at /bin, and what `fill` adds.
+    pub fn busybox(&self, fill: impl FnOnce(&Path)) -> Image {
+        let root = self.dir().join("image");
+        for dir in ["bin", "etc", "lib64"] {
+            fs::create_dir_all(root.join(dir)).expect("made");
+        }
+        fs::copy(find("busybox").expect("busybox"), root.join("bin/busybox")).expect("copied");
+        fill(&root);
+        Image::resolve(&self.layout, &Source::Rootfs(root)).expect("an image")
+    }
+
+    pub fn function(&self, name: &str) -> FunctionId {
+        FunctionId::new("test", name).expect("a name")
+    }
+
+    /// Creates and starts a container; returns it with what it prints going to a file.
+    pub fn launch(&self, id: &FunctionId, spec: &ContainerSpec) -> Launched {
+        let sandbox = Sandbox::create(&self.layout, id).expect("a sandbox");
+        let container = Container::new(&self.layout, &self.runtime, id);
+        container.prepare(&sandbox, spec).expect("prepared");
+        let path = self.dir().join(format!("{}.out", id.container()));
+        let out = fs::File::create(&path).expect("a file");
+        let err = out.try_clone().expect("a copy");
+        let created = container.create_command().to_command().stdin(Stdio::null()).stdout(out).stderr(err).status();
+        assert!(created.expect("runs").success(), "{}", container.create_log());
+        container.after_create().expect("confined");
+        container.start().expect("started");
+        Launched { container, sandbox, out: path }
+    }
+
+    /// Runs a container to its end and returns what it printed.
+    pub fn run(&self, id: &FunctionId, spec: &ContainerSpec) -> String {
+        let launched = self.launch(id, spec);
+        let patience = Instant::now() + Duration::from_secs(20);
+        while matches!(launched.container.state().expect("a state"), State::Running(_)) {
+            assert!(Instant::now() < patience, "still running; so far: {}", launched.printed());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let printed = launched.printed();
+        launched.container.delete().expect("deleted");
+        printed
+    }
+
+    /// A container that only waits, to execute in.
+    pub fn idle(&self, id: &FunctionId, image: &Image) -> Launched {
+        let command = Some(["/bin/busybox", "sleep", "1000"].map(String::from).to_vec());
+        self.launch(id, &ContainerSpec { command, ..ContainerSpec::new(image.clone(), id.function()) })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for id in Sandbox::list(&self.layout).unwrap_or_default() {
+            let _ = Sandbox::delete(&self.layout, &id);
+            let _ = IdRanges::release(&self.layout, &id);
+        }
+    }
+}
+
+pub struct Launched {
+    pub container: Container,
+    pub sandbox: Sandbox,
+    out: PathBuf,
+}
+
+impl Launched {
+    pub fn printed(&self) -> String {
+        fs::read_to_string(&self.out).expect("its output")
+    }
+
+    pub fn exec(&self, args: &[&str]) -> Output {
+        let args = args.iter().map(ToString::to_string).collect();
+        let command = self.container.exec_command(&Exec { args, ..Exec::default() }).expect("a command");
+        command.to_command().stdin(Stdio::null()).output().expect("runs")
+    }
+
+    /// A shell line in the container, which must succeed.
+    pub fn sh(&self, line: &str) -> String {
+        let output = self.exec(&["/bin/busybox", "sh", "-c", line]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{line}: {}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+/// Runs a host command that must succeed.
+pub fn host(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
