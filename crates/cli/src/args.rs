@@ -54,6 +54,7 @@ pub enum Command {
     Logs(Logs),
     Exec(Exec),
     Status(Status),
+    Bench(bench::cli::Bench),
     /// Print the JSON Schema of slice descriptors
     ///
     /// An editor that knows it completes and checks descriptors while they are written. With the YAML language server, put

@@ -36,6 +36,7 @@ fn run(command: Command) -> Outcome {
         Command::Logs(args) => logs::run(&args),
         Command::Exec(args) => exec::run(&args),
         Command::Status(args) => list::status(&args),
+        Command::Bench(args) => Ok(bench::cli::run(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Schema => publish::schema(),
         Command::Completions(args) => publish::completions(args.shell),
         Command::Man(args) => publish::man_pages(&args.directory),

@@ -61,6 +61,17 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// An error with its causes.
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        match error.downcast::<io::Error>() {
+            Ok(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            Ok(error) => Self::failed(error.to_string()),
+            Err(error) => Self::failed(format!("{error:#}")),
+        }
+    }
+}
+
 /// Says what is left to say, and gives the process its exit status.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
     let outcome = outcome.and_then(|code| out::flush().map(|()| code).map_err(Failure::from));

@@ -44,9 +44,22 @@ fn every_command_has_help_with_its_purpose() {
     let here = tempfile::tempdir().unwrap();
     let short = run(here.path(), &["-h"]);
     assert!(short.status.success());
-    for command in
-        ["check", "up", "down", "ls", "ps", "top", "pcap", "logs", "exec", "status", "schema", "completions", "version"]
-    {
+    for command in [
+        "check",
+        "up",
+        "down",
+        "ls",
+        "ps",
+        "top",
+        "pcap",
+        "logs",
+        "exec",
+        "status",
+        "bench",
+        "schema",
+        "completions",
+        "version",
+    ] {
         assert!(text(&short.stdout).contains(&format!("\n  {command} ")), "{command} is not listed");
         let help = run(here.path(), &[command, "--help"]);
         assert!(help.status.success(), "{command}");
