@@ -22,6 +22,8 @@ pub struct Bearer {
 pub struct Uplink {
     /// The UPF's GTP-U address.
     pub upf: IpAddr,
+    /// The UPF's TEID.
+    pub teid: u32,
     /// The header of uplink G-PDUs.
     pub header: GpduHeader,
 }
@@ -68,7 +70,7 @@ impl Bearers {
         let bearer = &mut self.bearers[number];
         bearer.uplink = endpoint.map(|(upf, teid)| {
             let container = PduSession { direction: Direction::Uplink, qfi: bearer.qfi, rqi: false };
-            Uplink { upf, header: GpduHeader::new(teid, Some(container)) }
+            Uplink { upf, teid, header: GpduHeader::new(teid, Some(container)) }
         });
     }
 
@@ -86,6 +88,11 @@ impl Bearers {
     #[inline]
     pub fn of_teid(&self, teid: u32) -> Option<&Bearer> {
         self.bearers.get(*self.by_teid.get(&teid)? as usize)
+    }
+
+    /// Whether a bearer has this tunnel endpoint of a UPF. Looks at every bearer.
+    pub fn uses(&self, upf: IpAddr, teid: u32) -> bool {
+        self.bearers.iter().filter_map(|bearer| bearer.uplink).any(|uplink| uplink.upf == upf && uplink.teid == teid)
     }
 
     /// How many bearers have a tunnel.
@@ -137,6 +144,8 @@ mod tests {
         assert!(bearers.of_teid(0x1002).expect("the second UE").uplink.is_some());
         assert!(bearers.of_teid(0x1001).expect("the first UE").uplink.is_none());
         assert_eq!(bearers.established(), 1);
+        assert!(bearers.uses("10.3.0.1".parse().expect("an address"), 7));
+        assert!(!bearers.uses("10.3.0.1".parse().expect("an address"), 8));
     }
 
     #[test]

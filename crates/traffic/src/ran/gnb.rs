@@ -51,7 +51,7 @@ pub struct Gnb {
     pub counters: Counters,
     asked: Asked,
     last_indication: Option<Instant>,
-    indications_told: u64,
+    suspicious: bool,
 }
 
 /// What to do with a packet that was looked at.
@@ -78,7 +78,7 @@ impl Gnb {
             counters: Counters::default(),
             asked: Asked::default(),
             last_indication: None,
-            indications_told: 0,
+            suspicious: false,
         }
     }
 
@@ -253,6 +253,9 @@ impl Gnb {
             }
             MessageType::ERROR_INDICATION => {
                 self.counters.indications_received += 1;
+                let elements = frame.get(datagram.payload + header.header_len..)?;
+                let indication = ErrorIndication::parse(elements).ok()?;
+                self.suspicious |= self.bearers.uses(indication.peer, indication.teid);
                 return None;
             }
             MessageType::END_MARKER => {
@@ -279,11 +282,9 @@ impl Gnb {
         due
     }
 
-    /// Whether the UPF has said since the last call that it does not know a tunnel.
+    /// Whether a UPF has said since the last call that it does not know a tunnel that a UE has.
     pub fn take_suspicion(&mut self) -> bool {
-        let suspicious = self.counters.indications_received > self.indications_told;
-        self.indications_told = self.counters.indications_received;
-        suspicious
+        std::mem::take(&mut self.suspicious)
     }
 
     /// Asks for the UPF's Ethernet address, so that the first packet of a UE finds it known.
@@ -631,6 +632,19 @@ mod tests {
         let header = gtpu::parse(&n3[0][datagram.payload..], datagram.payload_len).expect("a GTP-U message");
         let elements = &n3[0][datagram.payload + header.header_len..];
         assert_eq!(ErrorIndication::parse(elements), Ok(ErrorIndication { teid: 99, peer: GNB.into() }));
+    }
+
+    #[test]
+    fn an_error_indication_for_a_tunnel_in_use_is_suspicious() {
+        for (teid, suspicious) in [(UPF_TEID, true), (UPF_TEID + 1, false)] {
+            let mut message = [0; MESSAGE_MAX_LEN];
+            let len = ErrorIndication { teid, peer: UPF.into() }.write(&mut message);
+            let packet = frame::udp_packet((UPF, UDP_PORT), (GNB, UDP_PORT), &message[..len]);
+            let (n3, _, mut gnb) = bench(vec![framed(own_mac("n3"), UPF_MAC, &packet)], vec![]).sent();
+            assert_eq!((n3.len(), gnb.counters.indications_received), (0, 1));
+            assert_eq!(gnb.take_suspicion(), suspicious);
+            assert!(!gnb.take_suspicion(), "it is told once");
+        }
     }
 
     #[test]

@@ -34,6 +34,9 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Time between two tries to associate, beside what the tries take.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// How long after an association messages about tunnels of the former one may still arrive.
+const SETTLING: Duration = Duration::from_millis(200);
+
 /// What the gNB is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
@@ -51,7 +54,7 @@ pub enum News {
 pub struct Signals {
     /// Delete all sessions and return.
     pub stop: AtomicBool,
-    /// The UPF said of a tunnel that it does not know it: look after it at once.
+    /// The UPF said of a tunnel that it does not know it: associate anew.
     pub suspect: AtomicBool,
 }
 
@@ -78,6 +81,7 @@ pub struct Smf<'a> {
 enum Lost {
     Client(ClientError),
     Restarted,
+    Tunnel,
     Refused(Fault),
     Unexpected,
 }
@@ -93,6 +97,7 @@ impl std::fmt::Display for Lost {
         match self {
             Self::Client(error) => error.fmt(f),
             Self::Restarted => f.write_str("the UPF has restarted"),
+            Self::Tunnel => f.write_str("the UPF does not know a tunnel that it gave"),
             Self::Refused(fault) => write!(f, "the UPF refuses the association: {:?}", fault.cause),
             Self::Unexpected => f.write_str("the UPF answers with another message than it was asked for"),
         }
@@ -159,10 +164,12 @@ impl<'a> Smf<'a> {
     /// Establishes what is wanted and watches the UPF. Returns when it is lost, or `signals` say stop.
     fn keep(&mut self, recovery: RecoveryTimeStamp, signals: &Signals) -> Result<(), Lost> {
         let mut ready = false;
-        let mut next_heartbeat = Instant::now();
+        let begin = Instant::now();
+        let mut next_heartbeat = begin;
         while !signals.stopping() {
-            if signals.suspect.swap(false, Ordering::Relaxed) {
-                next_heartbeat = Instant::now();
+            // What was on its way when the association began anew says nothing about the new tunnels.
+            if signals.suspect.swap(false, Ordering::Relaxed) && begin.elapsed() > SETTLING {
+                return Err(Lost::Tunnel);
             }
             if Instant::now() >= next_heartbeat {
                 self.establish_missing(signals, !ready)?;
@@ -503,6 +510,18 @@ mod tests {
         let tunnels = smf.tunnels(4);
         assert_eq!(tunnels.iter().filter(|endpoint| endpoint.is_none()).count(), 2);
         assert_eq!(upf.count(|request| matches!(request, Request::SessionEstablishment(_))), 2);
+        smf.stop();
+    }
+
+    #[test]
+    fn a_upf_that_lost_a_tunnel_gets_the_sessions_again() {
+        let upf = FakeUpf::start(loopback(7), 7);
+        let smf = start(loopback(8), upf.address, 1);
+        assert_eq!(smf.tunnels(1).iter().flatten().count(), 1);
+        std::thread::sleep(2 * SETTLING);
+        smf.signals.suspect.store(true, Ordering::Relaxed);
+        let tunnels = smf.tunnels(2);
+        assert!(tunnels[0].is_none() && tunnels[1].is_some(), "{tunnels:?}");
         smf.stop();
     }
 

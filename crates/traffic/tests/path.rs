@@ -1,0 +1,251 @@
+//! The whole user plane without containers: RAN simulator, UPF and traffic tool over ports of a broker in this process,
+//! sessions by PFCP over loopback addresses.
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use port::{OpenOptions, PortInfo, Route, Steering};
+use serde_json::Value;
+use upf::bell::Bell;
+use upf::config::Config;
+use upf::function::{Plan, Upf};
+use upf::n4;
+use vport::broker::{self, Broker, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+
+/// A broker with the links n3 (ran, upf), n6 (upf, peer) and uu (ran, peer).
+struct Slice {
+    folder: tempfile::TempDir,
+    _broker: Broker,
+    /// Last number of the loopback addresses that PFCP uses, so that tests do not meet.
+    net: u8,
+}
+
+impl Slice {
+    fn new(net: u8) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).expect("a broker");
+        for function in ["ran", "upf", "peer"] {
+            let socket = Broker::bind(&folder.path().join(function)).expect("a socket");
+            broker.listen(function, socket, 0..u32::MAX).expect("a new function");
+        }
+        let n3 = |address: &str, steering| port("n3", address, steering, &[]);
+        let links = [
+            ("n3", [("ran", n3("10.3.0.2", Steering::None)), ("upf", n3("10.3.0.1", Steering::Teid))]),
+            (
+                "n6",
+                [
+                    ("upf", port("n6", "10.6.0.1", Steering::UeAddress, &["10.6.0.2"])),
+                    ("peer", port("n6", "10.6.0.2", Steering::None, &[])),
+                ],
+            ),
+            (
+                "uu",
+                [("ran", port("uu", "", Steering::None, &[])), ("peer", port("uu", "10.60.0.1", Steering::None, &[]))],
+            ),
+        ];
+        for (name, ends) in links {
+            let ends = ends.map(|(function, port)| EndSpec { function: function.into(), port });
+            broker.add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT }).expect("a new link");
+        }
+        Self { folder, _broker: broker, net }
+    }
+
+    fn socket(&self, function: &str) -> PathBuf {
+        self.folder.path().join(function)
+    }
+
+    fn start_upf(&self) -> RunningUpf {
+        RunningUpf::start(&self.socket("upf"), self.net)
+    }
+
+    fn start_ran(&self, sessions: u32) -> RunningRan {
+        let net = self.net;
+        let text = format!(
+            "gnb: {{port: n3}}\nue: {{port: uu}}\n\
+             smf: {{address: 127.9.{net}.2, upf: 127.9.{net}.1, heartbeatMs: 100, t1Ms: 50}}\n\
+             sessions: [{{count: {sessions}, ue: 10.60.0.1, downlinkTeid: 0x1001, networkInstance: internet}}]\n"
+        );
+        let config = self.folder.path().join("ran.yaml");
+        std::fs::write(&config, text).expect("a writable directory");
+        RunningRan::start(&config, &self.socket("ran"))
+    }
+
+    /// Sends paced packets of `flows` UEs into one port of the peer, and judges what comes out of the other.
+    fn traffic(&self, uplink: bool, flows: u32) -> Value {
+        let directed: &[&str] = match uplink {
+            true => {
+                &["--port", "uu", "--sink", "n6", "--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"]
+            }
+            false => &["--port", "n6", "--sink", "uu", "--from", "10.6.0.2", "--to", "10.60.0.1", "--to-counts"],
+        };
+        let via: &[&str] = if uplink { &[] } else { &["--via", "10.6.0.1"] };
+        let output = Command::new(env!("CARGO_BIN_EXE_kaista-traffic"))
+            .args(["generate", "--rate", "2k", "--seconds", "0.5", "--json", "--flows", &flows.to_string()])
+            .args(directed)
+            .args(via)
+            .arg("--socket")
+            .arg(self.socket("peer"))
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("the program runs");
+        assert!(output.status.success(), "{}", output.status);
+        serde_json::from_slice(&output.stdout).expect("a JSON result")
+    }
+}
+
+fn port(name: &str, address: &str, steering: Steering, via: &[&str]) -> PortInfo {
+    let mut info = PortInfo::named(name);
+    // Both ends of a link have a port of this name, and differ in their address.
+    info.mac = vport::info::derived_mac(&format!("{name}{address}"));
+    info.mtu = 9_000;
+    info.steering = steering;
+    info.addresses = address.parse().map(|address| (address, 24)).into_iter().collect();
+    let everywhere = "0.0.0.0".parse().expect("an address");
+    let route = |via: &&str| Route { to: everywhere, prefix: 0, via: via.parse().expect("an address") };
+    info.routes = via.iter().map(route).collect();
+    info
+}
+
+/// A UPF on threads of this process.
+struct RunningUpf {
+    stop: Arc<AtomicBool>,
+    bells: Vec<Arc<Bell>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl RunningUpf {
+    fn start(socket: &Path, net: u8) -> Self {
+        let text = format!(
+            "n4: {{listen: '127.9.{net}.1:8805', nodeId: 127.9.{net}.1, heartbeatS: 1}}\n\
+             n3: {{port: n3}}\nn6: {{port: n6, networkInstances: [internet]}}\n"
+        );
+        let config = Config::parse(&text).expect("a good configuration");
+        let options = OpenOptions { socket: socket.into(), ..OpenOptions::default() };
+        let open = |name| port::open(name, &options).expect("a port");
+        let upf = Upf::new(&Plan::from(&config), open("n3"), open("n6")).expect("a UPF");
+        let socket = UdpSocket::bind(config.n4.listen).expect("a loopback address is free");
+        let mut endpoint = n4::Endpoint::new(socket, (&config).into(), upf.tables.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for mut worker in upf.workers {
+            let stop = stop.clone();
+            threads.push(std::thread::spawn(move || worker.run(&stop).expect("a worker does not fail")));
+        }
+        let mut slow_path = upf.slow_path;
+        let stopped = stop.clone();
+        threads.push(std::thread::spawn(move || slow_path.run(&stopped).expect("the slow path does not fail")));
+        let stopped = stop.clone();
+        threads.push(std::thread::spawn(move || endpoint.run(&stopped).expect("the endpoint does not fail")));
+        Self { stop, bells: upf.bells, threads }
+    }
+}
+
+impl Drop for RunningUpf {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bells.iter().for_each(|bell| bell.ring());
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// `kaista-ran` as a process.
+struct RunningRan {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl RunningRan {
+    fn start(config: &Path, socket: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kaista-ran"))
+            .arg("--config")
+            .arg(config)
+            .env("KAISTA_PORTS", socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, lines }
+    }
+
+    fn await_ready(&self) {
+        let line = self.lines.recv_timeout(Duration::from_secs(20)).expect("the sessions are established");
+        assert!(line.contains("ready"), "{line}");
+    }
+}
+
+impl Drop for RunningRan {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn assert_clean(result: &Value, flows: u64) {
+    let found = &result["found"];
+    assert_eq!(found["flows"], flows, "{result}");
+    for bad in ["lost", "duplicates", "reordered"] {
+        assert_eq!(found[bad], 0, "{result}");
+    }
+    assert_eq!(found["received"], result["sent"]["accepted"], "{result}");
+}
+
+#[test]
+fn packets_of_many_ues_pass_both_ways_in_order() {
+    let slice = Slice::new(1);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(20);
+    ran.await_ready();
+    // The first packets find neighbours not yet resolved; what counts comes after.
+    slice.traffic(true, 1);
+    assert_clean(&slice.traffic(true, 20), 20);
+    slice.traffic(false, 1);
+    assert_clean(&slice.traffic(false, 1), 1);
+}
+
+#[test]
+fn the_ran_may_come_before_the_upf() {
+    let slice = Slice::new(2);
+    let ran = slice.start_ran(3);
+    std::thread::sleep(Duration::from_millis(300));
+    let _upf = slice.start_upf();
+    ran.await_ready();
+    slice.traffic(true, 1);
+    assert_clean(&slice.traffic(true, 3), 3);
+}
+
+#[test]
+fn a_ran_that_was_killed_gets_its_sessions_again() {
+    let slice = Slice::new(3);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(3);
+    ran.await_ready();
+    drop(ran);
+    let ran = slice.start_ran(3);
+    ran.await_ready();
+    slice.traffic(true, 1);
+    assert_clean(&slice.traffic(true, 3), 3);
+}
+
+#[test]
+fn a_upf_that_restarts_gets_the_sessions_again() {
+    let slice = Slice::new(4);
+    let upf = slice.start_upf();
+    let ran = slice.start_ran(3);
+    ran.await_ready();
+    drop(upf);
+    // Recovery time stamps count seconds.
+    std::thread::sleep(Duration::from_millis(1_100));
+    let _upf = slice.start_upf();
+    ran.await_ready();
+    slice.traffic(true, 1);
+    assert_clean(&slice.traffic(true, 3), 3);
+}
