@@ -1,6 +1,7 @@
 //! A function: its sandbox, its container, its output, and the sockets by which it reaches its ports.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -334,6 +335,8 @@ pub(crate) fn serve_socket(
         Some(socket) => socket,
         None => {
             let socket = Broker::bind(&path)?;
+            // Who reaches the directory may ask; who is served is decided by user.
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
             node.keeper.store(label, socket.as_fd())?;
             socket
         }

@@ -74,6 +74,12 @@ pub(crate) struct View {
     pub(crate) containers: BTreeMap<String, runtime::Container>,
 }
 
+/// What a former daemon left of a slice.
+struct Former {
+    existed: bool,
+    target: Option<Slice>,
+}
+
 struct Worker {
     node: Arc<Node>,
     name: String,
@@ -87,6 +93,8 @@ struct Worker {
 
 /// Starts the worker of a slice, which first goes on with what a former daemon left of it. `ended` is called when nothing
 /// of the slice is left and it shall not be.
+///
+/// Returns when the view shows what was taken up; what is missing to what shall be follows.
 pub(crate) fn start(
     node: &Arc<Node>,
     name: &str,
@@ -113,13 +121,18 @@ pub(crate) fn start(
         view,
         cores_changed: Box::new(cores_changed),
     };
+    let (adopted, wait) = mpsc::channel::<()>();
     std::thread::Builder::new().name(format!("slice {name}")).spawn(move || {
-        let left = worker.resume();
+        let target = worker.adopt_former();
+        worker.publish(Some(SliceState::Changing));
+        drop(adopted);
+        let left = worker.resume(target);
         if left && worker.is_nothing() {
             return ended();
         }
         worker.run(&incoming, &wake, ended);
     })?;
+    let _ = wait.recv();
     Ok(handle)
 }
 
@@ -410,25 +423,28 @@ impl Worker {
         removed
     }
 
-    /// Goes on with what a former daemon made, and brings it to what shall be. Whether there was anything.
-    fn resume(&mut self) -> bool {
-        let (events, _) = mpsc::channel();
+    /// Goes on with what a former daemon made. What there was of it, and what shall be.
+    fn adopt_former(&mut self) -> Former {
         let former = Record::load(&self.node.paths, &self.name);
-        let target = record::load_descriptor(&self.node.paths, &self.name);
-        let any = former.is_some() || target.is_some();
-        if let Some(former) = former {
+        if let Some(former) = &former {
             self.since_ms = former.since_ms;
-            self.adopt(&former);
+            self.adopt(former);
         }
-        let resumed = match target {
-            Some(target) => self.converge(&target, &events).map(drop),
-            None if any => self.clear(&events),
+        Former { existed: former.is_some(), target: record::load_descriptor(&self.node.paths, &self.name) }
+    }
+
+    /// Brings what was adopted to what shall be. Whether there was anything to do either with.
+    fn resume(&mut self, former: Former) -> bool {
+        let (events, _) = mpsc::channel();
+        let resumed = match &former.target {
+            Some(target) => self.converge(target, &events).map(drop),
+            None if former.existed => self.clear(&events),
             None => Ok(()),
         };
         if let Err(e) = resumed {
             tracing::error!("slice {}: {e:#}", self.name);
         }
-        any
+        former.existed || former.target.is_some()
     }
 
     fn adopt(&mut self, former: &Record) {

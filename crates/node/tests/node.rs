@@ -1,0 +1,285 @@
+//! A node from outside: slices of busybox containers are brought up, edited, killed piece by piece, and taken down, and
+//! nothing is left of them.
+//!
+//! Each test has a node of its own, in directories of its own.
+
+mod support;
+
+use std::time::Duration;
+
+use node::control::{CallError, Event, ProcessKind, ProcessState, Reply, Request};
+use support::{TestNode, eventually, kill, skipped, slice};
+
+const SLEEPER: &str = r#"{name: one, image: {rootfs: rootfs}, command: [sh, -c, "echo hello; exec sleep 1000"]}"#;
+
+#[test]
+fn up_runs_containers_up_again_changes_nothing_and_down_leaves_nothing() {
+    if skipped("up_runs_containers_up_again_changes_nothing_and_down_leaves_nothing") {
+        return;
+    }
+    let node = TestNode::start();
+    let text = slice("s", SLEEPER, "");
+    assert_eq!(node.up(&text).unwrap(), 1);
+    let first = node.process("one");
+    assert_eq!(first.state, ProcessState::Running);
+    assert!(first.uid >= 0x7000_0000, "{first:?}");
+    assert_eq!(node.up(&text).unwrap(), 0);
+    assert_eq!(node.process("one").pid, first.pid);
+    eventually("its output", || node.logs("one").contains(&"hello".to_owned()));
+    node.down_and_check();
+}
+
+#[test]
+fn an_edit_restarts_what_it_concerns_and_nothing_else() {
+    if skipped("an_edit_restarts_what_it_concerns_and_nothing_else") {
+        return;
+    }
+    let node = TestNode::start();
+    let two = |words: &str| {
+        let other =
+            format!(r#"{{name: two, image: {{rootfs: rootfs}}, command: [sh, -c, "echo {words}; exec sleep 1000"]}}"#);
+        slice("s", &format!("{SLEEPER}, {other}"), "")
+    };
+    assert_eq!(node.up(&two("before")).unwrap(), 2);
+    let (one, other) = (node.process("one").pid, node.process("two").pid);
+    assert_eq!(node.up(&two("after")).unwrap(), 1);
+    assert_eq!(node.process("one").pid, one);
+    assert_ne!(node.process("two").pid, other);
+    eventually("the edited output", || node.logs("two").contains(&"after".to_owned()));
+    assert_eq!(node.up(&slice("s", SLEEPER, "")).unwrap(), 1);
+    assert_eq!(node.processes().len(), 1);
+    node.down_and_check();
+}
+
+#[test]
+fn slices_live_side_by_side_and_the_node_ends_with_the_last() {
+    if skipped("slices_live_side_by_side_and_the_node_ends_with_the_last") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("a", SLEEPER, "")).unwrap();
+    node.up(&slice("b", SLEEPER, "")).unwrap();
+    assert_eq!(node.processes().len(), 2);
+    let Reply::Down { slices, stopping } = node.call(&Request::Down { slices: vec!["a".into()] }).unwrap() else {
+        panic!()
+    };
+    assert_eq!((slices, stopping), (vec!["a".to_owned()], false));
+    assert_eq!(node.processes().len(), 1);
+    let Reply::Down { slices, .. } = node.call(&Request::Down { slices: vec!["a".into()] }).unwrap() else { panic!() };
+    assert!(slices.is_empty(), "what is not there is no error");
+    node.down_and_check();
+}
+
+#[test]
+fn a_failed_up_leaves_nothing_and_a_failed_edit_leaves_the_slice_as_it_was() {
+    if skipped("a_failed_up_leaves_nothing_and_a_failed_edit_leaves_the_slice_as_it_was") {
+        return;
+    }
+    let node = TestNode::start();
+    let broken = r#"{name: two, image: {rootfs: rootfs}, command: [/no/such/program]}"#;
+    node.up(&slice("keep", SLEEPER, "")).unwrap();
+    let Err(CallError::Failed(failure)) = node.up(&slice("s", &format!("{SLEEPER}, {broken}"), "")) else { panic!() };
+    assert!(failure.message.contains("two") && failure.message.contains("/no/such/program"), "{failure}");
+    assert_eq!(node.processes().len(), 1, "only the other slice runs");
+
+    let kept = node.process("one").pid;
+    let edited = slice("keep", &format!("{SLEEPER}, {broken}"), "");
+    assert!(matches!(node.up(&edited), Err(CallError::Failed(_))));
+    assert_eq!(node.process("one").pid, kept);
+    assert_eq!(node.processes().len(), 1);
+
+    let changed = SLEEPER.replace("[sh,", "[/no/such/program,");
+    assert!(matches!(node.up(&slice("keep", &changed, "")), Err(CallError::Failed(_))));
+    let back = node.process("one");
+    assert_eq!(back.state, ProcessState::Running, "the old program runs again");
+    assert_eq!(node.up(&slice("keep", SLEEPER, "")).unwrap(), 0);
+    node.down_and_check();
+}
+
+#[test]
+fn restart_policies_are_kept() {
+    if skipped("restart_policies_are_kept") {
+        return;
+    }
+    let node = TestNode::start();
+    let function = |name: &str, policy: &str, code: u8| {
+        format!(
+            r#"{{name: {name}, image: {{rootfs: rootfs}}, restart: {policy}, command: [sh, -c, "sleep 0.3; exit {code}"]}}"#
+        )
+    };
+    let all = [
+        function("always", "always", 0),
+        function("failing", "on-failure", 3),
+        function("fine", "on-failure", 0),
+        function("never", "never", 3),
+    ];
+    node.up(&slice("s", &all.join(", "), "")).unwrap();
+    eventually("ends", || {
+        node.process("fine").state == ProcessState::Ended && node.process("never").state == ProcessState::Ended
+    });
+    eventually("restarts", || node.process("always").restarts >= 2 && node.process("failing").restarts >= 2);
+    assert_eq!(node.process("failing").last_exit.as_deref(), Some("exit 3"));
+    assert_eq!(node.process("never").last_exit.as_deref(), Some("exit 3"));
+    assert_eq!((node.process("fine").restarts, node.process("never").restarts), (0, 0));
+    node.down_and_check();
+}
+
+/// Two functions joined by every kind of link that needs no peer outside.
+fn linked() -> String {
+    let a = r#"{name: a, image: {rootfs: rootfs}, command: [sleep, "1000"], ports: [
+        {name: k, interface: k0, addresses: [10.9.0.1/24]},
+        {name: h, interface: h0, addresses: [10.9.1.1/24]}]}"#;
+    let b = r#"{name: b, image: {rootfs: rootfs}, command: [httpd, -f, -p, "80", -h, /www], files: {/www/page: "found\n"}, ports: [
+        {name: k, interface: k0, addresses: [10.9.0.2/24]},
+        {name: shared}, {name: ue, interface: ue0, addresses: [10.9.2.1/24]},
+        {name: h, interface: h0, addresses: [10.9.3.1/24]}]}"#;
+    let links = r#"{between: [a/k, b/k]}, {between: [b/shared, b/ue]},
+        {between: [a/h, {host: {veth: kta-HOST, addresses: [10.9.1.2/24]}}]},
+        {between: [b/h, {host: {veth: ktb-HOST, addresses: [10.9.3.2/24]}}]}"#;
+    slice("s", &format!("{a}, {b}"), &links.replace("HOST", &format!("{}", std::process::id() % 100_000)))
+}
+
+/// What `a` gets from `b`'s web server by the veth pair between them.
+fn fetched(node: &TestNode) -> bool {
+    let request = r#"printf "GET /page HTTP/1.0\r\n\r\n" | nc -w 3 10.9.0.2 80"#;
+    let (status, answer) = node.exec("a", &["sh", "-c", request]);
+    status == 0 && answer.ends_with("found\n")
+}
+
+#[test]
+fn links_carry_packets_and_survive_restarts_of_functions() {
+    if skipped("links_carry_packets_and_survive_restarts_of_functions") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&linked()).unwrap();
+    eventually("a veth pair between functions", || fetched(&node));
+    assert_eq!(support::get("10.9.3.1:80", "/page"), "found", "a veth pair to the host");
+    let (status, interfaces) = node.exec("b", &["ip", "address", "show", "ue0"]);
+    assert_eq!(status, 0);
+    assert!(interfaces.contains("10.9.2.1/24"), "{interfaces}");
+
+    let before = node.process("b").pid.unwrap();
+    kill(before);
+    eventually("b is back", || node.process("b").pid.is_some_and(|pid| pid != before));
+    eventually("the veth pair after the restart", || fetched(&node));
+    node.down_and_check();
+}
+
+#[test]
+fn whatever_is_killed_comes_back_and_the_others_go_on() {
+    if skipped("whatever_is_killed_comes_back_and_the_others_go_on") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&linked()).unwrap();
+    let pump = || node.processes().into_iter().find(|p| p.kind == ProcessKind::Pump).expect("a pump");
+    for round in 0..3 {
+        let (a, b, p) = (node.process("a").pid, node.process("b").pid, pump().pid);
+
+        let status = node.status();
+        kill(status.daemon_pid);
+        eventually("the daemon is back", || node.try_status().is_some_and(|now| now.daemon_pid != status.daemon_pid));
+        eventually("it has adopted", || node.processes().len() == 3);
+        assert_eq!((node.process("a").pid, node.process("b").pid, pump().pid), (a, b, p), "round {round}, daemon");
+
+        let status = node.status();
+        kill(status.keeper_pid);
+        eventually("the keeper is back", || {
+            let now = node.status();
+            now.keeper_pid != status.keeper_pid && now.daemon_pid == status.daemon_pid && now.kept_descriptors > 0
+        });
+        assert_eq!((node.process("a").pid, node.process("b").pid, pump().pid), (a, b, p), "round {round}, keeper");
+
+        kill(p.unwrap());
+        eventually("the pump is back", || pump().pid.is_some_and(|now| Some(now) != p));
+        assert!(node.exec("b", &["ip", "address", "show", "ue0"]).1.contains("10.9.2.1/24"));
+
+        kill(a.unwrap());
+        eventually("the function is back", || node.process("a").pid.is_some_and(|now| Some(now) != a));
+        assert_eq!(node.process("b").pid, b);
+        eventually("traffic", || fetched(&node));
+    }
+    node.down_and_check();
+}
+
+#[test]
+fn daemon_and_keeper_killed_at_once_are_replaced_and_adopt_what_runs() {
+    if skipped("daemon_and_keeper_killed_at_once_are_replaced_and_adopt_what_runs") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&linked()).unwrap();
+    let pids = || node.processes().into_iter().map(|process| process.pid).collect::<Vec<_>>();
+    let before = pids();
+    let one = node.process("a").pid.unwrap();
+    node.kill_node();
+    node.begin();
+    eventually("adoption", || pids() == before);
+    assert_eq!(node.up(&linked()).unwrap(), 0);
+
+    // What dies while nobody looks is started again, too.
+    node.kill_node();
+    kill(one);
+    node.begin();
+    eventually("a restart", || node.process("a").pid.is_some_and(|pid| pid != one));
+    eventually("traffic", || fetched(&node));
+    node.down_and_check();
+}
+
+#[test]
+fn starting_a_node_many_times_at_once_gives_one() {
+    if skipped("starting_a_node_many_times_at_once_gives_one") {
+        return;
+    }
+    let node = TestNode::start();
+    let starts: Vec<_> = (0..8).map(|_| node.spawn_kaistad()).collect();
+    for mut start in starts {
+        assert!(start.wait().unwrap().success());
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(node.kaistad_processes().len(), 2, "a keeper and a daemon");
+    assert!(matches!(node.call(&Request::Shutdown { leave_running: false }), Ok(Reply::Done)));
+    node.check_gone();
+}
+
+#[test]
+fn exec_passes_streams_and_status_and_gives_terminals() {
+    if skipped("exec_passes_streams_and_status_and_gives_terminals") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let (status, output) = node.exec("one", &["sh", "-c", "id -u; echo $K; exit 7"]);
+    assert_eq!((status, output.as_str()), (7, "1000\nv\n"));
+    let (status, output) = node.exec_in_terminal("one", &["sh", "-c", "tty >/dev/null && echo yes; exit 3"]);
+    assert_eq!(status, 3);
+    assert!(output.contains("yes"), "{output}");
+    assert!(matches!(node.try_exec("none", &["true"]), Err(CallError::Failed(_))));
+    node.down_and_check();
+}
+
+#[test]
+fn logs_follow_and_mistakes_are_told_line_by_line() {
+    if skipped("logs_follow_and_mistakes_are_told_line_by_line") {
+        return;
+    }
+    let node = TestNode::start();
+    let talker = r#"{name: talk, image: {rootfs: rootfs}, command: [sh, -c, "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"]}"#;
+    node.up(&slice("s", talker, "")).unwrap();
+    let request = Request::Logs { function: "talk".parse().unwrap(), lines: Some(1), follow: true };
+    let mut stream = node.client().start(&request, &[]).unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        let Event::Line { text, error: false, .. } = stream.next().unwrap().0 else { panic!() };
+        seen.push(text.parse::<u32>().unwrap());
+    }
+    let start = seen[0];
+    assert_eq!(seen, (start..start + 5).collect::<Vec<_>>());
+
+    let Err(CallError::Failed(failure)) = node.up("apiVersion: kaista.dev/v1alpha1\nkind: Slice\nnonsense: 1\n") else {
+        panic!()
+    };
+    assert!(failure.details.iter().any(|line| line.contains("nonsense")), "{failure}");
+    node.down_and_check();
+}

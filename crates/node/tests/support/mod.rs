@@ -1,0 +1,266 @@
+//! A node of a test's own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use node::control::{CallError, Client, Event, Process, Reply, Request, Status};
+use node::paths::Paths;
+use tempfile::TempDir;
+
+/// Whether the test cannot run here; says so by its name.
+pub fn skipped(test: &str) -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        "containers are made by root"
+    } else if !Path::new("/bin/busybox").exists() {
+        "busybox-static is not installed"
+    } else {
+        return false;
+    };
+    println!("SKIPPED {test}: {reason}");
+    true
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A descriptor of functions and links in flow style.
+pub fn slice(name: &str, functions: &str, links: &str) -> String {
+    format!(
+        "apiVersion: kaista.dev/v1alpha1\nkind: Slice\nmetadata: {{name: {name}}}\n\
+         spec: {{functions: [{functions}], links: [{links}]}}\n"
+    )
+}
+
+/// Kills a process as nothing can prevent.
+pub fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+}
+
+/// The last line that a web server answers with.
+pub fn get(server: &str, path: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(server).expect("a server");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer.lines().last().unwrap_or_default().to_owned()
+}
+
+/// Directories, a root filesystem of busybox, and a running node.
+pub struct TestNode {
+    directory: TempDir,
+    paths: Paths,
+}
+
+impl TestNode {
+    /// A node without slices.
+    pub fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("kaista-node-").tempdir().expect("a directory");
+        // Containers' users pass through.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+        let paths = Paths { run: directory.path().join("run"), state: directory.path().join("state") };
+        let bin = directory.path().join("rootfs/bin");
+        fs::create_dir_all(&bin).expect("a root filesystem");
+        fs::copy("/bin/busybox", bin.join("busybox")).expect("busybox");
+        for applet in ["sh", "sleep", "echo", "id", "ip", "cat", "true", "tty", "httpd", "nc"] {
+            symlink("busybox", bin.join(applet)).expect("an applet");
+        }
+        let node = Self { directory, paths };
+        node.begin();
+        node
+    }
+
+    /// Starts keeper and daemon, if none run.
+    pub fn begin(&self) {
+        assert!(self.spawn_kaistad().wait().expect("kaistad").success());
+        eventually("the daemon answers", || self.try_status().is_some());
+    }
+
+    pub fn spawn_kaistad(&self) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_kaistad"))
+            .env("KAISTA_RUN_DIR", &self.paths.run)
+            .env("KAISTA_STATE_DIR", &self.paths.state)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("kaistad starts")
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.paths.clone())
+    }
+
+    pub fn call(&self, request: &Request) -> Result<Reply, CallError> {
+        self.client().call(request, |_| ())
+    }
+
+    /// Brings a slice up; how many things were changed.
+    pub fn up(&self, text: &str) -> Result<usize, CallError> {
+        let request = Request::Up { descriptor: text.into(), base: self.directory.path().into() };
+        match self.call(&request)? {
+            Reply::Up { changes, .. } => Ok(changes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn processes(&self) -> Vec<Process> {
+        match self.call(&Request::Processes { slice: None }) {
+            Ok(Reply::Processes { processes }) => processes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn process(&self, name: &str) -> Process {
+        let all = self.processes();
+        all.iter().find(|process| process.name == name).unwrap_or_else(|| panic!("no {name} in {all:?}")).clone()
+    }
+
+    pub fn try_status(&self) -> Option<Status> {
+        match self.call(&Request::Status) {
+            Ok(Reply::Status(status)) => Some(status),
+            _ => None,
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.try_status().expect("the daemon answers")
+    }
+
+    pub fn logs(&self, function: &str) -> Vec<String> {
+        let request = Request::Logs { function: function.parse().expect("a name"), lines: None, follow: false };
+        let mut lines = Vec::new();
+        let called = self.client().call(&request, |event| {
+            if let Event::Line { text, .. } = event {
+                lines.push(text);
+            }
+        });
+        called.expect("logs");
+        lines
+    }
+
+    pub fn try_exec(&self, function: &str, command: &[&str]) -> Result<(i32, String), CallError> {
+        let (mut read, write) = std::io::pipe().expect("a pipe");
+        let null = fs::File::open("/dev/null").expect("/dev/null");
+        let mut stream =
+            self.client().start(&exec(function, command, false), &[null.as_fd(), write.as_fd(), write.as_fd()])?;
+        drop(write);
+        let mut output = String::new();
+        read.read_to_string(&mut output).expect("output");
+        match stream.next()?.0 {
+            Event::Done(Reply::Exited { status }) => Ok((status, output)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs a program in a function's container: its status and its output.
+    pub fn exec(&self, function: &str, command: &[&str]) -> (i32, String) {
+        self.try_exec(function, command).expect("it runs")
+    }
+
+    pub fn exec_in_terminal(&self, function: &str, command: &[&str]) -> (i32, String) {
+        let mut stream = self.client().start(&exec(function, command, true), &[]).expect("asked");
+        let (event, mut fds) = stream.next().expect("a terminal");
+        assert_eq!(event, Event::Console);
+        let mut console = fs::File::from(fds.pop().expect("its descriptor"));
+        let mut output = Vec::new();
+        // A terminal whose program has ended gives an error in place of an end.
+        let _ = console.read_to_end(&mut output);
+        match stream.next().expect("its end").0 {
+            Event::Done(Reply::Exited { status }) => (status, String::from_utf8_lossy(&output).into_owned()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Keeper and daemon, by what is in their environment.
+    pub fn kaistad_processes(&self) -> Vec<i32> {
+        let mark = format!("KAISTA_RUN_DIR={}", self.paths.run.display());
+        let entries = fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        })
+        .collect()
+    }
+
+    /// Kills keeper and daemon, so that neither can start the other.
+    pub fn kill_node(&self) {
+        let both = self.kaistad_processes();
+        let pid = |pid: &i32| rustix::process::Pid::from_raw(*pid).expect("a process");
+        for one in &both {
+            let _ = rustix::process::kill_process(pid(one), rustix::process::Signal::STOP);
+        }
+        for one in &both {
+            let _ = rustix::process::kill_process(pid(one), rustix::process::Signal::KILL);
+        }
+        eventually("both are dead", || self.kaistad_processes().is_empty());
+    }
+
+    /// Takes everything down, and looks for what is left.
+    pub fn down_and_check(&self) {
+        match self.call(&Request::Down { slices: Vec::new() }) {
+            Ok(Reply::Down { stopping: true, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        self.check_gone();
+    }
+
+    /// Nothing of the node is left but what its state directory says.
+    pub fn check_gone(&self) {
+        assert!(self.client().wait_stopped(Duration::from_secs(5)).expect("the lock"), "the node has not ended");
+        let mine = self.directory.path().to_str().expect("a path");
+        let lines = |file: &str, mark: &str| -> Vec<String> {
+            let text = fs::read_to_string(file).expect(file);
+            text.lines().filter(|line| line.contains(mark)).map(str::to_owned).collect()
+        };
+        eventually("processes are gone", || self.kaistad_processes().is_empty());
+        assert_eq!(lines("/proc/self/mountinfo", mine), Vec::<String>::new());
+        assert_eq!(lines("/proc/net/unix", mine), Vec::<String>::new());
+        assert_eq!(self.cgroups(), Vec::<String>::new());
+        let left = fs::read_dir(&self.paths.run).expect("the run directory").flatten();
+        let left: Vec<String> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let expected = ["kaistad.lock", ".records", ".runc", ".pumps"];
+        assert!(left.iter().all(|name| expected.contains(&name.as_str())), "{left:?}");
+    }
+
+    /// cgroups of this node, in all hierarchies.
+    fn cgroups(&self) -> Vec<String> {
+        let name = self.paths.layout().cgroup().to_owned();
+        let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten().map(|entry| entry.path());
+        let own = hierarchies.chain([Path::new("/sys/fs/cgroup").to_path_buf()]).map(|hierarchy| hierarchy.join(&name));
+        own.filter(|path| path.exists()).map(|path| path.display().to_string()).collect()
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.paths.daemon_log()).unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "--- kaistad.log\n{log}---");
+            let _ = self.call(&Request::Down { slices: Vec::new() });
+            let _ = self.client().wait_stopped(Duration::from_secs(5));
+            self.kill_node();
+        }
+    }
+}
+
+fn exec(function: &str, command: &[&str], terminal: bool) -> Request {
+    Request::Exec {
+        function: function.parse().expect("a name"),
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        env: [("K".to_owned(), "v".to_owned())].into(),
+        directory: None,
+        terminal,
+    }
+}
