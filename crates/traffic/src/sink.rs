@@ -26,7 +26,7 @@ struct Seen {
 /// How a packet stands to those before it in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    InOrder,
+    Next,
     Late,
     Duplicate,
 }
@@ -49,7 +49,7 @@ impl Seen {
             self.highest = sequence;
             self.set(sequence);
             self.distinct += 1;
-            return Order::InOrder;
+            return Order::Next;
         }
         if self.highest - sequence < WINDOW && self.is_set(sequence) {
             return Order::Duplicate;
@@ -155,7 +155,7 @@ impl Sink {
         match &mut self.flows[flow] {
             empty @ None => *empty = Some(Box::new(Seen::beginning_at(stamp.sequence))),
             Some(seen) => match seen.take(stamp.sequence) {
-                Order::InOrder => {}
+                Order::Next => {}
                 Order::Late => self.late += 1,
                 Order::Duplicate => self.duplicates += 1,
             },
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_long_gap_forgets_no_loss() {
         let mut seen = Seen::beginning_at(0);
-        assert_eq!(seen.take(5_000), Order::InOrder);
+        assert_eq!(seen.take(5_000), Order::Next);
         assert_eq!(seen.take(4_999), Order::Late);
         assert_eq!(seen.take(4_999), Order::Duplicate);
         assert_eq!(seen.missing(), 5_001 - 3);
@@ -296,7 +296,7 @@ mod tests {
         for sequence in 1..1_000 {
             seen.take(sequence);
         }
-        assert_eq!(seen.take(1_500), Order::InOrder);
+        assert_eq!(seen.take(1_500), Order::Next);
         assert_eq!(seen.take(1_200), Order::Late);
     }
 

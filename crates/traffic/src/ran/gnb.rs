@@ -87,7 +87,7 @@ impl Gnb {
         let mut burst = uu.rx.recv();
         let mut send = Selected::none();
         for i in 0..burst.len() {
-            match self.into_tunnel(&mut burst.get_mut(i), n3, now) {
+            match self.encapsulate(&mut burst.get_mut(i), n3, now) {
                 Verdict::Send => send.add(i),
                 Verdict::Slow => {
                     if let Outcome::Reply(reply) = self.uu.look_at(&whole(burst.get(i))) {
@@ -103,7 +103,7 @@ impl Gnb {
         burst.len()
     }
 
-    fn into_tunnel(&mut self, packet: &mut PacketMut<'_>, n3: &mut dyn TxQueue, now: Instant) -> Verdict {
+    fn encapsulate(&mut self, packet: &mut PacketMut<'_>, n3: &mut dyn TxQueue, now: Instant) -> Verdict {
         let inner_len = match ip_len(packet.head()) {
             Ok(len) => len,
             Err(verdict) => return verdict,
@@ -150,7 +150,7 @@ impl Gnb {
         let mut burst = n3.rx.recv();
         let mut send = Selected::none();
         for i in 0..burst.len() {
-            match self.out_of_tunnel(&mut burst.get_mut(i), uu, now) {
+            match self.decapsulate(&mut burst.get_mut(i), uu, now) {
                 Verdict::Send => send.add(i),
                 Verdict::Slow => {
                     if let Some(reply) = self.answer_n3(&whole(burst.get(i)), now) {
@@ -166,7 +166,7 @@ impl Gnb {
         burst.len()
     }
 
-    fn out_of_tunnel(&mut self, packet: &mut PacketMut<'_>, uu: &mut dyn TxQueue, now: Instant) -> Verdict {
+    fn decapsulate(&mut self, packet: &mut PacketMut<'_>, uu: &mut dyn TxQueue, now: Instant) -> Verdict {
         let head = packet.head();
         match ip_len(head) {
             Ok(len) if packet.len() < ETHERNET + len => return Verdict::Drop(Drop::Truncated),
