@@ -36,7 +36,8 @@ mod tests {
     #[test]
     fn a_burst_passes_and_then_the_rate() {
         let mut limiter = Limiter::new(100, 5);
-        let passed = |limiter: &mut Limiter, from: u64, to: u64| (from..to).filter(|ms| limiter.allow(ms * 1_000_000)).count();
+        let passed =
+            |limiter: &mut Limiter, from: u64, to: u64| (from..to).filter(|ms| limiter.allow(ms * 1_000_000)).count();
         assert_eq!((0..100).filter(|_| limiter.allow(0)).count(), 5);
         assert_eq!(passed(&mut limiter, 1, 1_001), 100);
         assert_eq!((0..100).filter(|_| limiter.allow(3_600_000_000_000)).count(), 5);

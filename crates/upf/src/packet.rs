@@ -103,12 +103,7 @@ pub fn classify<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) 
 }
 
 #[inline]
-fn classify_frame<'t>(
-    tables: &'t Version,
-    from: PortId,
-    head: &[u8],
-    len: usize,
-) -> Result<Class<'t>, DropReason> {
+fn classify_frame<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Result<Class<'t>, DropReason> {
     let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
         return Err(DropReason::IpMalformed);
     };

@@ -68,10 +68,8 @@ pub fn solicit(side: &Side, target: IpAddr, known: Option<[u8; 6]>) -> Option<Ve
         }
         IpAddr::V6(target) => {
             let source = v6_source(side, target)?;
-            let request = NdiscRepr::NeighborSolicit {
-                target_addr: target,
-                lladdr: Some(EthernetAddress(side.mac).into()),
-            };
+            let request =
+                NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(EthernetAddress(side.mac).into()) };
             let group = solicited_node(target);
             let (to_mac, to) = known.map_or((multicast_mac(group), group), |mac| (mac, target));
             Some(icmpv6_frame(side, to_mac, source, to, NDISC_HOP_LIMIT, &Icmpv6Repr::Ndisc(request)))
@@ -120,9 +118,10 @@ fn ipv4(side: &Side, punt: Punt, mac: EthernetAddress, payload: &[u8]) -> Option
                 return None;
             };
             let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
-            let answer = ip_frame(side, mac, destination.into(), source.into(), IpProtocol::Icmp, reply.buffer_len(), |to| {
-                reply.emit(&mut Icmpv4Packet::new_unchecked(to), &ChecksumCapabilities::default());
-            });
+            let answer =
+                ip_frame(side, mac, destination.into(), source.into(), IpProtocol::Icmp, reply.buffer_len(), |to| {
+                    reply.emit(&mut Icmpv4Packet::new_unchecked(to), &ChecksumCapabilities::default());
+                });
             Some(Outcome { answer: Some(answer), ..Outcome::default() })
         }
         IpProtocol::Udp => gtpu_message(side, punt, mac, source.into(), destination.into(), packet.payload()),
@@ -223,7 +222,10 @@ fn gtpu_message(
 
 /// Sources that nothing is sent back to.
 fn unanswerable(source: IpAddr) -> bool {
-    source.is_unspecified() || source.is_multicast() || source == IpAddr::V4(Ipv4Addr::BROADCAST) || source.is_loopback()
+    source.is_unspecified()
+        || source.is_multicast()
+        || source == IpAddr::V4(Ipv4Addr::BROADCAST)
+        || source.is_loopback()
 }
 
 /// The own address to speak to `peer` from: link-local to link-local.

@@ -219,8 +219,7 @@ mod tests {
         assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
         let actions = pass(&mut neighbours, &mut now, RETRY * 4 + RETRY / 2);
         let ask = Action::Solicit(key(), Some(MAC));
-        let expected =
-            [ask.clone(), ask.clone(), ask, Action::Publish(key(), None), Action::Solicit(key(), None)];
+        let expected = [ask.clone(), ask.clone(), ask, Action::Publish(key(), None), Action::Solicit(key(), None)];
         assert_eq!(actions, expected);
     }
 

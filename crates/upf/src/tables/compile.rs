@@ -41,8 +41,7 @@ pub(super) struct Compiled {
 
 /// Compiles `session`. Its rules must name only each other, see [`check`].
 pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn Context) -> Compiled {
-    let mut compiled =
-        Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![] };
+    let mut compiled = Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![] };
     for pdr in &session.pdrs {
         let rule = Compiler { session, n3, n6, context }.rule(pdr);
         match (pdr.pdi.source_interface, pdr.pdi.f_teid) {

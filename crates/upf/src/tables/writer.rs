@@ -145,19 +145,9 @@ impl Writer {
         }
     }
 
-    fn put_in(
-        &mut self,
-        session: &Session,
-        before: &Installed,
-        own: &dyn Fn(u32) -> bool,
-        changes: &mut Vec<Change>,
-    ) {
-        let mut installing = Installing {
-            before,
-            policers: &mut self.policers,
-            hops: &mut self.hops,
-            installed: Installed::default(),
-        };
+    fn put_in(&mut self, session: &Session, before: &Installed, own: &dyn Fn(u32) -> bool, changes: &mut Vec<Change>) {
+        let mut installing =
+            Installing { before, policers: &mut self.policers, hops: &mut self.hops, installed: Installed::default() };
         let compiled = compile::compile(session, &self.n3, &self.n6, &mut installing);
         let mut installed = installing.installed;
         let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });

@@ -1,0 +1,186 @@
+//! The UPF put together: tables, one worker a queue pair, the slow path, and the rings between them.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use port::{Control, Port};
+
+use crate::bell::Bell;
+use crate::config::Config;
+use crate::drops::{DropBoard, DropReason};
+use crate::mail::{self, Inbox, Outbox};
+use crate::side::Side;
+use crate::slow_path::{self, Counters, SlowPath};
+use crate::tables::{Settings, Tables};
+use crate::worker::{self, Habits, Worker};
+
+/// Bytes of a ring between two workers.
+const HANDOVER_RING: usize = 512 << 10;
+/// Bytes of a ring to or from the slow path.
+const SLOW_PATH_RING: usize = 256 << 10;
+
+/// What of the configuration concerns the data plane.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Most sessions held at a time.
+    pub max_sessions: usize,
+    /// How much of a maximum bit rate may pass at once after a pause, in milliseconds of that rate.
+    pub policer_burst_ms: u32,
+    /// Leave the UDP checksum of outer IPv6 headers zero.
+    pub ipv6_zero_checksum: bool,
+    /// Network instances of N3; any where there are none.
+    pub n3_instances: Vec<String>,
+    /// Network instances of N6; any where there are none.
+    pub n6_instances: Vec<String>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            max_sessions: 1 << 17,
+            policer_burst_ms: 50,
+            ipv6_zero_checksum: false,
+            n3_instances: vec![],
+            n6_instances: vec![],
+        }
+    }
+}
+
+impl From<&Config> for Plan {
+    fn from(config: &Config) -> Self {
+        Self {
+            max_sessions: config.max_sessions,
+            policer_burst_ms: config.policer_burst_ms,
+            ipv6_zero_checksum: config.ipv6_zero_checksum,
+            n3_instances: config.n3.network_instances.clone(),
+            n6_instances: config.n6.network_instances.clone(),
+        }
+    }
+}
+
+/// Why two ports make no UPF.
+#[derive(Debug, thiserror::Error)]
+pub enum AssemblyError {
+    /// The workers need a queue pair of each port.
+    #[error("n3 has {n3} queue pairs and n6 has {n6}; each worker needs one of both")]
+    Queues {
+        /// Queue pairs of N3.
+        n3: usize,
+        /// Queue pairs of N6.
+        n6: usize,
+    },
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// A UPF that is ready to run: each worker and the slow path on a thread of its own.
+pub struct Upf {
+    /// The session tables.
+    pub tables: Tables,
+    /// The workers, one a queue pair.
+    pub workers: Vec<Worker>,
+    /// The slow path.
+    pub slow_path: SlowPath,
+    /// What the threads count.
+    pub counts: Counts,
+    /// Wakes every thread, so that it looks whether it is to stop.
+    pub bells: Vec<Arc<Bell>>,
+    /// For reports to the node.
+    pub control: Control,
+}
+
+/// The counters of all threads together.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    boards: Vec<DropBoard>,
+    slow_path: Arc<Counters>,
+}
+
+impl Upf {
+    /// A UPF between two ports, with a worker for each of their queue pairs.
+    pub fn new(plan: &Plan, n3: Port, n6: Port) -> Result<Self, AssemblyError> {
+        let count = n3.queues.len();
+        if count == 0 || count != n6.queues.len() {
+            return Err(AssemblyError::Queues { n3: count, n6: n6.queues.len() });
+        }
+        let control = n3.control();
+        let n3_side = Side::new(&n3.info, &plan.n3_instances);
+        let n6_side = Side::new(&n6.info, &plan.n6_instances);
+        let settings =
+            Settings { max_sessions: plan.max_sessions, policer_burst_ms: plan.policer_burst_ms, workers: count };
+        let slow_bell = Arc::new(Bell::new()?);
+        let (wanted, wanted_by_rules) = mpsc::channel();
+        let wake = slow_bell.clone();
+        let tell = Box::new(move |port, address| {
+            // Fails only when the slow path has ended.
+            let _ = wanted.send((port, address));
+            wake.ring();
+        });
+        let (tables, readers) = Tables::new(&settings, n3_side.clone(), n6_side.clone(), tell);
+        let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
+        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules);
+        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: plan.ipv6_zero_checksum };
+        let queues = n3.queues.into_iter().zip(n6.queues);
+        let workers: Vec<_> = readers
+            .into_iter()
+            .zip(queues)
+            .zip(links)
+            .map(|((reader, (n3, n6)), links)| Worker::new(reader, n3, n6, links, habits))
+            .collect();
+        let slow_path = SlowPath::new(n3_side, n6_side, tables.clone(), slow_links);
+        let boards = workers.iter().map(Worker::board).chain([slow_path.board()]).collect();
+        let counts = Counts { boards, slow_path: slow_path.counters() };
+        Ok(Self { tables, workers, slow_path, counts, bells: [bells, vec![slow_bell]].concat(), control })
+    }
+}
+
+/// Rings from every thread to every other that it has something to tell.
+fn rings(
+    bells: &[Arc<Bell>],
+    slow_bell: &Arc<Bell>,
+    wanted: mpsc::Receiver<slow_path::neighbours::Key>,
+) -> (Vec<worker::Links>, slow_path::Links) {
+    let count = bells.len();
+    let mut inboxes: Vec<Vec<Inbox>> = (0..count).map(|_| vec![]).collect();
+    let mut outboxes: Vec<Vec<Option<Outbox>>> = (0..count).map(|_| vec![]).collect();
+    for (from, outboxes) in outboxes.iter_mut().enumerate() {
+        for (to, inboxes) in inboxes.iter_mut().enumerate() {
+            outboxes.push((from != to).then(|| {
+                let (outbox, inbox) = mail::channel(HANDOVER_RING, bells[to].clone());
+                inboxes.push(inbox);
+                outbox
+            }));
+        }
+    }
+    let (outbox, inbox) = mail::channel(SLOW_PATH_RING, bells[0].clone());
+    inboxes[0].push(inbox);
+    let (to_slow_path, from_workers): (Vec<_>, Vec<_>) =
+        (0..count).map(|_| mail::channel(SLOW_PATH_RING, slow_bell.clone())).unzip();
+    let links = inboxes
+        .into_iter()
+        .zip(outboxes)
+        .zip(to_slow_path)
+        .map(|((inboxes, workers), slow_path)| worker::Links { inboxes, workers, slow_path })
+        .collect();
+    (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone() })
+}
+
+impl Counts {
+    /// Packets dropped for `reason`, as far as published.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.boards.iter().map(|board| board.get(reason)).sum()
+    }
+
+    /// Everything that has happened at least once, by the name of its counter.
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self.dropped(reason)));
+        let slow_path = [
+            ("slow_path.answers", self.slow_path.answers.load(Relaxed)),
+            ("slow_path.complaints_sent", self.slow_path.complaints_sent.load(Relaxed)),
+            ("slow_path.error_indications", self.slow_path.error_indications.load(Relaxed)),
+        ];
+        drops.chain(slow_path).filter(|&(_, count)| count > 0).collect()
+    }
+}

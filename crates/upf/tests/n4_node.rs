@@ -1,0 +1,763 @@
+//! What a session manager may rely on at N4, message by message.
+
+mod n4_support;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use n4_support::*;
+use pfcp::node::{AssociationChange, Heartbeat};
+use pfcp::rule::*;
+use pfcp::session::{Established, Establishment, FSeid, Modification};
+use pfcp::{Cause, Fault, Header, IeType, MessageType, NodeId, RecoveryTimeStamp, Request, Response, RuleId};
+use upf::rules::{self, FarAction};
+use upf::tables::ApplyError;
+
+fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
+    let seid = request.cp_f_seid.seid;
+    let (response, header) = bench.ask_with_header(0, &Request::SessionEstablishment(request));
+    assert_eq!(header.seid, Some(seid), "a response is for the peer's SEID");
+    let Response::SessionEstablishment(response) = response else { panic!("{response:?}") };
+    assert_eq!(response.node_id, config().node_id);
+    response.outcome
+}
+
+fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Vec<CreatedPdr>, Fault> {
+    match bench.ask(seid, &Request::SessionModification(request)) {
+        Response::SessionModification(response) => response.outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn delete(bench: &mut Bench, seid: u64) -> Result<(), Fault> {
+    match bench.ask(seid, &Request::SessionDeletion) {
+        Response::SessionDeletion(response) => response.outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn chosen(created: &[CreatedPdr], pdr: u16) -> u32 {
+    match created.iter().find(|created| created.id == pdr).and_then(|created| created.f_teid) {
+        Some(FTeid::Given { teid, .. }) => teid,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_association_tells_the_upfs_name_start_and_features() {
+    let mut bench = Bench::new();
+    let Response::AssociationSetup(response) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
+    assert_eq!(response.outcome, Ok(()));
+    assert_eq!((response.node_id, response.recovery), (config().node_id, config().recovery));
+    // FTUP: the fifth bit of the first octet.
+    assert_eq!(response.up_features, Some(vec![0x10, 0]));
+}
+
+#[test]
+fn heartbeats_are_answered_without_an_association() {
+    let response = Bench::new().ask(0, &Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1) }));
+    assert_eq!(response, Response::Heartbeat(Heartbeat { recovery: config().recovery }));
+}
+
+#[test]
+fn without_an_association_there_is_no_session() {
+    let mut bench = Bench::new();
+    let none = Fault::new(Cause::NoEstablishedPfcpAssociation);
+    assert_eq!(establish(&mut bench, establishment(1)), Err(none));
+    let change = AssociationChange { node_id: NodeId::Fqdn("smf".into()) };
+    let Response::AssociationRelease(response) = bench.ask(0, &Request::AssociationRelease(change.clone())) else {
+        panic!()
+    };
+    assert_eq!(response.outcome, Err(none));
+    let Response::AssociationUpdate(response) = bench.ask(0, &Request::AssociationUpdate(change)) else { panic!() };
+    assert_eq!(response.outcome, Err(none));
+}
+
+#[test]
+fn a_session_is_in_force_as_stated_when_the_response_comes() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    request.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter {
+        tos: Some((0xb8, 0xfc)),
+        ..SdfFilter::flow("permit out 17 from 203.0.113.0/24 53 to assigned")
+    }];
+    request.create_pdrs[0].pdi.qfis = vec![9];
+    request.create_pdrs[1].precedence = 50;
+    let established = establish(&mut bench, request).unwrap();
+    assert_eq!(established.up_f_seid.address(), config().address);
+    assert_eq!(established.created_pdrs.len(), 1);
+    let teid = chosen(&established.created_pdrs, 1);
+
+    let session = &bench.seen().sessions[&established.up_f_seid.seid];
+    assert_eq!(session.cp_f_seid, rules::CpFSeid { seid: 0x5001, address: SMF });
+    assert_eq!(session.pdrs.iter().map(|pdr| pdr.id).collect::<Vec<_>>(), [2, 1], "by precedence");
+    let [downlink, uplink] = &session.pdrs[..] else { panic!() };
+    assert_eq!(uplink.pdi.f_teid, Some(rules::FTeid { teid, v4: Some(N3), v6: None }));
+    assert_eq!(uplink.pdi.source_interface, rules::Interface::Access);
+    assert_eq!(uplink.pdi.ue_ip, Some(rules::UeIp { v4: Some(ue(1)), v6: None }));
+    assert_eq!(uplink.outer_header_removal, Some(rules::OuterHeaderRemoval::GtpuUdpIpv4));
+    assert_eq!((uplink.far_id, &uplink.qer_ids[..], &uplink.pdi.qfis[..]), (1, &[1][..], &[9][..]));
+    let filter = &uplink.pdi.sdf_filters[0];
+    assert_eq!((filter.protocol, filter.tos), (Some(17), Some((0xb8, 0xfc))));
+    assert_eq!(filter.from.ports, [(53, 53)]);
+    assert_eq!((downlink.pdi.source_interface, downlink.pdi.f_teid), (rules::Interface::SgiLan, None));
+    let FarAction::Forward(forwarding) = &session.fars[1].action else { panic!() };
+    let tunnel = rules::OuterHeaderCreation { teid: 0x7001, address: GNB.into() };
+    assert_eq!(forwarding.outer_header_creation, Some(tunnel));
+    assert_eq!(
+        session.qers,
+        [rules::Qer {
+            id: 1,
+            uplink_gate_open: true,
+            downlink_gate_open: true,
+            uplink_mbr_bps: Some(50_000_000),
+            downlink_mbr_bps: Some(200_000_000),
+            qfi: Some(9),
+        }]
+    );
+    bench.check();
+}
+
+#[test]
+fn core_without_a_tunnel_is_n6() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    request.create_pdrs[1].pdi.source_interface = Interface::Core;
+    request.create_fars[0].forwarding_parameters.as_mut().unwrap().destination_interface = Interface::Core;
+    establish(&mut bench, request).unwrap();
+}
+
+#[test]
+fn an_f_teid_may_be_given() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    let given = FTeid::Given { teid: 0x1234, v4: Some(N3), v6: None };
+    request.create_pdrs[0].pdi.f_teid = Some(given);
+    let established = establish(&mut bench, request).unwrap();
+    assert_eq!(established.created_pdrs, [], "nothing was chosen");
+    assert_eq!(bench.seen().reserved.len(), 0);
+    // By another session it cannot be given again.
+    let mut other = establishment(2);
+    other.create_pdrs[0].pdi.f_teid = Some(given);
+    let fault = Fault { offending_ie: Some(IeType::Fteid as u16), ..Fault::rule(RuleId::Pdr(1)) };
+    assert_eq!(establish(&mut bench, other), Err(fault));
+    bench.check();
+}
+
+#[test]
+fn rules_with_the_same_choose_id_share_an_f_teid() {
+    let mut bench = Bench::associated();
+    let choose = |v6, id| FTeid::Choose { v4: true, v6, id };
+    let mut request = establishment(1);
+    request.create_pdrs.extend([
+        uplink_pdr(3, 1, choose(true, Some(7))),
+        uplink_pdr(4, 1, choose(true, Some(7))),
+        uplink_pdr(5, 1, choose(false, Some(8))),
+    ]);
+    let created = establish(&mut bench, request.clone()).unwrap().created_pdrs;
+    let teids: Vec<_> = [1, 3, 4, 5].map(|pdr| chosen(&created, pdr)).into();
+    assert!(teids[1] == teids[2] && teids[0] != teids[1] && teids[1] != teids[3]);
+    assert_eq!(bench.seen().reserved.len(), 3);
+    // One ID for different addresses is no choice.
+    let mut other = establishment(2);
+    other.create_pdrs.extend([uplink_pdr(3, 2, choose(true, Some(7))), uplink_pdr(4, 2, choose(false, Some(7)))]);
+    let before = bench.seen();
+    let fault = Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid);
+    assert_eq!(establish(&mut bench, other), Err(fault));
+    assert_eq!(bench.seen(), before);
+}
+
+#[test]
+fn a_session_follows_its_modifications() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    request.create_fars[1] =
+        CreateFar { id: 2, apply_action: ApplyAction::DROP, forwarding_parameters: None, others: vec![] };
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
+    let far = |bench: &Bench| bench.seen().sessions[&seid].fars[1].action.clone();
+    assert_eq!(far(&bench), FarAction::Drop);
+
+    // The gNB's tunnel is known now.
+    let tunnel = |teid, address: &str| UpdateForwardingParameters {
+        destination_interface: Some(Interface::Access),
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, address.parse().unwrap())),
+        ..Default::default()
+    };
+    let update = |action, parameters| Modification {
+        update_fars: vec![UpdateFar { id: 2, apply_action: action, forwarding_parameters: parameters, others: vec![] }],
+        ..Default::default()
+    };
+    modify(&mut bench, seid, update(Some(ApplyAction::FORW), Some(tunnel(5, "10.3.0.9")))).unwrap();
+    let FarAction::Forward(forwarding) = far(&bench) else { panic!() };
+    assert_eq!(forwarding.outer_header_creation.unwrap().teid, 5);
+    // Dropping for a while forgets nothing.
+    modify(&mut bench, seid, update(Some(ApplyAction::DROP), None)).unwrap();
+    assert_eq!(far(&bench), FarAction::Drop);
+    modify(&mut bench, seid, update(Some(ApplyAction::FORW), None)).unwrap();
+    assert_eq!(far(&bench), FarAction::Forward(forwarding));
+
+    // A second flow comes and goes, with rules of its own.
+    let mut pdr = uplink_pdr(3, 1, CHOOSE);
+    (pdr.far_id, pdr.qer_ids) = (Some(3), vec![2]);
+    let add = Modification {
+        create_pdrs: vec![pdr],
+        create_fars: vec![uplink_far(3)],
+        create_qers: vec![qer(2)],
+        ..Default::default()
+    };
+    let created = modify(&mut bench, seid, add).unwrap();
+    assert!(bench.seen().reserved.contains(&chosen(&created, 3)));
+    let gate = GateStatus { uplink_open: false, downlink_open: true };
+    let mbr = BitRate { uplink_kbps: 1, downlink_kbps: (1 << 40) - 1 };
+    let qer = UpdateQer { id: 2, gate_status: Some(gate), mbr: Some(mbr), gbr: None, qfi: None, others: vec![] };
+    let pdr = UpdatePdr { precedence: Some(1), qer_ids: vec![1, 2, 2], ..UpdatePdr::new(3) };
+    let change = Modification {
+        cp_f_seid: Some(FSeid::new(0x99, SMF)),
+        update_pdrs: vec![pdr],
+        update_qers: vec![qer],
+        ..Default::default()
+    };
+    modify(&mut bench, seid, change).unwrap();
+    let session = bench.seen().sessions[&seid].clone();
+    assert_eq!((session.pdrs[0].id, &session.pdrs[0].qer_ids[..]), (3, &[1, 2][..]));
+    assert_eq!(session.qers[1].downlink_mbr_bps, Some(((1 << 40) - 1) * 1_000));
+    assert_eq!((session.qers[1].uplink_gate_open, session.qers[1].qfi), (false, Some(9)));
+    assert_eq!(session.cp_f_seid.seid, 0x99);
+    let removal =
+        Modification { remove_pdrs: vec![3], remove_fars: vec![3], remove_qers: vec![2], ..Default::default() };
+    modify(&mut bench, seid, removal).unwrap();
+    assert_eq!(bench.seen().sessions[&seid].pdrs.len(), 2);
+    assert_eq!(bench.seen().reserved.len(), 1);
+    bench.check();
+
+    assert_eq!(delete(&mut bench, seid), Ok(()));
+    assert_eq!(bench.seen(), Seen::default());
+    assert_eq!(delete(&mut bench, seid), Err(Fault::new(Cause::SessionContextNotFound)));
+    let nothing = Modification::default();
+    assert_eq!(modify(&mut bench, seid, nothing), Err(Fault::new(Cause::SessionContextNotFound)));
+}
+
+/// A fault by name: cause, and the element to blame.
+fn blame(cause: Cause, kind: IeType) -> Fault {
+    Fault::of(cause, kind)
+}
+
+fn failed(rule: RuleId, kind: IeType) -> Fault {
+    Fault { offending_ie: Some(kind as u16), ..Fault::rule(rule) }
+}
+
+#[test]
+fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
+    use Cause::*;
+    type Change = fn(&mut Establishment);
+    let pdi = |request: &mut Establishment, change: fn(&mut Pdi)| change(&mut request.create_pdrs[0].pdi);
+    let _ = pdi;
+    let given = |teid, v4: Option<[u8; 4]>| Some(FTeid::Given { teid, v4: v4.map(Into::into), v6: None });
+    let _ = given;
+    let cases: Vec<(&str, Change, Fault)> = vec![
+        ("Ethernet session", |r| r.pdn_type = Some(5), blame(ServiceNotSupported, IeType::PdnType)),
+        ("no such PDN type", |r| r.pdn_type = Some(7), blame(MandatoryIeIncorrect, IeType::PdnType)),
+        ("PDR twice", |r| r.create_pdrs.push(downlink_pdr(2, 1)), Fault::rule(RuleId::Pdr(2))),
+        ("FAR twice", |r| r.create_fars.push(uplink_far(1)), Fault::rule(RuleId::Far(1))),
+        ("QER twice", |r| r.create_qers.push(qer(1)), Fault::rule(RuleId::Qer(1))),
+        ("unknown FAR", |r| r.create_pdrs[1].far_id = Some(9), failed(RuleId::Pdr(2), IeType::FarId)),
+        ("unknown QER", |r| r.create_pdrs[1].qer_ids = vec![9], failed(RuleId::Pdr(2), IeType::QerId)),
+        ("no FAR", |r| r.create_pdrs[0].far_id = None, blame(ConditionalIeMissing, IeType::FarId)),
+        ("too many PDRs", |r| r.create_pdrs.extend((10..20).map(|id| downlink_pdr(id, 1))), {
+            blame(NoResourcesAvailable, IeType::CreatePdr)
+        }),
+        ("too many FARs", |r| r.create_fars.extend((10..20).map(uplink_far)), {
+            blame(NoResourcesAvailable, IeType::CreateFar)
+        }),
+        ("too many QERs", |r| r.create_qers.extend((10..20).map(qer)), blame(NoResourcesAvailable, IeType::CreateQer)),
+        ("too many QFIs", |r| r.create_pdrs[0].pdi.qfis = vec![1; 5], blame(NoResourcesAvailable, IeType::Qfi)),
+        ("too many filters", |r| r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter::default(); 5], {
+            blame(NoResourcesAvailable, IeType::SdfFilter)
+        }),
+        ("uplink without F-TEID", |r| r.create_pdrs[0].pdi.f_teid = None, blame(ConditionalIeMissing, IeType::Fteid)),
+        ("N9", |r| r.create_pdrs[0].pdi.source_interface = Interface::Core, blame(ServiceNotSupported, IeType::Fteid)),
+        ("from the CP function", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(3), {
+            blame(ServiceNotSupported, IeType::SourceInterface)
+        }),
+        ("from nowhere", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(9), {
+            blame(MandatoryIeIncorrect, IeType::SourceInterface)
+        }),
+        (
+            "TEID 0",
+            |r| r.create_pdrs[0].pdi.f_teid = Some(FTeid::Given { teid: 0, v4: Some(N3), v6: None }),
+            blame(MandatoryIeIncorrect, IeType::Fteid),
+        ),
+        (
+            "F-TEID elsewhere",
+            |r| r.create_pdrs[0].pdi.f_teid = Some(FTeid::Given { teid: 5, v4: Some(GNB), v6: None }),
+            blame(MandatoryIeIncorrect, IeType::Fteid),
+        ),
+        ("UE address to choose", |r| r.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().choose = true, {
+            // A choice is written only in place of an address.
+            blame(ServiceNotSupported, IeType::UeIpAddress)
+        }),
+        ("uplink to the UE", |r| r.create_pdrs[0].pdi.ue_ip.as_mut().unwrap().destination = true, {
+            blame(MandatoryIeIncorrect, IeType::UeIpAddress)
+        }),
+        ("downlink from the UE", |r| r.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().destination = false, {
+            blame(MandatoryIeIncorrect, IeType::UeIpAddress)
+        }),
+        ("downlink for nobody", |r| r.create_pdrs[1].pdi.ue_ip = None, {
+            blame(ConditionalIeMissing, IeType::UeIpAddress)
+        }),
+        ("filter of nothing", |r| r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter::default()], {
+            blame(MandatoryIeIncorrect, IeType::SdfFilter)
+        }),
+        ("filter in prose", |r| r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter::flow("web traffic")], {
+            blame(MandatoryIeIncorrect, IeType::SdfFilter)
+        }),
+        (
+            "filter by flow label",
+            |r| {
+                r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter { flow_label: Some(1), ..SdfFilter::default() }];
+            },
+            blame(ServiceNotSupported, IeType::SdfFilter),
+        ),
+        ("network instance of nobody", |r| r.create_pdrs[1].pdi.network_instance = Some("ims".into()), {
+            failed(RuleId::Pdr(2), IeType::NetworkInstance)
+        }),
+        (
+            "to a network instance of nobody",
+            |r| {
+                r.create_fars[0].forwarding_parameters.as_mut().unwrap().network_instance = Some("ims".into());
+            },
+            failed(RuleId::Far(1), IeType::NetworkInstance),
+        ),
+        ("removal of a VLAN tag", |r| r.create_pdrs[0].outer_header_removal.as_mut().unwrap().description = 7, {
+            blame(ServiceNotSupported, IeType::OuterHeaderRemoval)
+        }),
+        (
+            "removal of what there is not",
+            |r| r.create_pdrs[1].outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP),
+            { blame(MandatoryIeIncorrect, IeType::OuterHeaderRemoval) },
+        ),
+        ("no removal", |r| r.create_pdrs[0].outer_header_removal = None, {
+            blame(ConditionalIeMissing, IeType::OuterHeaderRemoval)
+        }),
+        ("buffering", |r| r.create_fars[1].apply_action = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0), {
+            blame(ServiceNotSupported, IeType::ApplyAction)
+        }),
+        ("duplicating", |r| r.create_fars[1].apply_action = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0), {
+            blame(ServiceNotSupported, IeType::ApplyAction)
+        }),
+        ("dropping and forwarding", |r| r.create_fars[1].apply_action = ApplyAction(3), {
+            blame(MandatoryIeIncorrect, IeType::ApplyAction)
+        }),
+        ("doing nothing", |r| r.create_fars[1].apply_action = ApplyAction(0), {
+            blame(MandatoryIeIncorrect, IeType::ApplyAction)
+        }),
+        ("forwarding to nowhere", |r| r.create_fars[0].forwarding_parameters = None, {
+            blame(ConditionalIeMissing, IeType::ForwardingParameters)
+        }),
+        ("back to the RAN", |r| r.create_pdrs[0].far_id = Some(2), {
+            blame(ServiceNotSupported, IeType::DestinationInterface)
+        }),
+        (
+            "to lawful interception",
+            |r| {
+                r.create_fars[0].forwarding_parameters.as_mut().unwrap().destination_interface = Interface::Other(4);
+            },
+            blame(ServiceNotSupported, IeType::DestinationInterface),
+        ),
+        (
+            "no tunnel",
+            |r| {
+                r.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = None;
+            },
+            blame(ConditionalIeMissing, IeType::OuterHeaderCreation),
+        ),
+        (
+            "a tunnel on N6",
+            |r| {
+                let tunnel = OuterHeaderCreation::gtpu(1, GNB.into());
+                r.create_fars[0].forwarding_parameters.as_mut().unwrap().outer_header_creation = Some(tunnel);
+            },
+            blame(ServiceNotSupported, IeType::OuterHeaderCreation),
+        ),
+        (
+            "a tunnel to TEID 0",
+            |r| {
+                let tunnel = OuterHeaderCreation::gtpu(0, GNB.into());
+                r.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = Some(tunnel);
+            },
+            blame(MandatoryIeIncorrect, IeType::OuterHeaderCreation),
+        ),
+        (
+            "a tunnel to everyone",
+            |r| {
+                let tunnel = OuterHeaderCreation::gtpu(1, IpAddr::from([224, 0, 0, 1]));
+                r.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = Some(tunnel);
+            },
+            blame(MandatoryIeIncorrect, IeType::OuterHeaderCreation),
+        ),
+    ];
+    for (name, change, fault) in cases {
+        let mut bench = Bench::associated();
+        establish(&mut bench, establishment(9)).unwrap();
+        let before = bench.seen();
+        let mut request = establishment(1);
+        change(&mut request);
+        if request.create_pdrs[1].pdi.ue_ip.is_some_and(|ue_ip| ue_ip.choose) {
+            request.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().v4 = None;
+        }
+        assert_eq!(establish(&mut bench, request), Err(fault), "{name}");
+        assert_eq!(bench.seen(), before, "{name}");
+        bench.check();
+        assert!(establish(&mut bench, establishment(1)).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_wrong_modification_is_refused_for_the_right_reason_and_leaves_no_trace() {
+    type Change = fn(&mut Modification);
+    let cases: Vec<(&str, Change, Fault)> = vec![
+        ("remove unknown PDR", |m| m.remove_pdrs = vec![9], Fault::rule(RuleId::Pdr(9))),
+        ("remove unknown FAR", |m| m.remove_fars = vec![9], Fault::rule(RuleId::Far(9))),
+        ("remove unknown QER", |m| m.remove_qers = vec![9], Fault::rule(RuleId::Qer(9))),
+        ("remove a FAR in use", |m| m.remove_fars = vec![2], failed(RuleId::Pdr(2), IeType::FarId)),
+        ("remove a QER in use", |m| m.remove_qers = vec![1], failed(RuleId::Pdr(1), IeType::QerId)),
+        ("create a PDR that is there", |m| m.create_pdrs = vec![uplink_pdr(1, 1, CHOOSE)], {
+            Fault::rule(RuleId::Pdr(1))
+        }),
+        ("update unknown PDR", |m| m.update_pdrs = vec![UpdatePdr::new(9)], Fault::rule(RuleId::Pdr(9))),
+        (
+            "choose on update",
+            |m| {
+                let pdi = uplink_pdr(1, 1, CHOOSE).pdi;
+                m.update_pdrs = vec![UpdatePdr { pdi: Some(pdi), ..UpdatePdr::new(1) }];
+            },
+            blame(Cause::InvalidFteidAllocationOption, IeType::Fteid),
+        ),
+        (
+            "update unknown FAR",
+            |m| {
+                let update = UpdateFar { id: 9, apply_action: None, forwarding_parameters: None, others: vec![] };
+                m.update_fars = vec![update];
+            },
+            Fault::rule(RuleId::Far(9)),
+        ),
+        (
+            "update unknown QER",
+            |m| {
+                let (gate_status, mbr, gbr, qfi) = (None, None, None, None);
+                m.update_qers = vec![UpdateQer { id: 9, gate_status, mbr, gbr, qfi, others: vec![] }];
+            },
+            Fault::rule(RuleId::Qer(9)),
+        ),
+    ];
+    for (name, change, fault) in cases {
+        let mut bench = Bench::associated();
+        let seid = establish(&mut bench, establishment(1)).unwrap().up_f_seid.seid;
+        let before = bench.seen();
+        // What goes before the mistake must not happen either.
+        let mut request = Modification {
+            create_pdrs: vec![uplink_pdr(7, 1, CHOOSE)],
+            create_fars: vec![uplink_far(7)],
+            ..Default::default()
+        };
+        change(&mut request);
+        assert_eq!(modify(&mut bench, seid, request), Err(fault), "{name}");
+        assert_eq!(bench.seen(), before, "{name}");
+        bench.check();
+    }
+}
+
+#[test]
+fn what_the_tables_refuse_leaves_no_trace() {
+    for (error, cause) in [
+        (ApplyError::Full, Cause::NoResourcesAvailable),
+        (ApplyError::Stopped, Cause::SystemFailure),
+        (ApplyError::TeidInUse(7), Cause::RuleCreationModificationFailure),
+    ] {
+        let mut bench = Bench::associated();
+        let seid = establish(&mut bench, establishment(1)).unwrap().up_f_seid.seid;
+        let before = bench.seen();
+        bench.node.tables().refuse_next(error.clone());
+        assert_eq!(establish(&mut bench, establishment(2)).unwrap_err().cause, cause);
+        bench.node.tables().refuse_next(error.clone());
+        let add = Modification { create_pdrs: vec![uplink_pdr(3, 1, CHOOSE)], ..Default::default() };
+        assert_eq!(modify(&mut bench, seid, add).unwrap_err().cause, cause);
+        bench.node.tables().refuse_next(error);
+        assert_eq!(delete(&mut bench, seid).unwrap_err().cause, cause);
+        assert_eq!(bench.seen(), before);
+        bench.check();
+    }
+}
+
+#[test]
+fn two_sessions_cannot_have_one_ue_address() {
+    let mut bench = Bench::associated();
+    establish(&mut bench, establishment(1)).unwrap();
+    let mut request = establishment(2);
+    request.create_pdrs = vec![uplink_pdr(1, 2, CHOOSE), downlink_pdr(2, 1)];
+    assert_eq!(establish(&mut bench, request), Err(failed(RuleId::Pdr(1), IeType::UeIpAddress)));
+    bench.check();
+}
+
+#[test]
+fn a_bound_on_sessions_and_associations_holds() {
+    let mut bench = Bench::associated();
+    for number in 0..32 {
+        establish(&mut bench, establishment(number)).unwrap();
+    }
+    assert_eq!(establish(&mut bench, establishment(32)), Err(Fault::new(Cause::NoResourcesAvailable)));
+    for (name, outcome) in
+        [("a", Ok(())), ("b", Ok(())), ("c", Ok(())), ("d", Err(Fault::new(Cause::NoResourcesAvailable)))]
+    {
+        let Response::AssociationSetup(response) = bench.ask(0, &setup(name, 1)) else { panic!() };
+        assert_eq!(response.outcome, outcome);
+    }
+    bench.check();
+}
+
+#[test]
+fn a_request_that_comes_again_gets_the_same_octets_and_is_done_once() {
+    let mut bench = Bench::associated();
+    let request = Request::SessionEstablishment(establishment(1)).encode(0, 70);
+    let first = bench.octets(&request).unwrap();
+    let state = bench.seen();
+    bench.now += Duration::from_secs(5);
+    assert_eq!(bench.octets(&request).unwrap(), first);
+    assert_eq!(bench.seen(), state);
+    // A deletion too, which would fail if it were done twice.
+    let (header, body) = Header::parse(&first).unwrap();
+    let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };
+    let deletion = Request::SessionDeletion.encode(response.outcome.unwrap().up_f_seid.seid, 71);
+    let gone = bench.octets(&deletion).unwrap();
+    assert_eq!(bench.octets(&deletion).unwrap(), gone);
+    assert_eq!(bench.seen(), Seen::default());
+    // Another request under a number that was used is another request.
+    let other = bench.octets(&Request::SessionEstablishment(establishment(2)).encode(0, 70)).unwrap();
+    assert_ne!(other, first);
+    assert_eq!(bench.seen().sessions.len(), 1);
+}
+
+#[test]
+fn a_peer_that_restarts_loses_its_sessions_and_gets_no_old_answers() {
+    let mut bench = Bench::associated();
+    let request = Request::SessionEstablishment(establishment(1)).encode(0, 2);
+    let first = bench.octets(&request).unwrap();
+    // It says so when it sets up its association anew ...
+    bench.octets(&setup("smf", 2_000).encode(0, 1)).unwrap();
+    assert_eq!(bench.seen(), Seen::default());
+    // ... and then does the same as before, to the octet.
+    let second = bench.octets(&request).unwrap();
+    assert_ne!(first, second, "it is another session");
+    assert_eq!(bench.seen().sessions.len(), 1);
+    // Or its heartbeat says so. An old one says nothing.
+    for (recovery, sessions) in [(1_999, 1), (2_000, 1), (2_001, 0)] {
+        bench.ask(0, &Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(recovery) }));
+        assert_eq!(bench.seen().sessions.len(), sessions, "{recovery}");
+    }
+    assert_eq!(establish(&mut bench, establishment(1)), Err(Fault::new(Cause::NoEstablishedPfcpAssociation)));
+    bench.check();
+}
+
+#[test]
+fn a_release_takes_the_sessions_along() {
+    let mut bench = Bench::associated();
+    bench.ask(0, &setup("other", 1));
+    establish(&mut bench, establishment(1)).unwrap();
+    let mut other = establishment(2);
+    other.node_id = NodeId::Fqdn("other".into());
+    establish(&mut bench, other).unwrap();
+    let release = Request::AssociationRelease(AssociationChange { node_id: NodeId::Fqdn("smf".into()) });
+    let Response::AssociationRelease(response) = bench.ask(0, &release) else { panic!() };
+    assert_eq!(response.outcome, Ok(()));
+    assert_eq!(bench.seen().sessions.len(), 1, "the other's session stays");
+    bench.check();
+}
+
+/// Lets time pass second by second, answering heartbeats with `recovery` if there is any; returns what was sent.
+fn pass(bench: &mut Bench, seconds: u32, recovery: Option<u32>) -> Vec<Vec<u8>> {
+    let mut sent = vec![];
+    for _ in 0..seconds {
+        bench.now += Duration::from_secs(1);
+        for datagram in bench.node.tick(bench.now) {
+            assert_eq!(datagram.to, bench.from);
+            if let Some(recovery) = recovery {
+                let (header, _) = Header::parse(&datagram.octets).unwrap();
+                let heartbeat = Heartbeat { recovery: RecoveryTimeStamp(recovery) };
+                let response = Response::Heartbeat(heartbeat).encode(0, header.sequence);
+                assert_eq!(bench.octets(&response), None);
+            }
+            sent.push(datagram.octets);
+        }
+    }
+    sent
+}
+
+#[test]
+fn the_peer_is_asked_whether_it_lives_and_lost_if_it_does_not() {
+    let mut bench = Bench::associated();
+    establish(&mut bench, establishment(1)).unwrap();
+    let sent = pass(&mut bench, 100, Some(1_000));
+    assert_eq!(sent.len(), 10);
+    let (header, body) = Header::parse(&sent[0]).unwrap();
+    let heartbeat = Request::Heartbeat(Heartbeat { recovery: config().recovery });
+    assert_eq!(Request::parse(&header, body), Ok(heartbeat));
+    assert_eq!(bench.seen().sessions.len(), 1);
+
+    let sent = pass(&mut bench, 12, None);
+    assert_eq!(sent.len(), 3);
+    assert!(sent.iter().all(|octets| *octets == sent[0]), "sent again with the same octets");
+    assert_eq!(bench.seen().sessions.len(), 1);
+    pass(&mut bench, 1, None);
+    assert_eq!(bench.seen(), Seen::default());
+    assert_eq!(bench.node.due(), None);
+}
+
+#[test]
+fn the_answer_to_a_heartbeat_may_tell_of_a_restart() {
+    let mut bench = Bench::associated();
+    establish(&mut bench, establishment(1)).unwrap();
+    pass(&mut bench, 10, Some(1_001));
+    assert_eq!(bench.seen(), Seen::default());
+}
+
+#[test]
+fn what_cannot_be_a_message_for_a_upf_is_answered_or_dropped_as_the_standard_says() {
+    let mut bench = Bench::associated();
+    let fixed = |message_type: u8, session: bool| {
+        let mut octets = vec![0x20 | u8::from(session), message_type, 0, if session { 12 } else { 4 }];
+        octets.extend(if session { vec![0; 8] } else { vec![] });
+        octets.extend([0, 0, 9, 0]);
+        octets
+    };
+    // Too short for a header, unknown types, requests of UPFs to session managers, responses: discarded.
+    for len in 0..8 {
+        assert_eq!(bench.octets(&fixed(1, false)[..len]), None);
+    }
+    for message_type in [0, 12, 18, 49, 99, 200, 255, 2, 4, 6, 8, 10, 11, 13, 15, 17] {
+        assert_eq!(bench.octets(&fixed(message_type, false)), None, "{message_type}");
+    }
+    for message_type in [51, 53, 55, 56, 57] {
+        assert_eq!(bench.octets(&fixed(message_type, true)), None, "{message_type}");
+    }
+    // An SEID where there should be none, and the other way round.
+    assert_eq!(bench.octets(&fixed(5, true)), None);
+    assert_eq!(bench.octets(&fixed(54, false)), None);
+    // Services that are not offered.
+    for message_type in [3, 14, 16] {
+        let answer = bench.octets(&fixed(message_type, false)).unwrap();
+        let (header, body) = Header::parse(&answer).unwrap();
+        assert_eq!(header.message_type, MessageType(message_type + 1));
+        let fault = match Response::parse(&header, body).unwrap() {
+            Response::PfdManagement(outcome) | Response::SessionSetModification(outcome) => outcome.unwrap_err(),
+            Response::SessionSetDeletion(response) => response.outcome.unwrap_err(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(fault, Fault::new(Cause::ServiceNotSupported));
+    }
+    // Another version, unless it is itself the answer to another version.
+    let mut other = fixed(5, false);
+    other[0] = 0x40;
+    assert_eq!(bench.octets(&other).unwrap(), [0x20, 11, 0, 4, 0, 0, 9, 0]);
+    other[1] = 11;
+    assert_eq!(bench.octets(&other), None);
+}
+
+#[test]
+fn wrong_lengths_are_blamed_on_what_has_them() {
+    let mut bench = Bench::associated();
+    let seid = establish(&mut bench, establishment(1)).unwrap().up_f_seid.seid;
+    let fault = |bench: &mut Bench, octets: &[u8]| {
+        let answer = bench.octets(octets).unwrap();
+        let (header, body) = Header::parse(&answer).unwrap();
+        assert_eq!(header.seid, Some(0x5001), "the peer's SEID");
+        match Response::parse(&header, body).unwrap() {
+            Response::SessionModification(response) => response.outcome.unwrap_err(),
+            Response::SessionDeletion(response) => response.outcome.unwrap_err(),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The header states another length than the datagram has.
+    let mut deletion = Request::SessionDeletion.encode(seid, 50);
+    deletion.push(0);
+    assert_eq!(fault(&mut bench, &deletion), Fault::new(Cause::InvalidLength));
+    // An element ends beyond the message, or beyond its group.
+    let modification = |body: &[u8]| {
+        let mut octets = Request::SessionDeletion.encode(seid, 51);
+        octets[1] = 52;
+        octets[3] += body.len() as u8;
+        octets.extend_from_slice(body);
+        octets
+    };
+    let blamed = |kind| Fault::of(Cause::InvalidLength, kind);
+    assert_eq!(fault(&mut bench, &modification(&[0, 9, 0, 5, 0, 56, 0, 2])), blamed(IeType::UpdatePdr));
+    assert_eq!(fault(&mut bench, &modification(&[0, 9, 0, 6, 0, 56, 0, 3, 0, 1])), blamed(IeType::PdrId));
+    assert_eq!(fault(&mut bench, &modification(&[0, 9, 0, 5, 0, 56, 0, 1, 0])), blamed(IeType::PdrId));
+    let missing = Fault::of(Cause::MandatoryIeMissing, IeType::PdrId);
+    assert_eq!(fault(&mut bench, &modification(&[0, 9, 0, 0])), missing);
+    bench.check();
+}
+
+#[test]
+fn missing_elements_are_named() {
+    let mut bench = Bench::associated();
+    let whole = Request::SessionEstablishment(establishment(1)).encode(0, 60);
+    for kind in [IeType::NodeId, IeType::Fseid, IeType::CreatePdr, IeType::CreateFar] {
+        let octets = without(&whole, kind as u16);
+        let answer = bench.octets(&octets).unwrap();
+        let (header, body) = Header::parse(&answer).unwrap();
+        assert_eq!(header.seid, Some(if kind == IeType::Fseid { 0 } else { 0x5001 }));
+        let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };
+        assert_eq!(response.outcome, Err(Fault::of(Cause::MandatoryIeMissing, kind)));
+    }
+}
+
+/// The message without elements of type `kind`.
+fn without(message: &[u8], kind: u16) -> Vec<u8> {
+    let mut kept = message[..16].to_vec();
+    let mut rest = &message[16..];
+    while let [a, b, c, d, ..] = *rest {
+        let end = 4 + usize::from(u16::from_be_bytes([c, d]));
+        if u16::from_be_bytes([a, b]) != kind {
+            kept.extend_from_slice(&rest[..end]);
+        }
+        rest = &rest[end..];
+    }
+    let length = (kept.len() - 4) as u16;
+    kept[2..4].copy_from_slice(&length.to_be_bytes());
+    kept
+}
+
+#[test]
+fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
+    use Cause::*;
+    let mut bench = Bench::associated();
+    let whole = Request::SessionEstablishment(establishment(1)).encode(0, 90);
+    let with = |kind: u16, value: &[u8]| {
+        let mut octets = whole.clone();
+        octets.extend_from_slice(&kind.to_be_bytes());
+        octets.extend_from_slice(&(value.len() as u16).to_be_bytes());
+        octets.extend_from_slice(value);
+        let length = (octets.len() - 4) as u16;
+        octets[2..4].copy_from_slice(&length.to_be_bytes());
+        octets
+    };
+    let refused = [IeType::CreateUrr, IeType::CreateBar, IeType::CreateTrafficEndpoint, IeType::CreateMar];
+    for kind in refused.into_iter().chain([IeType::UserPlaneInactivityTimer]) {
+        let answer = bench.octets(&with(kind as u16, &[0, 81, 0, 4, 0, 0, 0, 1])).unwrap();
+        let (header, body) = Header::parse(&answer).unwrap();
+        let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };
+        assert_eq!(response.outcome, Err(Fault::of(ServiceNotSupported, kind)));
+    }
+    assert_eq!(bench.seen(), Seen::default());
+    // APN, user ID, an element of the future, and a vendor's.
+    let mut accepted = 0;
+    for kind in [IeType::ApnDnn as u16, IeType::UserId as u16, 0x7abc, 0x8001] {
+        let mut bench = Bench::associated();
+        let answer = bench.octets(&with(kind, b"internet")).unwrap();
+        let (header, body) = Header::parse(&answer).unwrap();
+        let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };
+        assert!(response.outcome.is_ok(), "{kind}");
+        accepted += 1;
+    }
+    assert_eq!(accepted, 4);
+}

@@ -1,0 +1,278 @@
+//! What the tests of N4 share: real tables that are watched, and a session manager's messages.
+#![allow(dead_code)] // No test uses all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pfcp::node::AssociationSetup;
+use pfcp::rule::{
+    ApplyAction, CreateFar, CreatePdr, CreateQer, FTeid, ForwardingParameters, GateStatus, Interface,
+    OuterHeaderCreation, OuterHeaderRemoval, Pdi, UeIp,
+};
+use pfcp::session::{Establishment, FSeid};
+use pfcp::{Header, NodeId, RecoveryTimeStamp, Request, Response};
+use upf::n4::{Config, Limits, Node, RuleTables};
+use upf::rules::Session;
+use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
+
+pub const N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
+pub const GNB: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
+pub const SMF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 4, 0, 2));
+
+/// Real tables, and a record of what was done to them.
+#[derive(Clone)]
+pub struct Watched {
+    tables: Tables,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What the tables hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub sessions: BTreeMap<u64, Session>,
+    pub reserved: BTreeSet<u32>,
+    /// To be returned by the next update instead of doing it.
+    pub refuse: Option<ApplyError>,
+}
+
+impl Watched {
+    pub fn new(max_sessions: usize) -> Self {
+        let local = [IpAddr::V4(N3), "2001:db8:3::1".parse().unwrap()];
+        Self { tables: Tables::without_workers(max_sessions, &local), seen: Arc::default() }
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn refuse_next(&self, error: ApplyError) {
+        self.seen.lock().unwrap().refuse = Some(error);
+    }
+
+    /// TEIDs are reserved if and only if a session in force uses them, and the tables hold what was put into them.
+    pub fn check(&self) {
+        let seen = self.seen();
+        let used: BTreeSet<u32> = seen.sessions.values().flat_map(teids_of).collect();
+        let lost: Vec<_> = seen.reserved.difference(&used).collect();
+        assert!(lost.is_empty(), "reserved but not used: {lost:x?}");
+        assert_eq!(self.tables.sessions(), seen.sessions.len());
+    }
+}
+
+fn teids_of(session: &Session) -> impl Iterator<Item = u32> {
+    session.pdrs.iter().filter_map(|pdr| pdr.pdi.f_teid).map(|f_teid| f_teid.teid)
+}
+
+impl RuleTables for Watched {
+    fn n3_addresses(&self) -> Vec<IpAddr> {
+        self.tables.n3_addresses()
+    }
+
+    fn home_bucket(&self, ue: &upf::rules::UeIp) -> Bucket {
+        self.tables.home_bucket(ue)
+    }
+
+    fn reserve_teid(&self, bucket: Bucket) -> Result<u32, TeidsExhausted> {
+        let teid = self.tables.reserve_teid(bucket)?;
+        assert!(self.seen.lock().unwrap().reserved.insert(teid), "a TEID is given out once");
+        Ok(teid)
+    }
+
+    fn release_teid(&self, teid: u32) {
+        assert!(self.seen.lock().unwrap().reserved.remove(&teid), "only what is reserved is released");
+        self.tables.release_teid(teid);
+    }
+
+    fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
+        let mut seen = self.seen.lock().unwrap();
+        if let Some(error) = seen.refuse.take() {
+            return Err(error);
+        }
+        self.tables.apply(updates.clone())?;
+        for update in updates {
+            match update {
+                SessionUpdate::Put(session) => seen.sessions.insert(session.up_seid, session),
+                SessionUpdate::Remove(seid) => seen.sessions.remove(&seid),
+            };
+        }
+        Ok(())
+    }
+}
+
+pub fn config() -> Config {
+    Config {
+        node_id: NodeId::Fqdn("upf.example.org".into()),
+        address: "10.4.0.1".parse().unwrap(),
+        recovery: RecoveryTimeStamp(3_900_000_000),
+        heartbeat: Duration::from_secs(10),
+        t1: Duration::from_secs(1),
+        n1: 3,
+        peer_port: pfcp::PORT,
+        access_instances: vec!["access".into()],
+        data_instances: vec!["internet".into()],
+        limits: Limits { associations: 4, sessions: 32, pdrs: 8, fars: 8, qers: 8, per_pdr: 4, ..Limits::default() },
+    }
+}
+
+/// A node, a clock, and a session manager that numbers its requests.
+pub struct Bench {
+    pub node: Node<Watched>,
+    pub now: Instant,
+    pub sequence: u32,
+    pub from: SocketAddr,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self {
+            node: Node::new(config(), Watched::new(64)),
+            now: Instant::now(),
+            sequence: 0,
+            from: SocketAddr::new(SMF, pfcp::PORT),
+        }
+    }
+
+    /// With an association.
+    pub fn associated() -> Self {
+        let mut bench = Self::new();
+        let Response::AssociationSetup(setup) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
+        assert_eq!(setup.outcome, Ok(()));
+        bench
+    }
+
+    pub fn octets(&mut self, octets: &[u8]) -> Option<Vec<u8>> {
+        let datagram = self.node.handle(octets, self.from, self.now)?;
+        assert_eq!(datagram.to, self.from);
+        Some(datagram.octets)
+    }
+
+    /// Sends `request` under a new sequence number, and checks the frame of the response.
+    pub fn ask(&mut self, seid: u64, request: &Request) -> Response {
+        self.ask_with_header(seid, request).0
+    }
+
+    pub fn ask_with_header(&mut self, seid: u64, request: &Request) -> (Response, Header) {
+        self.sequence += 1;
+        let answer = self.octets(&request.encode(seid, self.sequence)).expect("an answer");
+        let (header, body) = Header::parse(&answer).unwrap();
+        assert_eq!(header.sequence, self.sequence);
+        assert_eq!(header.message_type.0, request.message_type().0 + 1);
+        self.node.tables().check();
+        (Response::parse(&header, body).unwrap(), header)
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.node.tables().seen()
+    }
+
+    /// What the node believes is in force must be what the tables hold.
+    pub fn check(&self) {
+        self.node.tables().check();
+        let held: BTreeMap<_, _> = self.node.sessions().map(|session| (session.up_seid, session)).collect();
+        assert_eq!(held, self.seen().sessions);
+    }
+}
+
+pub fn setup(name: &str, recovery: u32) -> Request {
+    Request::AssociationSetup(AssociationSetup {
+        node_id: NodeId::Fqdn(name.into()),
+        recovery: RecoveryTimeStamp(recovery),
+    })
+}
+
+pub fn ue(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 60, 0, number)
+}
+
+pub fn ue_ip(number: u8, destination: bool) -> Option<UeIp> {
+    Some(UeIp { v4: Some(ue(number)), v6: None, destination, choose: false })
+}
+
+pub fn uplink_pdr(id: u16, ue: u8, f_teid: FTeid) -> CreatePdr {
+    CreatePdr {
+        id,
+        precedence: 100,
+        pdi: Pdi {
+            f_teid: Some(f_teid),
+            ue_ip: ue_ip(ue, false),
+            network_instance: Some("access".into()),
+            ..Pdi::from_interface(Interface::Access)
+        },
+        outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
+        far_id: Some(1),
+        qer_ids: vec![1],
+        others: vec![],
+    }
+}
+
+pub fn downlink_pdr(id: u16, ue: u8) -> CreatePdr {
+    CreatePdr {
+        id,
+        precedence: 100,
+        pdi: Pdi {
+            ue_ip: ue_ip(ue, true),
+            network_instance: Some("internet".into()),
+            ..Pdi::from_interface(Interface::SgiLan)
+        },
+        outer_header_removal: None,
+        far_id: Some(2),
+        qer_ids: vec![1],
+        others: vec![],
+    }
+}
+
+pub fn uplink_far(id: u32) -> CreateFar {
+    CreateFar {
+        id,
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(ForwardingParameters {
+            destination_interface: Interface::SgiLan,
+            network_instance: Some("internet".into()),
+            outer_header_creation: None,
+            others: vec![],
+        }),
+        others: vec![],
+    }
+}
+
+pub fn downlink_far(id: u32, teid: u32) -> CreateFar {
+    CreateFar {
+        id,
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(ForwardingParameters {
+            destination_interface: Interface::Access,
+            network_instance: Some("access".into()),
+            outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, GNB.into())),
+            others: vec![],
+        }),
+        others: vec![],
+    }
+}
+
+pub fn qer(id: u32) -> CreateQer {
+    CreateQer {
+        id,
+        gate_status: GateStatus { uplink_open: true, downlink_open: true },
+        mbr: Some(pfcp::rule::BitRate { uplink_kbps: 50_000, downlink_kbps: 200_000 }),
+        gbr: None,
+        qfi: Some(9),
+        others: vec![],
+    }
+}
+
+pub const CHOOSE: FTeid = FTeid::Choose { v4: true, v6: false, id: None };
+
+/// A session as a session manager sets it up for the UE `number`.
+pub fn establishment(number: u8) -> Establishment {
+    Establishment {
+        node_id: NodeId::Fqdn("smf".into()),
+        cp_f_seid: FSeid::new(0x5000 + u64::from(number), SMF),
+        pdn_type: Some(1),
+        create_pdrs: vec![uplink_pdr(1, number, CHOOSE), downlink_pdr(2, number)],
+        create_fars: vec![uplink_far(1), downlink_far(2, 0x7000 + u32::from(number))],
+        create_qers: vec![qer(1)],
+        others: vec![],
+    }
+}

@@ -1,0 +1,54 @@
+//! Packets in, packets out: every `.pkt` file beside this one is a test. See `README.md` there for the notation.
+
+mod frame;
+mod scenario;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use scenario::Scenario;
+use upf::drops::DropReason;
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packets");
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pkt"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_file_comes_out_as_it_says() {
+    let mut wrong = vec![];
+    for path in files() {
+        let scenario = Scenario::parse(&std::fs::read_to_string(&path).unwrap());
+        if let Err(difference) = scenario.and_then(|scenario| scenario.run()) {
+            wrong.push(format!("{}: {difference}", path.file_name().unwrap().display()));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_reason_to_drop_a_packet_has_an_example() {
+    // These depend on how full rings are, not on packets; other tests show them.
+    let elsewhere = [
+        DropReason::HandoverFull,
+        DropReason::HandoverLoop,
+        DropReason::SlowPathFull,
+        DropReason::N3Full,
+        DropReason::N6Full,
+    ];
+    let all: String = files().iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let shown: BTreeSet<_> = all.split_whitespace().filter(|word| word.starts_with("drop.")).collect();
+    let missing: Vec<_> = DropReason::ALL
+        .iter()
+        .filter(|reason| !elsewhere.contains(reason))
+        .map(|reason| reason.name())
+        .filter(|name| !shown.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "no file shows {missing:?}");
+}

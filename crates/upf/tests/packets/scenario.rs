@@ -1,0 +1,353 @@
+//! A `.pkt` file: sessions, then packets in and what comes of them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use port::synthetic::{Captured, Synthetic};
+use port::{PortInfo, Route};
+use upf::drops::DropReason;
+use upf::function::{Plan, Upf};
+use upf::rules::*;
+use upf::side::PortId;
+use upf::tables::SessionUpdate;
+
+use super::frame::{Ends, build, number};
+
+const N3_MAC: [u8; 6] = [2, 0, 0, 0, 3, 1];
+const N6_MAC: [u8; 6] = [2, 0, 0, 0, 6, 1];
+const N3_PEER: [u8; 6] = [2, 0, 0, 0, 3, 2];
+const N6_PEER: [u8; 6] = [2, 0, 0, 0, 6, 2];
+
+/// What a file says.
+#[derive(Default)]
+pub struct Scenario {
+    sessions: Vec<Session>,
+    plan: Plan,
+    received: [Vec<Vec<u8>>; 2],
+    sent: [Vec<Vec<u8>>; 2],
+    counted: Vec<String>,
+    unresolved: Vec<IpAddr>,
+    mtu: [u16; 2],
+}
+
+impl Scenario {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut scenario = Self { mtu: [9_000, 1_500], ..Self::default() };
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            scenario.line(line).map_err(|error| format!("line {}: {error}", at + 1))?;
+        }
+        Ok(scenario)
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let Some((word, rest)) = line.split_once(' ').or((!line.is_empty()).then_some((line, ""))) else {
+            return Ok(());
+        };
+        let mut words = Words(rest.split_whitespace().collect());
+        match word {
+            "session" => self.sessions.push(session(&mut words)?),
+            "pdr" => self.session()?.pdrs.push(pdr(&mut words)?),
+            "far" => self.session()?.fars.push(far(&mut words)?),
+            "qer" => self.session()?.qers.push(qer(&mut words)?),
+            "unresolved" => self.unresolved.push(words.parse()?),
+            "mtu" => self.mtu = [words.parse()?, words.parse()?],
+            "zero-checksum" => self.plan.ipv6_zero_checksum = true,
+            "n3" => self.received[0].push(build(rest, Ends { from: N3_PEER, to: N3_MAC })?),
+            "n6" => self.received[1].push(build(rest, Ends { from: N6_PEER, to: N6_MAC })?),
+            "->" => self.outcome(rest)?,
+            "times" => self.repeat(words.parse()?),
+            other => return Err(format!("what is {other}?")),
+        }
+        match word {
+            "pdr" | "far" | "qer" | "session" if !words.0.is_empty() => Err(format!("what is {:?}?", words.0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn session(&mut self) -> Result<&mut Session, String> {
+        self.sessions.last_mut().ok_or("a rule before any session".into())
+    }
+
+    fn outcome(&mut self, rest: &str) -> Result<(), String> {
+        match rest.split_once(' ').unwrap_or((rest, "")) {
+            ("n3", frame) => self.sent[0].push(build(frame, Ends { from: N3_MAC, to: N3_PEER })?),
+            ("n6", frame) => self.sent[1].push(build(frame, Ends { from: N6_MAC, to: N6_PEER })?),
+            (counter, "") if DropReason::ALL.iter().any(|reason| reason.name() == counter) => {
+                self.counted.push(counter.into());
+            }
+            (other, _) => return Err(format!("what is {other}?")),
+        }
+        Ok(())
+    }
+
+    /// The packet just received comes so many times in all.
+    fn repeat(&mut self, times: usize) {
+        let last = if self.received[1].is_empty() { 0 } else { 1 };
+        if let Some(frame) = self.received[last].last().cloned() {
+            self.received[last].extend(std::iter::repeat_n(frame, times - 1));
+        }
+    }
+
+    /// Runs a UPF with one worker over synthetic ports, and compares.
+    pub fn run(self) -> Result<(), String> {
+        let [from_n3, from_n6] = self.received;
+        let (n3, to_n3) = Synthetic::new(from_n3).once().info(n3_info(self.mtu[0])).open_captured();
+        let (n6, to_n6) = Synthetic::new(from_n6).once().info(n6_info(self.mtu[1])).open_captured();
+        let upf = Upf::new(&self.plan, n3, n6).map_err(|error| error.to_string())?;
+        let unresolved = &self.unresolved;
+        let known: Vec<_> = [
+            (PortId::N3, "10.3.0.2", N3_PEER),
+            (PortId::N3, "2001:db8:3::2", N3_PEER),
+            (PortId::N6, "10.6.0.2", N6_PEER),
+            (PortId::N6, "2001:db8:6::2", N6_PEER),
+        ]
+        .into_iter()
+        .map(|(port, address, mac)| (port, address.parse::<IpAddr>().unwrap(), Some(mac)))
+        .filter(|(_, address, _)| !unresolved.contains(address))
+        .collect();
+        upf.tables.set_neighbours(&known).map_err(|error| error.to_string())?;
+        let updates = self.sessions.into_iter().map(SessionUpdate::Put).collect();
+        upf.tables.apply(updates).map_err(|error| error.to_string())?;
+        let counts = upf.counts.clone();
+        work(upf);
+        compare("n3", &to_n3, self.sent[0].clone())?;
+        compare("n6", &to_n6, self.sent[1].clone())?;
+        let counted = |name: &str| self.counted.iter().filter(|counted| *counted == name).count() as u64;
+        for reason in DropReason::ALL {
+            let (is, should) = (counts.dropped(*reason), counted(reason.name()));
+            if is != should {
+                return Err(format!("{} is {is} instead of {should}", reason.name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has the worker on a thread of its own, as the slow path waits for it, until nothing is left to do.
+fn work(mut upf: Upf) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let stop = AtomicBool::new(false);
+    let mut worker = upf.workers.remove(0);
+    // The packets first, so that what they leave for the slow path is there.
+    while worker.run_once() {}
+    std::thread::scope(|scope| {
+        scope.spawn(|| worker.run(&stop).unwrap());
+        let now = std::time::Instant::now();
+        upf.slow_path.run_once(now);
+        // Long enough after for questions to be given up.
+        for tenths in 1..=15 {
+            upf.slow_path.run_once(now + std::time::Duration::from_millis(100) * tenths);
+        }
+        stop.store(true, Ordering::Relaxed);
+        upf.bells.iter().for_each(|bell| bell.ring());
+    });
+    while worker.run_once() {}
+    let stopped = AtomicBool::new(true);
+    worker.run(&stopped).unwrap();
+}
+
+/// Frames may leave in any order here; the order within a flow is for other tests.
+fn compare(port: &str, captured: &Captured, mut should: Vec<Vec<u8>>) -> Result<(), String> {
+    let mut is = captured.take();
+    for frame in std::mem::take(&mut should) {
+        match is.iter().position(|sent| *sent == frame) {
+            Some(at) => {
+                is.remove(at);
+            }
+            None => should.push(frame),
+        }
+    }
+    let show = |frames: &[Vec<u8>]| frames.iter().map(|frame| format!("\n      {}", hex(frame))).collect::<String>();
+    if is.is_empty() && should.is_empty() {
+        return Ok(());
+    }
+    Err(format!("on {port}\n    should have been sent:{}\n    was sent instead:{}", show(&should), show(&is)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn n3_info(mtu: u16) -> PortInfo {
+    PortInfo {
+        mac: N3_MAC,
+        mtu,
+        addresses: vec![("10.3.0.1".parse().unwrap(), 24), ("2001:db8:3::1".parse().unwrap(), 64)],
+        ..PortInfo::named("n3")
+    }
+}
+
+fn n6_info(mtu: u16) -> PortInfo {
+    let route = |to: &str, via: &str| Route { to: to.parse().unwrap(), prefix: 8, via: via.parse().unwrap() };
+    PortInfo {
+        mac: N6_MAC,
+        mtu,
+        addresses: vec![("10.6.0.1".parse().unwrap(), 24), ("2001:db8:6::1".parse().unwrap(), 64)],
+        routes: vec![route("192.0.0.0", "10.6.0.2"), route("2a00::", "2001:db8:6::2")],
+        ..PortInfo::named("n6")
+    }
+}
+
+/// The words of a line that are still to be read.
+struct Words<'t>(Vec<&'t str>);
+
+impl Words<'_> {
+    fn parse<T: std::str::FromStr>(&mut self) -> Result<T, String> {
+        if self.0.is_empty() {
+            return Err("the line ends too early".into());
+        }
+        let word = self.0.remove(0);
+        word.parse().map_err(|_| format!("what is {word}?"))
+    }
+
+    fn number(&mut self) -> Result<u64, String> {
+        number(&self.parse::<String>()?)
+    }
+
+    /// The value behind `key`, if the line has it.
+    fn after(&mut self, key: &str) -> Result<Option<String>, String> {
+        let Some(at) = self.0.iter().position(|word| *word == key) else { return Ok(None) };
+        if at + 1 >= self.0.len() {
+            return Err(format!("{key} lacks its value"));
+        }
+        self.0.remove(at);
+        Ok(Some(self.0.remove(at).to_owned()))
+    }
+
+    fn all_after<T>(&mut self, key: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let mut all = vec![];
+        while let Some(value) = self.after(key)? {
+            all.push(read(&value)?);
+        }
+        Ok(all)
+    }
+
+    fn flag(&mut self, word: &str) -> bool {
+        let found = self.0.iter().position(|other| *other == word);
+        found.map(|at| self.0.remove(at)).is_some()
+    }
+}
+
+/// `session SEID`.
+fn session(words: &mut Words<'_>) -> Result<Session, String> {
+    let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
+    Ok(Session { up_seid: words.number()?, cp_f_seid, pdrs: vec![], fars: vec![], qers: vec![] })
+}
+
+fn interface(text: &str) -> Result<Interface, String> {
+    match text {
+        "access" => Ok(Interface::Access),
+        "core" => Ok(Interface::Core),
+        "n6" => Ok(Interface::SgiLan),
+        other => Err(format!("what is {other}?")),
+    }
+}
+
+/// `pdr ID from access|core|n6 [teid TEID] [at ADDRESS] [ue ADDRESS] [ue6 PREFIX/LEN] [qfi QFI]... [sdf FILTER]...
+/// [remove v4|v6|any|none] far ID [qer ID]...`, in order of precedence.
+fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
+    let id = words.number()? as u16;
+    let source_interface = interface(&words.after("from")?.ok_or("from")?)?;
+    let teid = words.after("teid")?.map(|text| number(&text)).transpose()?;
+    let at = words.all_after("at", |text| text.parse::<IpAddr>().map_err(|_| text.into()))?;
+    let v4 = at.iter().find_map(|at| if let IpAddr::V4(at) = at { Some(*at) } else { None });
+    let v6 = at.iter().find_map(|at| if let IpAddr::V6(at) = at { Some(*at) } else { None });
+    let everywhere = at.is_empty();
+    let f_teid = teid.map(|teid| FTeid {
+        teid: teid as u32,
+        v4: if everywhere { Some(Ipv4Addr::new(10, 3, 0, 1)) } else { v4 },
+        v6: if everywhere { Some("2001:db8:3::1".parse().unwrap()) } else { v6 },
+    });
+    let ue_v4 = words.after("ue")?.map(|text| text.parse::<Ipv4Addr>().map_err(|_| text)).transpose()?;
+    let ue_v6 = words.after("ue6")?.map(|text| prefix6(&text)).transpose()?;
+    let ue_ip = (ue_v4.is_some() || ue_v6.is_some()).then_some(UeIp { v4: ue_v4, v6: ue_v6 });
+    let removal = words.after("remove")?;
+    let outer_header_removal = match removal.as_deref() {
+        Some("v4") => Some(OuterHeaderRemoval::GtpuUdpIpv4),
+        Some("v6") => Some(OuterHeaderRemoval::GtpuUdpIpv6),
+        Some("any") => Some(OuterHeaderRemoval::GtpuUdpIp),
+        None if source_interface == Interface::Access => Some(OuterHeaderRemoval::GtpuUdpIp),
+        _ => None,
+    };
+    let pdi = Pdi {
+        source_interface,
+        network_instance: words.after("instance")?,
+        f_teid,
+        ue_ip,
+        sdf_filters: words.all_after("sdf", sdf)?,
+        qfis: words.all_after("qfi", |text| number(text).map(|qfi| qfi as u8))?,
+    };
+    Ok(Pdr {
+        id,
+        precedence: id.into(),
+        pdi,
+        outer_header_removal,
+        far_id: number(&words.after("far")?.ok_or("far")?)? as u32,
+        qer_ids: words.all_after("qer", |text| number(text).map(|id| id as u32))?,
+    })
+}
+
+fn prefix6(text: &str) -> Result<(Ipv6Addr, u8), String> {
+    let (net, len) = text.split_once('/').ok_or(text)?;
+    Ok((net.parse().map_err(|_| text)?, len.parse().map_err(|_| text)?))
+}
+
+/// `PROTOCOL,FROM,TO[,TOS/MASK]`, where from and to are `any` or `ADDRESS/LEN`, with `@FIRST-LAST` for ports.
+fn sdf(text: &str) -> Result<SdfFilter, String> {
+    let parts: Vec<_> = text.split(',').collect();
+    let [protocol, from, to, ref tos @ ..] = parts[..] else { return Err(text.into()) };
+    let tos = tos.first().map(|tos| {
+        let (value, mask) = tos.split_once('/').ok_or("tos")?;
+        Ok::<_, String>((number(value)? as u8, number(mask)? as u8))
+    });
+    Ok(SdfFilter {
+        protocol: if protocol == "any" { None } else { Some(number(protocol)? as u8) },
+        from: endpoint(from)?,
+        to: endpoint(to)?,
+        tos: tos.transpose()?,
+    })
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    let (net, ports) = text.split_once('@').unwrap_or((text, ""));
+    let prefix = match net.split_once('/') {
+        Some((net, len)) => Some((net.parse().map_err(|_| text)?, len.parse().map_err(|_| text)?)),
+        None => None,
+    };
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Ok((number(first)? as u16, number(last)? as u16))
+    };
+    let ports = ports.split('+').filter(|range| !range.is_empty()).map(range).collect::<Result<_, String>>()?;
+    Ok(Endpoint { prefix, ports })
+}
+
+/// `far ID drop`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS]`.
+fn far(words: &mut Words<'_>) -> Result<Far, String> {
+    let id = words.number()? as u32;
+    if words.flag("drop") {
+        return Ok(Far { id, action: FarAction::Drop });
+    }
+    let destination_interface = interface(&words.after("to")?.ok_or("to")?)?;
+    let teid = words.after("tunnel")?.map(|text| number(&text)).transpose()?;
+    let peer = words.after("peer")?.map(|text| text.parse().map_err(|_| text)).transpose()?;
+    let outer_header_creation =
+        teid.zip(peer).map(|(teid, address)| OuterHeaderCreation { teid: teid as u32, address });
+    let network_instance = words.after("instance")?;
+    Ok(Far {
+        id,
+        action: FarAction::Forward(Forwarding { destination_interface, network_instance, outer_header_creation }),
+    })
+}
+
+/// `qer ID [qfi QFI] [ul-closed] [dl-closed] [ul-mbr BPS] [dl-mbr BPS]`.
+fn qer(words: &mut Words<'_>) -> Result<Qer, String> {
+    Ok(Qer {
+        id: words.number()? as u32,
+        uplink_gate_open: !words.flag("ul-closed"),
+        downlink_gate_open: !words.flag("dl-closed"),
+        uplink_mbr_bps: words.after("ul-mbr")?.map(|text| number(&text)).transpose()?,
+        downlink_mbr_bps: words.after("dl-mbr")?.map(|text| number(&text)).transpose()?,
+        qfi: words.after("qfi")?.map(|text| number(&text)).transpose()?.map(|qfi| qfi as u8),
+    })
+}
