@@ -250,10 +250,6 @@ fn failed(rule: RuleId, kind: IeType) -> Fault {
 fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
     use Cause::*;
     type Change = fn(&mut Establishment);
-    let pdi = |request: &mut Establishment, change: fn(&mut Pdi)| change(&mut request.create_pdrs[0].pdi);
-    let _ = pdi;
-    let given = |teid, v4: Option<[u8; 4]>| Some(FTeid::Given { teid, v4: v4.map(Into::into), v6: None });
-    let _ = given;
     let cases: Vec<(&str, Change, Fault)> = vec![
         ("Ethernet session", |r| r.pdn_type = Some(5), blame(ServiceNotSupported, IeType::PdnType)),
         ("no such PDN type", |r| r.pdn_type = Some(7), blame(MandatoryIeIncorrect, IeType::PdnType)),
@@ -495,7 +491,7 @@ fn two_sessions_cannot_have_one_ue_address() {
     establish(&mut bench, establishment(1)).unwrap();
     let mut request = establishment(2);
     request.create_pdrs = vec![uplink_pdr(1, 2, CHOOSE), downlink_pdr(2, 1)];
-    assert_eq!(establish(&mut bench, request), Err(failed(RuleId::Pdr(1), IeType::UeIpAddress)));
+    assert_eq!(establish(&mut bench, request), Err(failed(RuleId::Pdr(2), IeType::UeIpAddress)));
     bench.check();
 }
 
@@ -750,14 +746,11 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
     }
     assert_eq!(bench.seen(), Seen::default());
     // APN, user ID, an element of the future, and a vendor's.
-    let mut accepted = 0;
     for kind in [IeType::ApnDnn as u16, IeType::UserId as u16, 0x7abc, 0x8001] {
         let mut bench = Bench::associated();
         let answer = bench.octets(&with(kind, b"internet")).unwrap();
         let (header, body) = Header::parse(&answer).unwrap();
         let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };
         assert!(response.outcome.is_ok(), "{kind}");
-        accepted += 1;
     }
-    assert_eq!(accepted, 4);
 }

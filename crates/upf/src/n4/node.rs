@@ -17,7 +17,7 @@ use super::association::{Association, AssociationId, Beat, Pace};
 use super::contents::{Contents, Draft, Surroundings};
 use super::translate::Choice;
 use super::{Config, RuleTables};
-use crate::rules::{CpFSeid, FTeid, Pdi, Session};
+use crate::rules::{CpFSeid, FTeid, Interface, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, Bucket, SessionUpdate};
 
 /// A datagram to send.
@@ -463,7 +463,11 @@ fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
         ApplyError::TeidInUse(teid) => {
             blame(IeType::Fteid, &|pdi| pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
         }
-        ApplyError::UeAddressInUse(_) => blame(IeType::UeIpAddress, &|pdi| pdi.ue_ip.is_some()),
+        ApplyError::UeAddressInUse(address) => blame(IeType::UeIpAddress, &|pdi| {
+            let is_it =
+                |ue: UeIp| if address.is_ipv4() { ue.v4.map(IpAddr::V4) == Some(address) } else { ue.v6.is_some() };
+            pdi.source_interface == Interface::SgiLan && pdi.ue_ip.is_some_and(is_it)
+        }),
         ApplyError::DanglingRule { pdr } => Fault::rule(RuleId::Pdr(pdr)),
         ApplyError::Full => Fault::new(Cause::NoResourcesAvailable),
         ApplyError::Stopped => Fault::new(Cause::SystemFailure),

@@ -1,6 +1,8 @@
 //! What the tests of N4 share: real tables that are watched, and a session manager's messages.
 #![allow(dead_code)] // No test uses all of it.
 
+pub mod drive;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -49,6 +51,10 @@ impl Watched {
 
     pub fn refuse_next(&self, error: ApplyError) {
         self.seen.lock().unwrap().refuse = Some(error);
+    }
+
+    pub fn refuse_none(&self) {
+        self.seen.lock().unwrap().refuse = None;
     }
 
     /// TEIDs are reserved if and only if a session in force uses them, and the tables hold what was put into them.

@@ -1,0 +1,360 @@
+//! Any octets as a sequence of messages to a node, so that random tests and the fuzzer share one idea of what must hold.
+//!
+//! Messages are built from typed parts, right or wrong as the octets choose, so that they get deep into the rules; some are
+//! then damaged, with their header put right again.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use pfcp::node::{AssociationChange, Heartbeat};
+use pfcp::rule::*;
+use pfcp::session::{Establishment, FSeid, Modification};
+use pfcp::{Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response};
+use upf::tables::ApplyError;
+
+use super::*;
+
+/// Octets to choose by. At their end every choice is the first.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn octet(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((&octet, rest)) => {
+                self.0 = rest;
+                octet
+            }
+            None => 0,
+        }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::from(self.octet()) % end
+    }
+
+    fn of<T: Clone>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len())].clone()
+    }
+
+    /// Once in a while.
+    fn rarely(&mut self) -> bool {
+        self.octet() >= 0xf0
+    }
+
+    fn octets(&mut self, most: usize) -> Vec<u8> {
+        let len = self.below(most + 1).min(self.0.len());
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken.to_vec()
+    }
+
+    fn many<T>(&mut self, most: usize, mut one: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(most + 1)).map(|_| one(self)).collect()
+    }
+
+    fn maybe<T>(&mut self, one: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.octet() & 1 == 0 { None } else { Some(one(self)) }
+    }
+}
+
+/// Carries out what `input` says, and checks after every message what must hold.
+pub fn drive(input: &[u8]) {
+    let mut choices = Choices(input);
+    let mut bench = Bench::associated();
+    let mut last: Option<(Vec<u8>, Option<Vec<u8>>)> = None;
+    for _ in 0..400 {
+        if choices.0.is_empty() {
+            break;
+        }
+        match choices.octet() % 16 {
+            0 => last = send(&mut bench, choices.octets(200)),
+            1 => {
+                tick(&mut bench, &mut choices);
+                // Answers are not kept for ever.
+                last = None;
+            }
+            2 => repeat(&mut bench, last.as_ref()),
+            3 => {
+                // What the tables refuse can only be what is put into them.
+                let errors = [ApplyError::Full, ApplyError::Stopped, ApplyError::TeidInUse(1)];
+                bench.node.tables().refuse_next(choices.of(&errors));
+                let request = any_establishment(NodeId::Fqdn("smf".into()), &mut choices);
+                bench.sequence += 1;
+                let octets = Request::SessionEstablishment(request).encode(0, bench.sequence);
+                last = send(&mut bench, octets);
+                bench.node.tables().refuse_none();
+            }
+            4..=6 => {
+                let octets = request(&mut bench, &mut choices);
+                let octets = damage(octets, &mut choices);
+                last = send(&mut bench, octets);
+            }
+            _ => {
+                let octets = request(&mut bench, &mut choices);
+                last = send(&mut bench, octets);
+            }
+        }
+        bench.check();
+    }
+}
+
+fn tick(bench: &mut Bench, choices: &mut Choices) {
+    bench.now += Duration::from_secs(choices.octet().into());
+    let answered = !choices.rarely();
+    for datagram in bench.node.tick(bench.now) {
+        let (header, _) = Header::parse(&datagram.octets).expect("what is sent is well formed");
+        if answered {
+            let heartbeat = Heartbeat { recovery: RecoveryTimeStamp(1_000) };
+            assert_eq!(bench.octets(&Response::Heartbeat(heartbeat).encode(0, header.sequence)), None);
+        }
+    }
+}
+
+/// The same octets get the same answer, and change nothing.
+fn repeat(bench: &mut Bench, last: Option<&(Vec<u8>, Option<Vec<u8>>)>) {
+    let Some((octets, answer)) = last else { return };
+    let before = bench.seen();
+    // A restart or release makes a peer's former requests new ones.
+    let is_kept = Header::parse(octets).is_ok_and(|(header, _)| header.message_type.is_session_related());
+    let again = bench.octets(octets);
+    if is_kept {
+        assert_eq!((&again, &bench.seen()), (answer, &before));
+    }
+}
+
+fn send(bench: &mut Bench, octets: Vec<u8>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    let before = bench.seen();
+    let answer = bench.octets(&octets);
+    let after = Seen { refuse: before.refuse.clone(), ..bench.seen() };
+    match &answer {
+        None => {
+            let heartbeat = Header::parse(&octets).is_ok_and(|(header, _)| header.message_type.0 <= 2);
+            assert!(heartbeat || after == before, "what is not answered changes nothing");
+        }
+        Some(answer) => check_answer(&octets, answer, after == before),
+    }
+    Some((octets, answer))
+}
+
+fn check_answer(request: &[u8], answer: &[u8], unchanged: bool) {
+    let (header, body) = Header::parse(answer).expect("an answer is well formed");
+    let Ok(response) = Response::parse(&header, body) else { panic!("an answer can be parsed") };
+    let refused = match response {
+        Response::VersionNotSupported => return assert!(unchanged && request[0] >> 5 != pfcp::VERSION),
+        Response::Heartbeat(_) | Response::AssociationSetup(_) | Response::AssociationRelease(_) => false,
+        Response::SessionEstablishment(response) => response.outcome.is_err(),
+        Response::SessionModification(response) => response.outcome.is_err(),
+        Response::SessionDeletion(response) => response.outcome.is_err(),
+        _ => true,
+    };
+    assert!(!refused || unchanged, "what is refused changes nothing");
+    assert_eq!(header.message_type, MessageType(request[1] + 1));
+}
+
+fn request(bench: &mut Bench, choices: &mut Choices) -> Vec<u8> {
+    let held: Vec<u64> = bench.seen().sessions.keys().copied().collect();
+    let seid = if held.is_empty() || choices.rarely() { u64::from(choices.octet()) } else { choices.of(&held) };
+    bench.sequence = if choices.rarely() { bench.sequence } else { bench.sequence + 1 };
+    let name = NodeId::Fqdn(choices.of(&["smf", "smf", "smf", "smf", "other"]).into());
+    let request = match choices.octet() % 32 {
+        0 => setup(choices.of(&["smf", "other", "a", "b", "c", "d"]), 1_000),
+        1 => Request::AssociationRelease(AssociationChange { node_id: name }),
+        2 => Request::AssociationUpdate(AssociationChange { node_id: name }),
+        3 => {
+            Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(if choices.rarely() { 1_001 } else { 1_000 }) })
+        }
+        4..=6 => Request::SessionDeletion,
+        7..=12 => Request::SessionEstablishment(establishment(choices.octet() % 40)),
+        13..=19 => Request::SessionEstablishment(any_establishment(name, choices)),
+        _ => Request::SessionModification(any_modification(choices)),
+    };
+    request.encode(seid, bench.sequence)
+}
+
+fn any_establishment(node_id: NodeId, choices: &mut Choices) -> Establishment {
+    let ue = choices.octet() % 40;
+    Establishment {
+        node_id,
+        cp_f_seid: FSeid::new(choices.octet().into(), SMF),
+        pdn_type: choices.maybe(|choices| choices.of(&[1, 1, 2, 3, 3, 5, 0])),
+        create_pdrs: choices.many(4, |choices| any_pdr(ue, choices)),
+        create_fars: choices.many(4, any_far),
+        create_qers: choices.many(3, any_qer),
+        others: vec![],
+    }
+}
+
+fn any_modification(choices: &mut Choices) -> Modification {
+    let ue = choices.octet() % 40;
+    Modification {
+        cp_f_seid: choices.maybe(|choices| FSeid::new(choices.octet().into(), SMF)),
+        remove_pdrs: choices.many(1, |choices| choices.below(6) as u16),
+        remove_fars: choices.many(1, |choices| choices.below(6) as u32),
+        remove_qers: choices.many(1, |choices| choices.below(6) as u32),
+        create_pdrs: choices.many(2, |choices| any_pdr(ue, choices)),
+        create_fars: choices.many(2, any_far),
+        create_qers: choices.many(1, any_qer),
+        update_pdrs: choices.many(1, |choices| any_pdr_update(ue, choices)),
+        update_fars: choices.many(1, any_far_update),
+        update_qers: choices.many(1, any_qer_update),
+        others: vec![],
+    }
+}
+
+fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
+    let id = choices.below(6) as u16;
+    let f_teid = any_f_teid(choices);
+    let mut pdr = if choices.octet() & 1 == 0 { uplink_pdr(id, ue, f_teid) } else { downlink_pdr(id, ue) };
+    pdr.precedence = choices.octet().into();
+    pdr.far_id = if choices.rarely() { None } else { pdr.far_id };
+    pdr.qer_ids = choices.many(2, |choices| choices.below(3) as u32);
+    pdr.pdi.sdf_filters = choices.many(1, any_filter);
+    pdr.pdi.qfis = choices.many(1, |choices| choices.octet() & 63);
+    if choices.rarely() {
+        pdr.far_id = Some(choices.below(6) as u32);
+        pdr.pdi.source_interface = any_interface(choices);
+        pdr.pdi.ue_ip = choices.maybe(any_ue_ip);
+        pdr.pdi.network_instance = choices.maybe(|choices| choices.of(&["access", "internet", "ims", ""]).into());
+        pdr.outer_header_removal = choices.maybe(|choices| OuterHeaderRemoval { description: choices.octet() % 12 });
+    }
+    pdr
+}
+
+fn any_pdr_update(ue: u8, choices: &mut Choices) -> UpdatePdr {
+    UpdatePdr {
+        precedence: choices.maybe(|choices| choices.octet().into()),
+        pdi: choices.maybe(|choices| any_pdr(ue, choices).pdi),
+        far_id: choices.maybe(|choices| choices.below(4) as u32),
+        qer_ids: choices.many(2, |choices| choices.below(3) as u32),
+        outer_header_removal: choices.maybe(|choices| OuterHeaderRemoval { description: choices.octet() % 12 }),
+        ..UpdatePdr::new(choices.below(6) as u16)
+    }
+}
+
+fn any_f_teid(choices: &mut Choices) -> FTeid {
+    match choices.octet() % 8 {
+        0..=3 => CHOOSE,
+        4 | 5 => {
+            let (v4, v6) = choices.of(&[(true, false), (false, true), (true, true)]);
+            FTeid::Choose { v4, v6, id: choices.maybe(|choices| choices.octet() % 3) }
+        }
+        6 => FTeid::Given { teid: choices.octet().into(), v4: Some(N3), v6: None },
+        _ => FTeid::Given { teid: choices.octet().into(), v4: Some(choices.of(&[N3, GNB])), v6: None },
+    }
+}
+
+fn any_interface(choices: &mut Choices) -> Interface {
+    choices.of(&[Interface::Access, Interface::Core, Interface::SgiLan, Interface::Other(3), Interface::Other(9)])
+}
+
+fn any_ue_ip(choices: &mut Choices) -> UeIp {
+    let v6 = |choices: &mut Choices| {
+        let net = Ipv6Addr::new(0x2001, 0xdb8, choices.octet().into(), 0, 0, 0, 0, 1);
+        (net, choices.of(&[64, 56, 128, 0, 129]))
+    };
+    UeIp {
+        v4: choices.maybe(|choices| ue(choices.octet() % 40)),
+        v6: choices.maybe(v6),
+        destination: choices.octet() & 1 == 0,
+        choose: choices.rarely(),
+    }
+}
+
+fn any_filter(choices: &mut Choices) -> SdfFilter {
+    let texts = [
+        "permit out ip from any to assigned",
+        "permit out 17 from 10.0.0.0/8 1-65535 to assigned 80,81",
+        "permit out 6 from 2001:db8::/32 443 to any",
+        "permit in ip from any to any",
+        "permit out ip from any",
+        "",
+    ];
+    match choices.rarely() {
+        true => SdfFilter { tos: Some((choices.octet(), choices.octet())), ..SdfFilter::default() },
+        false => SdfFilter::flow(choices.of(&texts)),
+    }
+}
+
+fn any_far(choices: &mut Choices) -> CreateFar {
+    let id = choices.below(4) as u32;
+    let mut far = if id & 1 == 1 { uplink_far(id) } else { downlink_far(id, choices.octet().into()) };
+    if choices.rarely() {
+        far.apply_action = ApplyAction(choices.octet().into());
+        far.forwarding_parameters = choices.maybe(|choices| ForwardingParameters {
+            destination_interface: any_interface(choices),
+            network_instance: None,
+            outer_header_creation: choices.maybe(|_| OuterHeaderCreation::gtpu(3, GNB.into())),
+            others: vec![],
+        });
+    }
+    far
+}
+
+fn any_far_update(choices: &mut Choices) -> UpdateFar {
+    UpdateFar {
+        id: choices.below(4) as u32,
+        apply_action: choices.maybe(|choices| choices.of(&[ApplyAction::DROP, ApplyAction::FORW, ApplyAction(4)])),
+        forwarding_parameters: choices.maybe(|choices| UpdateForwardingParameters {
+            destination_interface: choices.maybe(any_interface),
+            network_instance: choices.maybe(|choices| choices.of(&["access", "internet", ""]).into()),
+            outer_header_creation: choices
+                .maybe(|choices| OuterHeaderCreation::gtpu(choices.octet().into(), GNB.into())),
+            others: vec![],
+        }),
+        others: vec![],
+    }
+}
+
+fn any_rate(choices: &mut Choices) -> BitRate {
+    BitRate { uplink_kbps: choices.octet().into(), downlink_kbps: (1 << 40) - 1 - u64::from(choices.octet()) }
+}
+
+fn any_qer(choices: &mut Choices) -> CreateQer {
+    let id = choices.below(3) as u32;
+    CreateQer { mbr: choices.maybe(any_rate), gbr: choices.maybe(any_rate), ..qer(id) }
+}
+
+fn any_qer_update(choices: &mut Choices) -> UpdateQer {
+    let gate = |choices: &mut Choices| GateStatus {
+        uplink_open: choices.octet() & 1 == 0,
+        downlink_open: choices.octet() & 1 == 0,
+    };
+    UpdateQer {
+        id: choices.below(3) as u32,
+        gate_status: choices.maybe(gate),
+        mbr: choices.maybe(any_rate),
+        gbr: None,
+        qfi: choices.maybe(|choices| choices.octet() & 63),
+        others: vec![],
+    }
+}
+
+/// Damages a message, and then (mostly) states its length right again.
+fn damage(mut octets: Vec<u8>, choices: &mut Choices) -> Vec<u8> {
+    let header_len = if octets[0] & 1 == 1 { 16 } else { 8 };
+    match choices.octet() % 4 {
+        // An element more, of any type, at the end.
+        0 => {
+            let (kind, value) = ([choices.octet() & 1, choices.octet()], choices.octets(40));
+            octets.extend(kind.into_iter().chain((value.len() as u16).to_be_bytes()));
+            octets.extend(value);
+        }
+        // The end is missing.
+        1 => {
+            let kept = header_len + choices.below(octets.len() - header_len + 1);
+            octets.truncate(kept);
+        }
+        // Octets are others.
+        _ => {
+            for _ in 0..=choices.below(8) {
+                let at = usize::from(u16::from_be_bytes([choices.octet(), choices.octet()])) % octets.len();
+                octets[at] ^= choices.octet();
+            }
+        }
+    }
+    if !choices.rarely() && octets.len() >= 4 {
+        let length = (octets.len() - 4) as u16;
+        octets[2..4].copy_from_slice(&length.to_be_bytes());
+    }
+    octets
+}
