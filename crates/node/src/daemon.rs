@@ -11,12 +11,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::keeper::Keeper;
 use crate::node::Node;
 use crate::paths::Paths;
+use crate::process;
 use crate::record;
 use crate::worker::{self, Command, Handle};
 
@@ -28,13 +30,15 @@ const CONNECTIONS_MAX: usize = 128;
 /// Runs the daemon; standard input is the keeper's socket. `stay`: also when no slice is left.
 pub fn run(stay: bool) -> Result<()> {
     let paths = Paths::from_env();
+    process::allow_many_descriptors();
     // Before there is any other thread, since the mask is the process's.
     let listener = listen(&paths.control_socket())?;
     let keeper = Keeper::from_stdin().context("the keeper does not answer")?;
     for directory in [paths.descriptors(), paths.records()] {
         std::fs::create_dir_all(directory)?;
     }
-    let daemon = Arc::new(Daemon { node: Node::new(paths, keeper)?, stay, slices: Mutex::default() });
+    let daemon =
+        Arc::new(Daemon { node: Node::new(paths, keeper)?, stay, slices: Mutex::default(), brief: Arc::default() });
     daemon.resume()?;
     tracing::info!("ready, process {}", std::process::id());
     let gate = Arc::new(());
@@ -45,12 +49,12 @@ pub fn run(stay: bool) -> Result<()> {
             Err(e) => {
                 // Out of descriptors, most likely; some are given back with time.
                 tracing::error!("accept: {e}");
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         while Arc::strong_count(&gate) > CONNECTIONS_MAX {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         let (daemon, pass) = (daemon.clone(), gate.clone());
         std::thread::Builder::new().name("request".into()).spawn(move || {
@@ -88,6 +92,8 @@ pub(crate) struct Daemon {
     node: Arc<Node>,
     stay: bool,
     slices: Mutex<Slices>,
+    /// Held by requests for whose answers the end waits.
+    brief: Arc<()>,
 }
 
 #[derive(Default)]
@@ -185,9 +191,19 @@ impl Daemon {
         slices.stopping
     }
 
-    /// Ends daemon and keeper. What runs is left to whoever comes next.
+    /// Ends daemon and keeper, after others have got their answers. What runs is left to whoever comes next.
     fn end(&self) -> ! {
-        let _ = std::fs::remove_file(self.node.paths.control_socket());
+        let paths = &self.node.paths;
+        let _ = std::fs::remove_file(paths.control_socket());
+        for _ in 0..200 {
+            if Arc::strong_count(&self.brief) == 1 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for empty in [paths.records(), paths.pumps()] {
+            let _ = std::fs::remove_dir(empty);
+        }
         tracing::info!("ending");
         self.node.keeper.stop();
         std::process::exit(0)

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use slice::Cores;
 use vport::broker::Broker;
 
+use crate::keeper;
 use crate::logs::{self, Capture, Pipes};
 use crate::node::Node;
 use crate::process::{Process, ProcessId};
@@ -171,7 +172,10 @@ impl Function {
 
     /// Makes the container and lets its program run.
     pub(crate) fn start(&mut self) -> Result<()> {
-        let started = self.try_start();
+        let mut started = self.try_start();
+        if started.as_ref().is_err_and(keeper::died) {
+            started = self.try_start();
+        }
         if started.is_err() {
             let _ = self.container.delete();
         }

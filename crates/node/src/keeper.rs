@@ -27,6 +27,12 @@ use crate::control::wire::{self, Lines};
 use crate::process;
 use protocol::{Answer, Ask};
 
+/// Whether something failed only because the keeper died on the way; its successor may be asked again.
+pub(crate) fn died(error: &anyhow::Error) -> bool {
+    let aborted = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionAborted;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(aborted))
+}
+
 /// Label under which the node's lock is held.
 pub(crate) const LOCK: &str = "lock";
 /// How many ends of children are remembered for a daemon that has not asked yet.
@@ -45,6 +51,7 @@ pub enum Begin {
 pub fn run(begin: Begin, stay: bool) -> anyhow::Result<()> {
     // Not the leader of a session only where it was started by hand in one of its own, which is as good.
     let _ = rustix::process::setsid();
+    process::allow_many_descriptors();
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);

@@ -285,7 +285,15 @@ impl Pump {
         let pid = self.node.keeper.spawn(&command, [self.interface.as_fd(), self.node.null(), log.as_fd()])?;
         let process = ProcessId::of(pid).and_then(Process::open).context("the pump ended at once")?;
         self.run.started(process);
+        self.follow_shared_cores();
         Ok(())
+    }
+
+    /// Keeps it off the cores that functions have for themselves.
+    pub(crate) fn follow_shared_cores(&self) {
+        if let Some(process) = self.run.process() {
+            process::set_cores(process.id.pid, &self.node.cores().shared());
+        }
     }
 
     /// Its process ended by itself.
@@ -316,6 +324,11 @@ impl Pump {
         let _ = directory.parent().map(std::fs::remove_dir);
         Ok(IdRanges::release(&node.layout, &id)?)
     }
+}
+
+/// The broker's name of the pump of a link, whether it has one or not.
+pub(crate) fn pump_name(slice: &str, link: &Link) -> Option<String> {
+    pump_id(slice, link).ok().map(|id| id.to_string())
 }
 
 /// A name for the pump of a link that serves as a directory and for its user ids.

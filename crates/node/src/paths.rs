@@ -52,7 +52,12 @@ impl Paths {
 
     /// The directory of a pump's port socket.
     pub fn pump(&self, slice: &str, link: &str) -> PathBuf {
-        self.run.join(".pumps").join(slice).join(link)
+        self.pumps().join(slice).join(link)
+    }
+
+    /// The directories of all pumps.
+    pub fn pumps(&self) -> PathBuf {
+        self.run.join(".pumps")
     }
 
     /// Captured output of a slice's functions.

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use nix::sched::{CpuSet, sched_setaffinity};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,19 @@ pub(crate) fn open(pid: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// Lets all threads of a process run on these cores only.
+pub(crate) fn set_cores(pid: i32, cores: &[usize]) {
+    let mut set = CpuSet::new();
+    for core in cores {
+        let _ = set.set(*core);
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for thread in threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()) {
+        // A thread that has just ended needs no core.
+        let _ = sched_setaffinity(nix::unistd::Pid::from_raw(thread), &set);
+    }
+}
+
 /// Kills every process of a user and waits for their ends. For users that the node made up.
 pub(crate) fn kill_all_of(uid: u32) {
     for _ in 0..100 {
@@ -101,6 +115,13 @@ fn stat(pid: i32) -> Option<(char, u64)> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// Every segment, socket and pipe of every slice is held here, so the limit is raised as far as it goes.
+pub(crate) fn allow_many_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// This program's file, as it is now: after an upgrade, the new one.

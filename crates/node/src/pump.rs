@@ -9,10 +9,10 @@ mod confine;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use port::{BURST_MAX, OpenOptions, PacketRef, QueuePair, RxQueue, Sleep, TxQueue, Waiter};
+use port::{BURST_MAX, Control, OpenOptions, PacketRef, QueuePair, RxQueue, Sleep, TxQueue, Waiter};
 use runtime::CommandLine;
 use vport::info::PortInfo;
 
@@ -48,6 +48,9 @@ pub struct Options {
 /// How long a pump looks for the next frame before it sleeps: about as long as going to sleep and waking up take.
 const SPIN: Duration = Duration::from_micros(20);
 
+/// How often it tells what it could not pass on.
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+
 /// The command that starts a pump.
 pub(crate) fn command(medium: Medium, uid: u32, socket: &Path, port: &PortInfo) -> io::Result<CommandLine> {
     let medium = match medium {
@@ -67,8 +70,9 @@ pub fn run(options: &Options) -> Result<()> {
     let mut kernel = open_interface(options, interface)?;
     let open = OpenOptions { socket: options.socket.clone(), ..OpenOptions::default() };
     let mut shared = port::open(&options.port, &open)?;
+    let control = shared.control();
     let (kernel, shared) = (kernel.queues.remove(0), shared.queues.remove(0));
-    pump(kernel, shared)
+    pump(kernel, shared, &control)
 }
 
 fn open_interface(options: &Options, fd: OwnedFd) -> io::Result<port::Port> {
@@ -79,14 +83,20 @@ fn open_interface(options: &Options, fd: OwnedFd) -> io::Result<port::Port> {
     }
 }
 
-fn pump(mut kernel: QueuePair, mut shared: QueuePair) -> Result<()> {
+fn pump(mut kernel: QueuePair, mut shared: QueuePair, control: &Control) -> Result<()> {
     let mut waiter = Waiter::new(Sleep::After(SPIN));
+    let mut reported = Instant::now();
     loop {
         let moved = forward(&mut *kernel.rx, &mut *shared.tx) + forward(&mut *shared.rx, &mut *kernel.tx);
         if moved > 0 {
             waiter.worked();
         } else {
             waiter.wait(&mut [&mut *kernel.rx, &mut *shared.rx], &[], None)?;
+        }
+        if reported.elapsed() >= REPORT_PERIOD {
+            reported = Instant::now();
+            let (rx, tx) = (kernel.rx.counters(), kernel.tx.counters());
+            control.report(&[("pump-kernel-full", tx.refused), ("pump-invalid", rx.invalid)]);
         }
     }
 }

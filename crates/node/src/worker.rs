@@ -10,10 +10,11 @@ use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Changes, Link, PortRef, Slice, Spec};
 
+use crate::backoff::Backoff;
 use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
 use crate::cores;
 use crate::function::{self, Function};
-use crate::link::{self, ActiveLink, EndPoint};
+use crate::link::{self, ActiveLink, EndPoint, Pump};
 use crate::logs::now_ns;
 use crate::node::Node;
 use crate::record::{self, Record};
@@ -74,12 +75,6 @@ pub(crate) struct View {
     pub(crate) containers: BTreeMap<String, runtime::Container>,
 }
 
-/// What a former daemon left of a slice.
-struct Former {
-    existed: bool,
-    target: Option<Slice>,
-}
-
 struct Worker {
     node: Arc<Node>,
     name: String,
@@ -87,6 +82,9 @@ struct Worker {
     functions: BTreeMap<String, Function>,
     links: BTreeMap<String, ActiveLink>,
     view: Arc<Mutex<View>>,
+    /// When to try again what a resumption could not do.
+    resume_at: Option<Instant>,
+    resumption: Backoff,
     /// Told when this slice's exclusive cores have changed.
     cores_changed: Box<dyn Fn() + Send>,
 }
@@ -119,16 +117,20 @@ pub(crate) fn start(
         functions: BTreeMap::new(),
         links: BTreeMap::new(),
         view,
+        resume_at: None,
+        resumption: Backoff::default(),
         cores_changed: Box::new(cores_changed),
     };
     let (adopted, wait) = mpsc::channel::<()>();
     std::thread::Builder::new().name(format!("slice {name}")).spawn(move || {
-        let target = worker.adopt_former();
+        let former = worker.adopt_former();
         worker.publish(Some(SliceState::Changing));
         drop(adopted);
-        let left = worker.resume(target);
-        if left && worker.is_nothing() {
-            return ended();
+        if former {
+            worker.resume();
+            if worker.is_nothing() {
+                return ended();
+            }
         }
         worker.run(&incoming, &wake, ended);
     })?;
@@ -157,7 +159,7 @@ impl Worker {
             first = false;
             loop {
                 match incoming.try_recv() {
-                    Ok(Command::CoresChanged) => self.functions.values_mut().for_each(Function::follow_shared_cores),
+                    Ok(Command::CoresChanged) => self.follow_shared_cores(),
                     Ok(Command::Apply(target, events, outcome)) => {
                         let result = self.apply(&target, &events);
                         if self.is_nothing() {
@@ -182,8 +184,16 @@ impl Worker {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
+            if self.resume_at.is_some_and(|at| at <= Instant::now()) {
+                self.resume();
+            }
             self.supervise();
         }
+    }
+
+    fn follow_shared_cores(&mut self) {
+        self.functions.values_mut().for_each(Function::follow_shared_cores);
+        self.links.values().filter_map(|link| link.pump.as_ref()).for_each(Pump::follow_shared_cores);
     }
 
     fn is_nothing(&self) -> bool {
@@ -194,7 +204,7 @@ impl Worker {
 
     /// Waits for a command, the end of a process, or the time to start one.
     fn wait(&self, wake: &OwnedFd) {
-        let due = self.lives().filter_map(Supervised::start_at).min();
+        let due = self.lives().filter_map(Supervised::start_at).chain(self.resume_at).min();
         let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
@@ -246,6 +256,7 @@ impl Worker {
 
     /// Makes the slice be as described; where that fails, as it was before.
     fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
+        self.resume_at = None;
         let before = self.actual();
         let new = before.spec.functions.is_empty();
         self.publish(Some(SliceState::Changing));
@@ -288,6 +299,7 @@ impl Worker {
 
     /// Takes everything away.
     fn remove(&mut self, events: &Sender<Event>) -> Outcome {
+        self.resume_at = None;
         self.publish(Some(SliceState::Changing));
         let count = self.functions.len() + self.links.len();
         let removed = record::remove_descriptor(&self.node.paths, &self.name).map_err(Into::into);
@@ -364,7 +376,7 @@ impl Worker {
             }
         }
         (self.cores_changed)();
-        self.functions.values_mut().for_each(Function::follow_shared_cores);
+        self.follow_shared_cores();
         for link in &plan.links_up {
             self.add_link(link)?;
             say(format!("link {}", link.label()), "made");
@@ -423,28 +435,29 @@ impl Worker {
         removed
     }
 
-    /// Goes on with what a former daemon made. What there was of it, and what shall be.
-    fn adopt_former(&mut self) -> Former {
+    /// Goes on with what a former daemon made. Whether there was or shall be anything.
+    fn adopt_former(&mut self) -> bool {
         let former = Record::load(&self.node.paths, &self.name);
         if let Some(former) = &former {
             self.since_ms = former.since_ms;
             self.adopt(former);
         }
-        Former { existed: former.is_some(), target: record::load_descriptor(&self.node.paths, &self.name) }
+        former.is_some() || record::load_descriptor(&self.node.paths, &self.name).is_some()
     }
 
-    /// Brings what was adopted to what shall be. Whether there was anything to do either with.
-    fn resume(&mut self, former: Former) -> bool {
+    /// Brings what is to what shall be. What fails is tried again later: an image may be on a disk that is not there yet.
+    fn resume(&mut self) {
         let (events, _) = mpsc::channel();
-        let resumed = match &former.target {
-            Some(target) => self.converge(target, &events).map(drop),
-            None if former.existed => self.clear(&events),
-            None => Ok(()),
+        let resumed = match record::load_descriptor(&self.node.paths, &self.name) {
+            Some(target) => self.converge(&target, &events).map(drop),
+            None => self.clear(&events),
         };
+        self.resume_at = None;
         if let Err(e) = resumed {
-            tracing::error!("slice {}: {e:#}", self.name);
+            tracing::error!("slice {}: {e:#}; it is tried again", self.name);
+            let now = Instant::now();
+            self.resume_at = Some(now + self.resumption.ended(None, now));
         }
-        former.existed || former.target.is_some()
     }
 
     fn adopt(&mut self, former: &Record) {
@@ -514,7 +527,8 @@ impl Worker {
     fn publish(&self, state: Option<SliceState>) {
         let processes: Vec<Process> =
             self.functions.values().map(|f| self.function_process(f)).chain(self.pump_processes()).collect();
-        let waiting = processes.iter().any(|process| process.state == ProcessState::Waiting);
+        let waiting =
+            self.resume_at.is_some() || processes.iter().any(|process| process.state == ProcessState::Waiting);
         let view = View {
             state: state.unwrap_or(if waiting { SliceState::Degraded } else { SliceState::Up }),
             since_ms: self.since_ms,

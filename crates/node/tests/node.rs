@@ -283,3 +283,82 @@ fn logs_follow_and_mistakes_are_told_line_by_line() {
     assert!(failure.details.iter().any(|line| line.contains("nonsense")), "{failure}");
     node.down_and_check();
 }
+
+/// Host, pump, `near`, shared memory, `far`, which sends everything back.
+fn chain() -> String {
+    let near = r#"{name: near, image: {rootfs: rootfs}, command: [/bin/reflect, p, q], ports: [{name: p}, {name: q}]}"#;
+    let far = r#"{name: far, image: {rootfs: rootfs}, command: [/bin/reflect, p], ports: [{name: p, addresses: [10.9.8.2/24]}]}"#;
+    let links =
+        r#"{between: [near/q, far/p]}, {between: [near/p, {host: {veth: ktc-HOST, addresses: [10.9.8.1/24]}}]}"#;
+    slice("s", &format!("{near}, {far}"), &links.replace("HOST", &format!("{}", std::process::id() % 100_000)))
+}
+
+const FAR: &str = "10.9.8.2:7";
+
+#[test]
+fn frames_cross_pump_and_shared_memory_whoever_was_killed_before() {
+    if skipped("frames_cross_pump_and_shared_memory_whoever_was_killed_before") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&chain()).unwrap();
+    eventually("the first echo", || support::echo(FAR));
+    let pump = || node.processes().into_iter().find(|p| p.kind == ProcessKind::Pump).expect("a pump").pid;
+    for _ in 0..3 {
+        for victim in ["near", "far"] {
+            kill(node.process(victim).pid.unwrap());
+            eventually(victim, || support::echo(FAR));
+        }
+        kill(pump().unwrap());
+        eventually("a new pump", || support::echo(FAR));
+        let before = [node.process("near").pid, node.process("far").pid, pump()];
+        kill(node.status().keeper_pid);
+        assert!(support::echo(FAR), "a keeper's death disturbs nobody");
+        let status = node.status();
+        kill(status.daemon_pid);
+        assert!(support::echo(FAR), "a daemon's death disturbs nobody");
+        eventually("a new daemon", || node.try_status().is_some_and(|now| now.daemon_pid != status.daemon_pid));
+        assert_eq!([node.process("near").pid, node.process("far").pid, pump()], before);
+        eventually("still", || support::echo(FAR));
+        node.kill_node();
+        assert!(support::echo(FAR), "nor do both");
+        node.begin();
+        eventually("after adoption", || support::echo(FAR));
+        assert_eq!([node.process("near").pid, node.process("far").pid, pump()], before);
+    }
+    node.down_and_check();
+}
+
+#[test]
+fn ports_are_counted_and_captured() {
+    if skipped("ports_are_counted_and_captured") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&chain()).unwrap();
+    eventually("the first echo", || support::echo(FAR));
+    let mut capture = node.capture("near", "q", 6);
+    for _ in 0..3 {
+        assert!(support::echo(FAR));
+    }
+    let (packets, bytes) = capture.finish();
+    assert_eq!(packets, 6);
+    assert!(bytes.len() > 6 * 42, "{}", bytes.len());
+    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section");
+
+    eventually("counters", || {
+        let stats = node.stats();
+        let port = |function: &str, port: &str| {
+            stats.ports.iter().find(|p| p.function == function && p.port == port).expect("a port").clone()
+        };
+        let (near, far) = (port("near", "q"), port("far", "p"));
+        near.attached
+            && far.attached
+            && near.generation > 0
+            && near.tx_packets >= 4
+            && far.rx_packets == near.tx_packets
+    });
+    let Ok(Reply::Slices { slices }) = node.call(&Request::List) else { panic!() };
+    assert_eq!((slices[0].links, slices[0].connected, slices[0].running), (2, 2, 2));
+    node.down_and_check();
+}

@@ -212,7 +212,7 @@ mod tests {
                     seen.push((packet.data.to_vec(), packet.original_len, flags));
                 }
                 Block::InterfaceStatistics(statistics) => {
-                    lost = Some(statistics.options.iter().any(|o| *o == InterfaceStatisticsOption::IsbIfDrop(7)))
+                    lost = Some(statistics.options.contains(&InterfaceStatisticsOption::IsbIfDrop(7)))
                 }
                 _ => {}
             }

@@ -52,15 +52,33 @@ pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
         }
     };
     let _ = lines.stream().set_read_timeout(None);
+    let brief = is_brief(&request).then(|| daemon.brief.clone());
+    let shutdown = matches!(request, Request::Shutdown { .. });
     let Some(answer) = answer(daemon, &mut lines, request, fds) else { return };
-    let ends = matches!(&answer, Ok(Reply::Down { stopping: true, .. })) || daemon.slices().stopping;
+    // Where an attempt was the only slice, the daemon has nothing to stay for either.
+    let ends = match &answer {
+        Ok(Reply::Down { stopping, .. }) => *stopping,
+        Ok(_) => shutdown,
+        Err(_) => brief.is_some() && daemon.ends_with_last_slice(),
+    };
     let event = match answer {
         Ok(reply) => Event::Done(reply),
         Err(failure) => Event::Failed(failure),
     };
     let _ = wire::send(lines.stream(), &event, &[]);
+    drop(brief);
     if ends {
         daemon.end();
+    }
+}
+
+/// Whether a request ends by itself, soon enough for the daemon's end to wait for it.
+fn is_brief(request: &Request) -> bool {
+    match request {
+        Request::Logs { follow, .. } => !follow,
+        Request::Stats { interval_ms, .. } => interval_ms.is_none(),
+        Request::Exec { .. } | Request::Pcap { .. } => false,
+        _ => true,
     }
 }
 
@@ -71,9 +89,6 @@ fn answer(daemon: &Arc<Daemon>, lines: &mut Lines, request: Request, fds: Vec<Ow
             let coming = daemon.coming()?;
             let answer = up(daemon, lines.stream(), &descriptor, &base);
             drop(coming);
-            if answer.is_err() {
-                daemon.ends_with_last_slice();
-            }
             answer
         }
         Request::Down { slices } => down(daemon, lines.stream(), slices),
@@ -245,7 +260,8 @@ fn status(daemon: &Daemon) -> Reply {
 
 fn shutdown(daemon: &Daemon, leave_running: bool) -> Answer {
     let mut slices = daemon.slices();
-    if !leave_running && !(slices.workers.is_empty() && slices.coming == 0) {
+    let any = !slices.workers.is_empty() || slices.coming > 0;
+    if any && !leave_running {
         let names: Vec<&str> = slices.workers.keys().map(String::as_str).collect();
         return Err(refuse(format!(
             "slices are up: {}; take them down first, or leave them running",

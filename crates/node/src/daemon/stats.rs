@@ -12,6 +12,7 @@ use vport::broker::PortStatus;
 use super::Daemon;
 use super::serve::{Answer, tell};
 use crate::control::{Event, FunctionStats, PortKind, PortStats, Process, ProcessKind, Reply, Stats};
+use crate::link::pump_name;
 use crate::logs;
 use crate::node::Node;
 use crate::worker::View;
@@ -43,7 +44,13 @@ fn snapshot(daemon: &Daemon, slice: Option<&str>) -> Stats {
             for port in &function.ports {
                 let base = describe(&view.actual, &function.name, &port.name, port.is_kernel());
                 stats.ports.push(match &port.interface {
-                    Some(interface) => of_interface(base, interfaces.get(interface)),
+                    Some(interface) => {
+                        let link =
+                            view.actual.link_of(&PortRef { function: function.name.clone(), port: port.name.clone() });
+                        let pump = link.and_then(|link| pump_name(&name, link));
+                        let pump = shared.iter().find(|status| Some(&status.name.function) == pump.as_ref());
+                        with_pump(of_interface(base, interfaces.get(interface)), pump)
+                    }
                     None => of_shared(base, own().find(|status| status.name.port == port.name)),
                 });
             }
@@ -115,6 +122,19 @@ fn of_interface(mut port: PortStats, counters: Option<&[u64; 16]>) -> PortStats 
         if counters[count] > 0 {
             port.drops.insert(reason.to_owned(), counters[count]);
         }
+    }
+    port
+}
+
+/// What the pump of a kernel interface could not pass on, to either side.
+fn with_pump(mut port: PortStats, pump: Option<&PortStatus>) -> PortStats {
+    let Some(pump) = pump else { return port };
+    port.generation = pump.generation;
+    let full = pump.tx.iter().map(|tx| ("pump-peer-full", tx.refused));
+    let away = pump.tx.iter().map(|tx| ("pump-no-peer", tx.no_peer));
+    let reported = pump.report.iter().map(|(reason, count)| (reason.as_str(), *count));
+    for (reason, count) in full.chain(away).chain(reported).filter(|(_, count)| *count > 0) {
+        *port.drops.entry(reason.to_owned()).or_default() += count;
     }
     port
 }

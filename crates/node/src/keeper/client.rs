@@ -109,7 +109,7 @@ impl Keeper {
         if let Ok(process) = process::open(pid) {
             poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
         }
-        self.reap(pid).ok_or_else(|| io::Error::other("the keeper died meanwhile"))
+        self.reap(pid).ok_or_else(died)
     }
 
     /// Starts a program as the keeper's child.
@@ -160,7 +160,7 @@ impl Inner {
         }
         self.replace()?;
         if matches!(ask, Ask::Spawn { .. }) {
-            return Err(io::Error::other("the keeper died while it started a program"));
+            return Err(died());
         }
         self.exchange(ask, fds).map(|(answer, _)| answer)
     }
@@ -201,6 +201,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// A program may or may not have been started.
+fn died() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the keeper died while it started a program")
 }
 
 fn confused() -> io::Error {

@@ -58,6 +58,32 @@ pub fn get(server: &str, path: &str) -> String {
     answer.lines().last().unwrap_or_default().to_owned()
 }
 
+/// Whether a UDP datagram comes back within 200 ms.
+pub fn echo(to: &str) -> bool {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let mut answer = [0; 16];
+    socket.send_to(b"ping", to).is_ok() && matches!(socket.recv(&mut answer), Ok(4))
+}
+
+/// A capture under way.
+pub struct Capture {
+    stream: node::control::Stream,
+    output: std::io::PipeReader,
+}
+
+impl Capture {
+    /// Its packets and bytes, when it has ended.
+    pub fn finish(&mut self) -> (u64, Vec<u8>) {
+        let mut bytes = Vec::new();
+        self.output.read_to_end(&mut bytes).expect("a capture");
+        match self.stream.next().expect("its end").0 {
+            Event::Done(Reply::Captured { packets, .. }) => (packets, bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Directories, a root filesystem of busybox, and a running node.
 pub struct TestNode {
     directory: TempDir,
@@ -77,6 +103,8 @@ impl TestNode {
         for applet in ["sh", "sleep", "echo", "id", "ip", "cat", "true", "tty", "httpd", "nc"] {
             symlink("busybox", bin.join(applet)).expect("an applet");
         }
+        let reflect = Path::new(env!("CARGO_BIN_EXE_kaistad")).with_file_name("examples").join("reflect");
+        fs::copy(reflect, bin.join("reflect")).expect("the example `reflect`, which cargo builds with the tests");
         let node = Self { directory, paths };
         node.begin();
         node
@@ -166,6 +194,33 @@ impl TestNode {
     /// Runs a program in a function's container: its status and its output.
     pub fn exec(&self, function: &str, command: &[&str]) -> (i32, String) {
         self.try_exec(function, command).expect("it runs")
+    }
+
+    /// Captures so many packets of a port; has begun when this returns.
+    pub fn capture(&self, function: &str, port: &str, count: u64) -> Capture {
+        let (output, write) = std::io::pipe().expect("a pipe");
+        let request = Request::Pcap {
+            function: function.parse().expect("a name"),
+            port: port.into(),
+            snap_length: None,
+            count: Some(count),
+        };
+        let stream = self.client().start(&request, &[write.as_fd()]).expect("asked");
+        drop(write);
+        let mut fds = [rustix::event::PollFd::new(&output, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).expect("the first bytes");
+        Capture { stream, output }
+    }
+
+    pub fn stats(&self) -> node::control::Stats {
+        let mut last = None;
+        let called = self.client().call(&Request::Stats { slice: None, interval_ms: None }, |event| {
+            if let Event::Stats(stats) = event {
+                last = Some(stats);
+            }
+        });
+        called.expect("stats");
+        last.expect("a snapshot")
     }
 
     pub fn exec_in_terminal(&self, function: &str, command: &[&str]) -> (i32, String) {
