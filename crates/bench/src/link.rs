@@ -23,6 +23,8 @@ use crate::{conditions, cores, hugepages};
 pub const BUSY_ENOUGH: f64 = 0.95;
 /// Hugepages for the record areas of our two links, beside those of testpmd.
 const OUR_HUGEPAGES: u64 = 16;
+/// How often a full port is tried again, by us and by testpmd, so that packets in circulation are not lost.
+pub const RETRIES: u32 = 1_000;
 /// Bytes that a ring keeps beside each frame, at most.
 const RECORD_OVERHEAD: usize = 16;
 
@@ -144,6 +146,7 @@ fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) 
     let start = |side: usize| {
         Command::new(companion("kaista-traffic")?)
             .args(["forward", "--port", "a", "--port", "b", "--addresses", "swap", "--poll", "--json"])
+            .args(["--retry", &RETRIES.to_string()])
             .arg("--socket")
             .arg(&sockets[side])
             .args(["--core", &cores[side].to_string(), "--send-first", &send_first.to_string()])

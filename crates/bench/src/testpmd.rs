@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::folder::Folder;
+use crate::link::RETRIES;
 
 /// The program, as Debian's `dpdk-dev` installs it.
 const PROGRAM: &str = "dpdk-testpmd";
@@ -109,6 +110,10 @@ pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
     let mut client = Testpmd::start(joint, false, settings, folder.path()).context("the second testpmd")?;
     server.await_links()?;
     client.await_links()?;
+    for testpmd in [&mut server, &mut client] {
+        testpmd.tell("set fwd io retry")?;
+        testpmd.tell(&format!("set burst tx delay 0 retry {RETRIES}"))?;
+    }
     server.tell(&format!("start tx_first {}", settings.first_bursts))?;
     client.tell(&format!("start tx_first {}", settings.first_bursts))?;
     std::thread::sleep(settings.warm_up);

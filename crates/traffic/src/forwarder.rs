@@ -19,19 +19,26 @@ pub struct Forwarder {
     rx: Vec<Box<dyn RxQueue>>,
     tx: Vec<Box<dyn TxQueue>>,
     addresses: Addresses,
+    retries: u32,
     refused: u64,
 }
 
 impl Forwarder {
     /// A forwarder within one port.
     pub fn within(port: QueuePair, addresses: Addresses) -> Self {
-        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, refused: 0 }
+        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, retries: 0, refused: 0 }
     }
 
     /// A forwarder between two ports.
     pub fn between(first: QueuePair, second: QueuePair, addresses: Addresses) -> Self {
         // Queue i is received by rx[i] and sent on by tx[i].
-        Self { rx: vec![first.rx, second.rx], tx: vec![second.tx, first.tx], addresses, refused: 0 }
+        Self { rx: vec![first.rx, second.rx], tx: vec![second.tx, first.tx], addresses, retries: 0, refused: 0 }
+    }
+
+    /// Offers what a port refuses this many times again before it is discarded.
+    pub fn retrying(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
     }
 
     /// Forwards one burst from every port, and returns the number of packets found.
@@ -39,7 +46,7 @@ impl Forwarder {
     pub fn turn(&mut self) -> usize {
         let mut found = 0;
         for (rx, tx) in self.rx.iter_mut().zip(&mut self.tx) {
-            let (received, refused) = forward(rx.as_mut(), tx.as_mut(), self.addresses);
+            let (received, refused) = forward(rx.as_mut(), tx.as_mut(), self.addresses, self.retries);
             found += received;
             self.refused += refused;
         }
@@ -84,7 +91,7 @@ impl Forwarder {
 }
 
 #[inline]
-fn forward(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, addresses: Addresses) -> (usize, u64) {
+fn forward(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, addresses: Addresses, retries: u32) -> (usize, u64) {
     let mut burst = rx.recv();
     let count = burst.len();
     if count == 0 {
@@ -99,7 +106,14 @@ fn forward(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, addresses: Addresses) -> 
     for (i, packet) in packets[..count].iter_mut().enumerate() {
         *packet = burst.get(i);
     }
-    let sent = tx.send(&packets[..count]);
+    let mut sent = tx.send(&packets[..count]);
+    for _ in 0..retries {
+        if sent == count {
+            break;
+        }
+        std::hint::spin_loop();
+        sent += tx.send(&packets[sent..count]);
+    }
     (count, (count - sent) as u64)
 }
 
@@ -139,6 +153,31 @@ mod tests {
         assert_eq!(from_first.take(), [vec![2; 64]]);
         assert_eq!(from_second.take(), [vec![1; 64]]);
         assert_eq!(forwarder.refused(), 0);
+    }
+
+    /// A sending half that takes one packet at each call.
+    struct Slow(usize);
+
+    impl TxQueue for Slow {
+        fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+            self.0 += packets.len().min(1);
+            packets.len().min(1)
+        }
+
+        fn counters(&self) -> TxCounters {
+            TxCounters::default()
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_offered_again_as_often_as_asked_for() {
+        for (retries, refused) in [(0, 2), (1, 1), (2, 0), (9, 0)] {
+            let port = queue(Synthetic::new(vec![vec![0; 64]; 3]).once().open());
+            let slow = QueuePair { rx: port.rx, tx: Box::new(Slow(0)) };
+            let mut forwarder = Forwarder::within(slow, Addresses::Keep).retrying(retries);
+            forwarder.turn();
+            assert_eq!(forwarder.refused(), refused, "{retries} retries");
+        }
     }
 
     #[test]

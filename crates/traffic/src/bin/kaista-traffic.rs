@@ -145,6 +145,9 @@ struct Forward {
     /// What to do with Ethernet addresses
     #[arg(long, value_enum, default_value = "swap")]
     addresses: Addresses,
+    /// How often to offer a frame again that a port refused, before it is discarded
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    retry: u32,
     /// Frames to send out of each port at the start
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     send_first: usize,
@@ -351,6 +354,7 @@ fn forward(args: &Forward) -> anyhow::Result<()> {
         (Some(first), Some(second), None) => Forwarder::between(first, second, args.addresses),
         _ => bail!("expected one or two ports"),
     };
+    forwarder = forwarder.retrying(args.retry);
     let plan = Plan {
         send_first: args.send_first,
         size: args.size.into(),
