@@ -150,7 +150,10 @@ fn take_below(port: &mut Port, expected: &mut u64, limit: u64) {
         if number >= limit {
             continue;
         }
-        assert!(*expected == 0 && number % INCARNATION == 0 || number == *expected, "{number} instead of {expected}");
+        assert!(
+            *expected == 0 && number.is_multiple_of(INCARNATION) || number == *expected,
+            "{number} instead of {expected}"
+        );
         *expected = number + 1;
     }
 }

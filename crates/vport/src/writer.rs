@@ -103,8 +103,11 @@ impl Writer {
         }
         // SAFETY: the mapping is kept.
         let tail = unsafe { &*self.tail_word }.load(Ordering::Acquire);
-        // Against what is published: a reader cannot have read more.
-        let checked = self.ring.check_tail(self.published, tail).and_then(|()| self.ring.check_tail(self.head, tail));
+        // Against what is published: a reader cannot have read more. Nor can it take back what it gave.
+        let checked = match self.ring.check_tail(self.published, tail) {
+            Ok(()) if tail.wrapping_sub(self.tail) > self.ring.size() => Err(Violation::TailOutOfRange),
+            checked => checked,
+        };
         if let Err(violation) = checked {
             self.broken = Some(violation);
             return None;

@@ -465,7 +465,14 @@ impl Core {
         let port = link.port(end);
         let mut of_dead = [false; 2];
         of_dead[end] = dead;
+        let (was_over, generation, other) = (link.stage == Stage::Down, link.generation, link.holders[1 - end]);
         self.over(name, of_dead);
+        // News for a reader that still waits for the end of a generation which is over already.
+        if let Some(other) = other.filter(|_| was_over && dead && generation > 0)
+            && let Err(fault) = self.send(other, &Reply::Over { generation, dead }, Vec::new())
+        {
+            self.cut_off(other, fault);
+        }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
         if link.holders == [None; 2] && link.segments.take().is_some() {

@@ -1,0 +1,292 @@
+//! What clients and peers that break the rules can do: get refused in words, and harm nobody else.
+
+mod raw;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use raw::{Bench, Memory, PATIENCE, Raw};
+use vport::broker::Event;
+use vport::client::{Attachment, attach};
+use vport::packet::PacketRef;
+use vport::wire::{Reply, Request};
+
+const HEAD: usize = 3 * 128;
+const TAIL: usize = 4 * 128;
+
+/// An honest function on `b`.
+fn honest(bench: &Bench) -> Attachment {
+    attach(&bench.directory.join("b"), "p", PATIENCE, 192).unwrap()
+}
+
+/// A link between the hands of a test (`a`) and an honest function (`b`).
+struct Hostile {
+    bench: Bench,
+    raw: Raw,
+    memory: Memory,
+    b: Attachment,
+}
+
+impl Hostile {
+    fn new(test: &str) -> Self {
+        let bench = Bench::new(test, false);
+        let raw = bench.connect("a");
+        raw.hello();
+        let b = honest(&bench);
+        let (memory, b) = Self::join(&bench, &raw, b);
+        Self { bench, raw, memory, b }
+    }
+
+    fn join(bench: &Bench, raw: &Raw, mut b: Attachment) -> (Memory, Attachment) {
+        let own = raw.take_own();
+        let memory = raw.map(&own);
+        raw.say(&Request::Mapped { generation: own.generation });
+        raw.take_peer();
+        raw.say(&Request::Ready { generation: own.generation });
+        bench.until("the link is up", |ports| ports[0].up);
+        assert!(b.queues[0].0.recv().is_empty());
+        (memory, b)
+    }
+
+    /// Writes words at the start of the ring and publishes `head`.
+    fn write(&self, words: &[(usize, u64)], head: u64) {
+        words.iter().for_each(|(offset, word)| self.memory.records(*offset).store(*word, Ordering::Relaxed));
+        self.memory.index(HEAD).store(head, Ordering::Release);
+    }
+
+    /// The honest side notices, and the broker says so; a function that attaches anew can use the link again.
+    fn expect_quarantine(mut self, rule: &str) {
+        let reason = self.bench.event("quarantine", |event| match event {
+            Event::Quarantined { reason, accused, .. } => {
+                assert_eq!(accused.function, "a");
+                Some(reason)
+            }
+            _ => None,
+        });
+        assert_eq!(reason, format!("{rule} (seen at queue 0)"));
+        assert!(self.b.queues[0].0.recv().is_empty());
+        drop(self.raw);
+        let raw = self.bench.connect("a");
+        raw.hello();
+        let (memory, mut b) = Self::join(&self.bench, &raw, self.b);
+        memory.records(0).store(60, Ordering::Relaxed);
+        memory.index(HEAD).store(72, Ordering::Release);
+        assert_eq!(b.queues[0].0.recv().len(), 1);
+    }
+}
+
+#[test]
+fn a_reader_quarantines_a_writer_that_breaks_a_rule() {
+    /// The rule, words at the ring's start, the head.
+    type Case = (&'static str, &'static [(usize, u64)], u64);
+    const SIZE: u64 = vport::broker::RING_BYTES_MIN as u64;
+    const SKIP: u64 = 1 << 32;
+    let cases: [Case; 12] = [
+        ("the head is not within one ring of the tail", &[], SIZE + 8),
+        ("the head is not within one ring of the tail", &[], u64::MAX - 7),
+        ("a position is misaligned", &[], 12),
+        ("a record has no bytes", &[(0, 0)], 72),
+        ("a record is longer than any frame", &[(0, 9_601)], SIZE),
+        ("a record is longer than any frame", &[(0, 0xffff_ffff)], SIZE),
+        ("a record runs past the head", &[(0, 100)], 72),
+        ("a skip record does not lead to the ring's end", &[(0, SKIP | 64)], SIZE),
+        ("a skip record does not lead to the ring's end", &[(0, SKIP)], SIZE),
+        ("a record runs past the head", &[(0, SKIP | SIZE)], 72),
+        ("a record is of an unknown kind", &[(0, 2 << 32 | 60)], SIZE),
+        ("a record is of an unknown kind", &[(0, u64::MAX)], SIZE),
+    ];
+    for (n, (rule, words, head)) in cases.into_iter().enumerate() {
+        let mut hostile = Hostile::new(&format!("rule{n}"));
+        hostile.write(words, head);
+        assert!(hostile.b.queues[0].0.recv().is_empty());
+        assert_eq!(hostile.b.queues[0].0.counters().invalid, 1);
+        hostile.expect_quarantine(rule);
+    }
+}
+
+#[test]
+fn frames_before_a_broken_record_are_delivered() {
+    let mut hostile = Hostile::new("before");
+    hostile.write(&[(0, 60), (72, 60), (144, 0)], 216);
+    assert_eq!(hostile.b.queues[0].0.recv().len(), 2);
+    hostile.expect_quarantine("a record has no bytes");
+}
+
+#[test]
+fn a_writer_does_not_follow_a_tail_that_cannot_be() {
+    let size = u64::from(vport::broker::RING_BYTES_MIN);
+    for (n, tail) in [8, 12, size, u64::MAX - 7].into_iter().enumerate() {
+        let mut hostile = Hostile::new(&format!("tail{n}"));
+        hostile.memory.index(TAIL).store(tail, Ordering::Release);
+        let frame = [1; 1_000];
+        let accepted: usize = (0..200).map(|_| hostile.b.queues[0].1.send(&[PacketRef::from_slice(&frame)])).sum();
+        assert!(accepted < 200 && accepted as u64 * 1_008 <= size);
+        let rule = if tail == 12 { "a position is misaligned" } else { "the tail is not within one ring of the head" };
+        if n == 0 {
+            // What was published covers it by now: a reader that says it has read eight bytes may have.
+            continue;
+        }
+        hostile.expect_quarantine(rule);
+    }
+}
+
+#[test]
+fn a_head_that_changes_all_the_time_is_read_once_a_look() {
+    let mut hostile = Hostile::new("flicker");
+    let memory = hostile.memory;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Lawful frames whose bytes and lengths change under the reader.
+        let scribbler = scope.spawn(|| {
+            let memory = &memory;
+            let mut n = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                memory.records((n >> 33) as usize % 512 * 8).store(n >> 20, Ordering::Relaxed);
+                memory.index(HEAD).store(4096, Ordering::Release);
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            let burst = hostile.b.queues[0].0.recv();
+            for i in 0..burst.len() {
+                let packet = burst.get(i);
+                let mut copy = vec![0; packet.len()];
+                packet.copy_to(&mut copy);
+                assert!(packet.head.len() <= 192 && packet.len() <= 9_600);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        scribbler.join().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_breaks_the_handshake_is_refused_in_words() {
+    let hello = |oldest, newest| Request::Hello { oldest, newest, port: "p".into(), resume: 0 }.encode();
+    let cases: [(&str, Vec<Vec<u8>>); 9] = [
+        ("not a port message", vec![b"GET / HTTP/1.1\r\n".to_vec()]),
+        ("unknown message kind 99", vec![[b"KPRT".as_slice(), &[99, 0]].concat()]),
+        ("the message is too short", vec![hello(1, 1)[..10].to_vec()]),
+        ("the message is too long", vec![[hello(1, 1), vec![0]].concat()]),
+        ("the message is longer than any", vec![vec![0; 10_000]]),
+        ("this broker speaks version 1, not 2 to 9", vec![hello(2, 9)]),
+        ("a connection begins with a greeting", vec![Request::Mapped { generation: 1 }.encode()]),
+        ("one connection holds one port", vec![hello(1, 1), hello(1, 1)]),
+        ("no such rule", vec![hello(1, 1), Request::Quarantine { generation: 0, queue: 0, violation: 77 }.encode()]),
+    ];
+    let bench = Bench::new("refused", false);
+    for (reason, messages) in cases {
+        let raw = bench.connect("a");
+        messages.iter().for_each(|message| raw.send(message, &[]));
+        assert_eq!(raw.refusal(), reason);
+        let told = bench.event("refusal", |event| match event {
+            Event::Refused { reason, .. } => Some(reason),
+            _ => None,
+        });
+        assert_eq!(told, reason);
+    }
+}
+
+#[test]
+fn a_client_that_sends_descriptors_is_refused_and_they_are_closed() {
+    let bench = Bench::new("descriptors", false);
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    for count in [1, 40] {
+        let raw = bench.connect("a");
+        let hello = Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: 0 }.encode();
+        raw.send(&hello, &vec![writing.as_fd(); count]);
+        assert_eq!(raw.refusal(), "a port sends no file descriptors");
+    }
+    drop(writing);
+    assert_eq!(rustix::io::read(&reading, &mut [0; 1]).unwrap(), 0, "nobody holds the writing end any more");
+}
+
+#[test]
+fn a_client_that_says_nothing_is_sent_away() {
+    let bench = Bench::new("silent", false);
+    assert_eq!(bench.connect("a").refusal(), "no answer in time");
+}
+
+#[test]
+fn a_flood_of_messages_is_cut_off() {
+    let bench = Bench::new("flood", false);
+    let raw = bench.connect("a");
+    raw.hello();
+    (0..1_000).for_each(|_| raw.say(&Request::Report(vec![])));
+    assert_eq!(raw.refusal(), "too many messages");
+}
+
+#[test]
+fn answers_to_generations_that_are_over_do_no_harm() {
+    let bench = Bench::new("stale", false);
+    let raw = bench.connect("a");
+    raw.hello();
+    for generation in [0, 1, 7, u64::MAX] {
+        raw.say(&Request::Mapped { generation });
+        raw.say(&Request::Ready { generation });
+        raw.say(&Request::Quarantine { generation, queue: 0, violation: 1 });
+    }
+    let b = honest(&bench);
+    Hostile::join(&bench, &raw, b);
+}
+
+#[test]
+fn a_generation_from_the_future_does_not_confuse_the_broker() {
+    let bench = Bench::new("future", false);
+    let raw = bench.connect("a");
+    raw.say(&Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: u64::MAX });
+    let Some((Reply::Welcome { resumed: false, .. }, _)) = raw.receive() else { panic!() };
+    let b = honest(&bench);
+    Hostile::join(&bench, &raw, b);
+}
+
+#[test]
+fn clients_that_stall_do_not_keep_others_waiting() {
+    let bench = Bench::new("stall", false);
+    // One never maps, one never reads; dozens say nothing at all.
+    let stalled = bench.connect("a");
+    stalled.hello();
+    let silent: Vec<Raw> = (0..60).map(|_| bench.connect("b")).collect();
+    let before = Instant::now();
+    let b = honest(&bench);
+    bench.broker.ports().unwrap();
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert_eq!(stalled.take_own().fds.len(), 3);
+    drop((silent, b));
+}
+
+#[test]
+fn too_many_connections_of_one_function_are_refused() {
+    let bench = Bench::new("many", false);
+    let many: Vec<Raw> = (0..70).map(|_| bench.connect("a")).collect();
+    assert_eq!(many[69].refusal(), "a has 64 connections already");
+    honest(&bench);
+}
+
+#[test]
+fn other_users_are_refused() {
+    use vport::broker::{Broker, Config};
+    let bench = Bench::new("users", false);
+    let broker = Broker::start(Config::default(), |_| {}).unwrap();
+    let mine = rustix::process::getuid().as_raw();
+    broker.listen("a", Broker::bind(&bench.directory.join("a")).unwrap(), mine + 1..mine + 9).unwrap();
+    assert_eq!(bench.connect("a").refusal(), format!("user {mine} may not use the ports of a"));
+}
+
+#[test]
+fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
+    let bench = Bench::new("churn", false);
+    let b = honest(&bench);
+    let start = Instant::now();
+    for _ in 0..200 {
+        let raw = bench.connect("a");
+        raw.hello();
+        raw.receive().unwrap();
+    }
+    bench.until("the last is gone", |ports| ports[0].pid.is_none());
+    let made = bench.broker.ports().unwrap()[0].generation;
+    assert!(u128::from(made) <= start.elapsed().as_millis() / 20 + 1);
+    drop(b);
+}

@@ -1,0 +1,227 @@
+//! A client that speaks the handshake by hand, so that it can do what the library never does.
+#![allow(dead_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketType, connect, recvmsg, sendmsg, socket,
+};
+use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, PortStatus, RING_BYTES_MIN};
+use vport::info::PortInfo;
+use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A broker with functions `a` and `b`, whose ports `p` are linked.
+pub struct Bench {
+    pub broker: Broker,
+    pub events: Receiver<Event>,
+    pub directory: PathBuf,
+}
+
+impl Bench {
+    pub fn new(test: &str, hugepages: bool) -> Self {
+        let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let (sender, events) = channel();
+        let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
+        for function in ["a", "b"] {
+            let socket = Broker::bind(&directory.join(function)).unwrap();
+            broker.listen(function, socket, 0..u32::MAX).unwrap();
+        }
+        let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
+        let spec = LinkSpec { name: "link".into(), ends: [end("a"), end("b")], ring_bytes: RING_BYTES_MIN };
+        broker.add_link(spec).unwrap();
+        Self { broker, events, directory }
+    }
+
+    pub fn connect(&self, function: &str) -> Raw {
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(self.directory.join(function)).unwrap()).unwrap();
+        Raw { socket }
+    }
+
+    pub fn until(&self, what: &str, mut happens: impl FnMut(&[PortStatus]) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !happens(&self.broker.ports().unwrap()) {
+            assert!(Instant::now() < deadline, "in vain: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The first event that `wanted` makes something of.
+    pub fn event<T>(&self, what: &str, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let event = self.events.recv_timeout(left).unwrap_or_else(|_| panic!("in vain: {what}"));
+            if let Some(found) = wanted(event) {
+                return found;
+            }
+        }
+    }
+
+    /// Both ends by hand, up to and with the peer's segments.
+    pub fn handshake(&self) -> [Held; 2] {
+        let [a, b] = ["a", "b"].map(|function| self.connect(function));
+        let [a_own, b_own] = greet_and_take(&a, &b);
+        let (a_map, b_map) = (a.map(&a_own), b.map(&b_own));
+        let generation = a_own.generation;
+        [&a, &b].into_iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+        let [a_peer, b_peer] = [&a, &b].map(Raw::take_peer);
+        [&a, &b].into_iter().for_each(|raw| raw.say(&Request::Ready { generation }));
+        [
+            Held { raw: a, generation, own: a_own.fds, peer: a_peer, memory: a_map },
+            Held { raw: b, generation, own: b_own.fds, peer: b_peer, memory: b_map },
+        ]
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// An end that holds a generation. Descriptors: index, records, doorbell.
+pub struct Held {
+    pub raw: Raw,
+    pub generation: u64,
+    pub own: Vec<OwnedFd>,
+    pub peer: Vec<OwnedFd>,
+    pub memory: Memory,
+}
+
+pub struct Own {
+    pub generation: u64,
+    pub records_bytes: usize,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Own segments, mapped for writing.
+pub struct Memory {
+    index: *mut u8,
+    records: *mut u8,
+}
+
+// SAFETY: only used through atomics, and never unmapped.
+unsafe impl Sync for Memory {}
+// SAFETY: as above.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// The word at `offset` of the index segment.
+    pub fn index(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: tests use offsets within the first page; the mapping is never undone.
+        unsafe { AtomicU64::from_ptr(self.index.add(offset).cast()) }
+    }
+
+    /// Tries to free the first pages through the writable mappings.
+    pub fn remove_first_pages(&self) -> bool {
+        [self.index, self.records].into_iter().any(|start| {
+            // SAFETY: the first page of a mapping that is never undone, used only through atomics.
+            unsafe { rustix::mm::madvise(start.cast(), 4096, rustix::mm::Advice::LinuxRemove) }.is_ok()
+        })
+    }
+
+    /// The word at `offset` of the record segment.
+    pub fn records(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: tests use offsets within the ring; the mapping is never undone.
+        unsafe { AtomicU64::from_ptr(self.records.add(offset).cast()) }
+    }
+}
+
+pub struct Raw {
+    pub socket: OwnedFd,
+}
+
+impl Raw {
+    pub fn say(&self, request: &Request) {
+        self.send(&request.encode(), &[]);
+    }
+
+    pub fn hello(&self) {
+        self.say(&Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: 0 });
+    }
+
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        // The broker may have closed its end already.
+        let _ = sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+    }
+
+    /// The next message, or None once the broker has closed the connection.
+    pub fn receive(&self) -> Option<(Reply, Vec<OwnedFd>)> {
+        let mut bytes = vec![0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let len = got.map_or(0, |message| message.bytes);
+        let fds = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fds = fds.flatten().collect();
+        (len > 0).then(|| (Reply::decode(&bytes[..len]).unwrap(), fds))
+    }
+
+    /// The words of a refusal, after which the connection is closed.
+    pub fn refusal(&self) -> String {
+        loop {
+            match self.receive() {
+                Some((Reply::Refused { reason, .. }, _)) => {
+                    assert!(self.receive().is_none());
+                    return reason;
+                }
+                Some(_) => {}
+                None => panic!("closed without a word"),
+            }
+        }
+    }
+
+    pub fn take_own(&self) -> Own {
+        loop {
+            if let (Reply::Own { generation, records_bytes }, fds) = self.receive().unwrap() {
+                return Own { generation, records_bytes: records_bytes as usize, fds };
+            }
+        }
+    }
+
+    pub fn take_peer(&self) -> Vec<OwnedFd> {
+        loop {
+            if let (Reply::Peer { .. }, fds) = self.receive().unwrap() {
+                return fds;
+            }
+        }
+    }
+
+    pub fn map(&self, own: &Own) -> Memory {
+        Memory { index: map(own.fds[0].as_fd(), 4096), records: map(own.fds[1].as_fd(), own.records_bytes) }
+    }
+}
+
+/// Attaches both ends; their own segments come when both are there.
+pub fn greet_and_take(a: &Raw, b: &Raw) -> [Own; 2] {
+    a.hello();
+    b.hello();
+    [a.take_own(), b.take_own()]
+}
+
+fn map(segment: BorrowedFd<'_>, len: usize) -> *mut u8 {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, segment, 0) }.unwrap().cast()
+}
