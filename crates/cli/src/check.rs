@@ -3,7 +3,7 @@
 use crate::{
     args::Check,
     diagnostics,
-    out::{self, Paint},
+    out::{self, Paint, counted},
     outcome::{Failure, Outcome},
 };
 use slice::{HostFacts, Report, Slice};
@@ -27,8 +27,9 @@ pub fn run(args: &Check) -> Outcome {
         match slice {
             Some(slice) => {
                 let name = paint.bold(slice.name());
-                let (functions, links) = (slice.spec.functions.len(), slice.spec.links.len());
-                out::line(&format!("{name}: {functions} functions, {links} links; {summary}"))?;
+                let functions = counted(slice.spec.functions.len(), "function");
+                let links = counted(slice.spec.links.len(), "link");
+                out::line(&format!("{name}: {functions}, {links}; {summary}"))?;
             }
             None => out::line(&paint.bold(&summary))?,
         }

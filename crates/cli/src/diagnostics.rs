@@ -1,6 +1,6 @@
 //! Findings in a descriptor, shown with the lines they are about.
 
-use crate::out::{Paint, plain};
+use crate::out::{Paint, counted, plain};
 use slice::{Mistake, Report, Severity};
 use std::fmt::Write;
 
@@ -19,12 +19,8 @@ pub fn render(name: &str, text: &str, report: &Report, paint: Paint) -> String {
 
 /// How many findings there are: `2 errors, 1 warning`.
 pub fn summary(report: &Report) -> String {
-    let counted = |count: usize, what: &str| match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        _ => Some(format!("{count} {what}s")),
-    };
-    let parts = [counted(report.errors().count(), "error"), counted(report.warnings().count(), "warning")];
+    let some = |count: usize, what: &str| (count > 0).then(|| counted(count, what));
+    let parts = [some(report.errors().count(), "error"), some(report.warnings().count(), "warning")];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "no mistakes".into() } else { parts.join(", ") }
 }

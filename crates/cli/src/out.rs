@@ -88,6 +88,11 @@ fn wanted() -> bool {
     !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// `1 link`, `2 links`.
+pub fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// `1.5 GiB`, for people.
 pub fn bytes(count: u64) -> String {
     scaled(count, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])

@@ -4,7 +4,7 @@ use crate::{
     args::Up,
     check::{Descriptor, host_facts},
     follow::{self, Next, strange},
-    out::{self, Paint, plain},
+    out::{self, Paint, counted, plain},
     outcome::{Failure, Outcome},
 };
 use node::{
@@ -39,11 +39,12 @@ pub fn run(args: &Up) -> Outcome {
         let message = format!("{} of {} functions and pumps do not run", lame.len(), processes.len());
         return Err(Failure::Failed { message, details });
     }
-    let (functions, links) = (slice.spec.functions.len(), slice.spec.links.len());
+    let functions = counted(slice.spec.functions.len(), "function");
+    let links = counted(slice.spec.links.len(), "link");
     let seconds = begin.elapsed().as_secs_f64();
     out::line(&match changes {
         0 => format!("{name} is up as described; nothing to change"),
-        _ => format!("{name} is up: {functions} functions, {links} links, {seconds:.1} s"),
+        _ => format!("{name} is up: {functions}, {links}, {seconds:.1} s"),
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,31 +1,9 @@
 //! The command as a stranger meets it: help, checks, exit statuses, and what it says when nothing runs.
 
-use std::{
-    fs,
-    io::Write,
-    os::fd::OwnedFd,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+mod common;
 
-/// The command, on a node of its own on which nothing runs.
-fn kaista(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaista"));
-    command
-        .args(arguments)
-        .env("KAISTA_RUN_DIR", directory.join("run"))
-        .env("KAISTA_STATE_DIR", directory.join("state"));
-    command.current_dir(directory).stdin(Stdio::null());
-    command
-}
-
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    kaista(directory, arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    str::from_utf8(bytes).unwrap()
-}
+use common::{kaista, on_terminal, run, text};
+use std::{fs, io::Write, process::Stdio};
 
 const RIGHT: &str = "\
 apiVersion: kaista.dev/v1alpha1
@@ -104,7 +82,7 @@ slice.yaml:7:33: warning: there is no directory at HERE/b
   7 |     - {name: b, image: {rootfs: b}, ports: [{name: p, interface: p}]}
     |                                 ^
   help: build or fetch the image before the slice is started
-pair: 2 functions, 1 links; 1 warning
+pair: 2 functions, 1 link; 1 warning
 ";
     assert_eq!(shown, expected);
     assert_eq!(output.status.code(), Some(0));
@@ -242,28 +220,4 @@ fn a_capture_is_refused_on_a_terminal() {
     assert_eq!(status, Some(2));
     assert!(shown.contains("a capture is no text for a terminal"), "{shown}");
     assert!(shown.contains("kaista pcap upf/n3 | tshark -r -"), "{shown}");
-}
-
-/// Runs a command with a terminal as its standard streams; gives its status and what it showed.
-fn on_terminal(command: &mut Command) -> (Option<i32>, String) {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    grantpt(&controller).unwrap();
-    unlockpt(&controller).unwrap();
-    let name = ptsname(&controller, Vec::new()).unwrap();
-    let terminal =
-        || OwnedFd::from(fs::OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap());
-    command.stdin(terminal()).stdout(terminal()).stderr(terminal());
-    let mut child = command.spawn().unwrap();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut shown = Vec::new();
-    let mut buffer = [0; 4096];
-    // Ends with EIO when the last descriptor of the other side is closed.
-    while let Ok(count) = rustix::io::read(&controller, &mut buffer) {
-        shown.extend_from_slice(&buffer[..count]);
-        if count == 0 {
-            break;
-        }
-    }
-    (child.wait().unwrap().code(), String::from_utf8(shown).unwrap())
 }

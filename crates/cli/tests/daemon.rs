@@ -1,96 +1,18 @@
 //! The commands that talk to the daemon, held against one that answers what a test says.
 
+mod common;
+
+use common::{daemon, kaista, run, text};
 use node::control::{
     Event, Failure, PortKind, PortStats, Process, ProcessKind, ProcessState, Reply, Request, SliceState, SliceSummary,
     Stats,
 };
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{
     fs,
-    io::{self, BufRead, BufReader, IoSliceMut, Read, Write},
-    mem::MaybeUninit,
-    os::{
-        fd::OwnedFd,
-        unix::net::{UnixListener, UnixStream},
-    },
-    path::Path,
-    process::{Command, Output, Stdio},
-    sync::mpsc::{Receiver, channel},
-    thread,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::fd::OwnedFd,
+    process::Stdio,
 };
-
-/// One connection to the daemon: what was asked, with the descriptors that came beside it.
-struct Call {
-    request: Request,
-    fds: Vec<OwnedFd>,
-    stream: UnixStream,
-}
-
-impl Call {
-    fn receive(stream: UnixStream) -> Option<Self> {
-        let mut line = Vec::new();
-        let mut fds = Vec::new();
-        while line.last() != Some(&b'\n') {
-            let mut chunk = [0; 4096];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            let received = recvmsg(&stream, &mut [IoSliceMut::new(&mut chunk)], &mut ancillary, flags).ok()?;
-            for message in ancillary.drain() {
-                if let RecvAncillaryMessage::ScmRights(more) = message {
-                    fds.extend(more);
-                }
-            }
-            if received.bytes == 0 {
-                return None;
-            }
-            line.extend_from_slice(&chunk[..received.bytes]);
-        }
-        Some(Self { request: serde_json::from_slice(&line).unwrap(), fds, stream })
-    }
-
-    fn answer(&mut self, event: &Event) {
-        writeln!(self.stream, "{}", serde_json::to_string(event).unwrap()).unwrap();
-    }
-
-    fn done(&mut self, reply: Reply) {
-        self.answer(&Event::Done(reply));
-    }
-}
-
-/// A daemon in this process, on a node of its own; tells what it was asked.
-fn daemon(directory: &Path, answer: impl Fn(&mut Call) + Send + 'static) -> Receiver<Request> {
-    fs::create_dir_all(directory.join("run")).unwrap();
-    let listener = UnixListener::bind(directory.join("run/kaistad.sock")).unwrap();
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            // Whoever only looks whether somebody listens asks nothing.
-            let Some(mut call) = Call::receive(stream.unwrap()) else { continue };
-            let _ = sender.send(call.request.clone());
-            answer(&mut call);
-        }
-    });
-    receiver
-}
-
-fn kaista(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaista"));
-    command
-        .args(arguments)
-        .env("KAISTA_RUN_DIR", directory.join("run"))
-        .env("KAISTA_STATE_DIR", directory.join("state"));
-    command.current_dir(directory).stdin(Stdio::null());
-    command
-}
-
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    kaista(directory, arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    str::from_utf8(bytes).unwrap()
-}
 
 fn process(name: &str, state: ProcessState) -> Process {
     Process {
@@ -170,7 +92,7 @@ fn up_tells_what_is_done_and_waits_until_everything_runs() {
     let output = run(here.path(), &["up", "slice.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(shown.starts_with("  started a\npair is up: 1 functions, 0 links, "), "{shown}");
+    assert!(shown.starts_with("  started a\npair is up: 1 function, 0 links, "), "{shown}");
     assert_eq!(text(&output.stderr), "note: mind the gap\n");
     let base = here.path().to_owned();
     assert_eq!(asked.recv().unwrap(), Request::Up { descriptor: PAIR.into(), base });
