@@ -1,13 +1,22 @@
 //! Images: what a descriptor names, as a root filesystem directory and the image's defaults.
 
+mod files;
+mod layer;
+mod limits;
+mod manifest;
+mod store;
 mod user;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Attempt;
 use crate::{Error, Layout, Result};
 
+use files::Files;
+use manifest::Manifest;
+use store::Store;
 pub use user::{USER, User};
 
 /// Where an image comes from.
@@ -74,10 +83,24 @@ impl Image {
     /// `<state>/images/<digest>`. Blobs are checked against their digests; archives that try to leave their directory, hold
     /// device nodes or grow out of bounds are refused.
     pub fn resolve(layout: &Layout, source: &Source) -> Result<Self> {
-        match source {
-            Source::Rootfs(path) => Self::of_directory(path),
-            _ => todo!("{layout:?}"),
+        if let Source::Rootfs(path) = source {
+            return Self::of_directory(path);
         }
+        let store = Store::open(layout)?;
+        let path = source.path();
+        let io_failed = |error: io::Error| refused(path, error.to_string());
+        let (files, tag) = match source {
+            Source::OciLayout { directory, .. } if !files::is_layout(directory) => {
+                return Err(refused(path, "it is not an OCI image layout: it has no file oci-layout"));
+            }
+            Source::OciLayout { directory, tag } => (Files::Directory(directory.clone()), tag),
+            Source::Archive { file, tag } => (Files::archive(file, store.dir()).map_err(io_failed)?, tag),
+            Source::Rootfs(_) => unreachable!("handled above"),
+        };
+        let manifest = Manifest::find(&files, tag.as_deref()).map_err(|reason| refused(path, reason))?;
+        let rootfs = store.rootfs(&manifest, &files).map_err(io_failed)?;
+        let user = User::of(&manifest.config.user, &rootfs)?;
+        Ok(Self { rootfs, config: manifest.config, user, digest: Some(format!("sha256:{}", manifest.digest)) })
     }
 
     /// A root filesystem as it lies there.

@@ -1,0 +1,325 @@
+//! Images: those that other people's tools make are run as they are, those that nobody should make are refused.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use runtime::{ContainerSpec, Image, Layout, Source};
+use sha2::{Digest, Sha256};
+use support::{Node, containers, host, program, root};
+use tar::{EntryType, Header};
+
+/// What a test puts into a layer.
+enum Put<'a> {
+    File(&'a str, &'a str),
+    Dir(&'a str),
+    Symlink(&'a str, &'a str),
+    HardLink(&'a str, &'a str),
+    Special(&'a str, EntryType),
+    Owned(&'a str, u64),
+    Setuid(&'a str),
+    Huge(&'a str),
+}
+
+/// A tar stream, with names as they are given: the tar crate's own checks are not in the way.
+fn layer(content: &[Put<'_>]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for put in content {
+        let mut header = Header::new_gnu();
+        let (path, kind, target, text) = match put {
+            Put::File(path, text) => (*path, EntryType::Regular, "", *text),
+            Put::Dir(path) => (*path, EntryType::Directory, "", ""),
+            Put::Symlink(path, target) => (*path, EntryType::Symlink, *target, ""),
+            Put::HardLink(path, target) => (*path, EntryType::Link, *target, ""),
+            Put::Special(path, kind) => (*path, *kind, "", ""),
+            Put::Owned(path, _) | Put::Setuid(path) => (*path, EntryType::Regular, "", "x"),
+            Put::Huge(path) => (*path, EntryType::GNUSparse, "", ""),
+        };
+        let old = header.as_old_mut();
+        old.name[..path.len()].copy_from_slice(path.as_bytes());
+        old.linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_entry_type(kind);
+        header.set_mode(if matches!(put, Put::Setuid(_)) { 0o6755 } else { 0o755 });
+        let owner = if let Put::Owned(_, owner) = put { *owner } else { 0 };
+        header.set_uid(owner);
+        header.set_gid(owner);
+        header.set_mtime(1);
+        header.set_size(text.len() as u64);
+        if matches!(put, Put::Huge(_)) {
+            // One hole of a tebibyte.
+            let gnu = header.as_gnu_mut().expect("a GNU header");
+            gnu.set_real_size(1 << 40);
+            gnu.sparse[0].set_offset(1 << 40);
+            gnu.sparse[0].set_length(0);
+        }
+        header.set_cksum();
+        tar.append(&header, text.as_bytes()).expect("appended");
+    }
+    tar.into_inner().expect("written")
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes an OCI image layout of the given layers.
+fn layout(dir: &Path, layers: &[Vec<u8>]) -> Source {
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs).expect("made");
+    let put = |content: &[u8], kind: &str| {
+        fs::write(blobs.join(sha256(content)), content).expect("written");
+        format!(r#"{{"mediaType":"{kind}","digest":"sha256:{}","size":{}}}"#, sha256(content), content.len())
+    };
+    let diff_ids = layers.iter().map(|layer| format!("\"sha256:{}\"", sha256(layer))).collect::<Vec<_>>().join(",");
+    let config = format!(
+        r#"{{"architecture":"{}","os":"linux","rootfs":{{"type":"layers","diff_ids":[{diff_ids}]}},"config":{{"Cmd":["/bin/busybox"]}}}}"#,
+        if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
+    );
+    let layers: Vec<String> = layers.iter().map(|layer| put(layer, "application/vnd.oci.image.layer.v1.tar")).collect();
+    let config = put(config.as_bytes(), "application/vnd.oci.image.config.v1+json");
+    let manifest = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#, layers.join(","));
+    let manifest = put(manifest.as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    fs::write(dir.join("index.json"), format!(r#"{{"schemaVersion":2,"manifests":[{manifest}]}}"#)).expect("written");
+    fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("written");
+    Source::OciLayout { directory: dir.into(), tag: None }
+}
+
+/// Unpacks layers in a place of their own.
+fn unpack(layers: &[&[Put<'_>]]) -> (tempfile::TempDir, Result<Image, runtime::Error>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layers: Vec<Vec<u8>> = layers.iter().map(|content| layer(content)).collect();
+    let source = layout(&dir.path().join("layout"), &layers);
+    let image = Image::resolve(&Layout::new(dir.path().join("run"), dir.path().join("state")), &source);
+    (dir, image)
+}
+
+fn refusal(content: &[Put<'_>]) -> String {
+    let (dir, image) = unpack(&[content]);
+    let reason = image.expect_err("refused").to_string();
+    let left: Vec<PathBuf> = walk(&dir.path().join("state/images"));
+    assert_eq!(left, [dir.path().join("state/images/.lock")], "nothing is left of a refused image");
+    reason
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        all.push(path.clone());
+        if path.is_dir() && !path.is_symlink() {
+            all.extend(walk(&path));
+        }
+    }
+    all
+}
+
+#[test]
+fn layers_are_laid_on_each_other() {
+    needs!("layers_are_laid_on_each_other", root());
+    let (_dir, image) = unpack(&[
+        &[
+            Put::Dir("usr/"),
+            Put::Dir("usr/lib/"),
+            Put::Symlink("lib", "usr/lib"),
+            Put::File("usr/lib/a", "a"),
+            Put::File("gone", "x"),
+            Put::File("was-file", "x"),
+            Put::File("dir/old/x", "x"),
+            Put::File("dir/kept-not", "x"),
+        ],
+        &[
+            Put::File("lib/b", "b"),
+            Put::File(".wh.gone", ""),
+            Put::Dir("was-file/"),
+            Put::HardLink("linked", "lib/a"),
+            Put::File("dir/new/y", "y"),
+            Put::File("dir/.wh..wh..opq", ""),
+            Put::Special("dev/null", EntryType::Char),
+        ],
+    ]);
+    let root = image.expect("an image").rootfs;
+    let mut names: Vec<String> =
+        walk(&root).iter().map(|path| path.strip_prefix(&root).expect("below").display().to_string()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["dir", "dir/new", "dir/new/y", "lib", "linked", "usr", "usr/lib", "usr/lib/a", "usr/lib/b", "was-file"]
+    );
+    assert_eq!(fs::read_to_string(root.join("linked")).expect("a file"), "a");
+}
+
+#[test]
+fn an_image_that_reaches_out_of_its_directory_is_refused_or_held_inside() {
+    needs!("an_image_that_reaches_out_of_its_directory_is_refused_or_held_inside", root());
+    for name in ["../x", "a/../../x", "/../x"] {
+        assert!(refusal(&[Put::File(name, "x")]).contains("leads out"), "{name}");
+    }
+    assert!(refusal(&[Put::HardLink("passwd", "../../../../etc/passwd")]).contains("leads out"));
+    // An absolute target is one within the image, where there is no such file.
+    assert!(refusal(&[Put::HardLink("passwd", "/etc/passwd")]).contains("passwd"));
+
+    // A link that points out is a link that points to the image's own root, for us as for the container.
+    let victim = tempfile::tempdir().expect("a directory");
+    let outside = victim.path().to_str().expect("UTF-8");
+    let (_dir, image) = unpack(&[
+        &[Put::Symlink("out", outside), Put::Symlink("up", "../../../../../..")],
+        &[Put::File("up/tmp/here", "x"), Put::File("up/.wh.out", "")],
+    ]);
+    let root = image.expect("an image").rootfs;
+    assert_eq!(fs::read_to_string(root.join("tmp/here")).expect("inside"), "x");
+    assert!(fs::symlink_metadata(root.join("out")).is_err());
+
+    let through = refusal(&[Put::Symlink("out", outside), Put::File("out/x", "x")]);
+    assert!(through.contains("out/x"), "{through}");
+    assert_eq!(walk(victim.path()), Vec::<PathBuf>::new(), "nothing was written there");
+
+    // A file replaces a link, it is not written through it.
+    let (_dir, image) = unpack(&[&[Put::Symlink("file", "/etc/passwd")], &[Put::File("file", "mine")]]);
+    assert_eq!(fs::read_to_string(image.expect("an image").rootfs.join("file")).expect("a file"), "mine");
+}
+
+#[test]
+fn an_image_with_what_no_function_needs_is_refused() {
+    needs!("an_image_with_what_no_function_needs_is_refused", root());
+    assert!(refusal(&[Put::Special("disk", EntryType::Block)]).contains("device node"));
+    assert!(refusal(&[Put::Special("mem", EntryType::Char)]).contains("device node"));
+    assert!(refusal(&[Put::Owned("x", 65536)]).contains("beyond"));
+    assert!(refusal(&[Put::File(".wh.", "")]).contains("whiteout"));
+    assert!(refusal(&[Put::Huge("hole")]).contains("too large"));
+    let deep = "d/".repeat(45);
+    let (a, b) = (format!("{deep}x"), format!("x/{deep}y"));
+    let content = [Put::Symlink("x", &deep), Put::Dir(&deep), Put::File(&a, ""), Put::File(&b, "")];
+    unpack(&[&content]).1.expect("ninety deep is fine");
+
+    let (_dir, image) = unpack(&[&[Put::Setuid("su")]]);
+    let mode =
+        std::os::unix::fs::MetadataExt::mode(&fs::metadata(image.expect("an image").rootfs.join("su")).expect("there"));
+    assert_eq!(mode & 0o7777, 0o755, "set-id bits are not carried over");
+}
+
+#[test]
+fn a_blob_that_is_not_what_its_digest_says_is_refused() {
+    needs!("a_blob_that_is_not_what_its_digest_says_is_refused", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let good = layer(&[Put::File("a", "good")]);
+    let source = layout(&dir.path().join("layout"), std::slice::from_ref(&good));
+    let evil = layer(&[Put::File("a", "evil")]);
+    fs::write(dir.path().join("layout/blobs/sha256").join(sha256(&good)), evil).expect("written");
+    let answer = Image::resolve(&Layout::new(dir.path().join("run"), dir.path().join("state")), &source);
+    assert!(answer.expect_err("refused").to_string().contains("digest"));
+}
+
+#[test]
+fn an_image_is_unpacked_once() {
+    needs!("an_image_is_unpacked_once", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = layout(&dir.path().join("layout"), &[layer(&[Put::File("a", "x")])]);
+    let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
+    let first = Image::resolve(&place, &source).expect("an image");
+    let made = fs::metadata(&first.rootfs).expect("there").modified().expect("a time");
+    // What a killed process left is removed, not mistaken for an image.
+    fs::create_dir_all(place.images().join(".new-half/x")).expect("made");
+    let second = Image::resolve(&place, &source).expect("an image");
+    assert_eq!(first, second);
+    assert_eq!(fs::metadata(&second.rootfs).expect("there").modified().expect("a time"), made);
+    assert!(!place.images().join(".new-half").exists());
+}
+
+/// An image that others' tools made: a layer of busybox, a second one that changes it, an own user, entrypoint, environment.
+fn foreign(dir: &Path) -> PathBuf {
+    let oci = dir.join("oci");
+    let image = format!("{}:v1", oci.display());
+    host("umoci", &["init", "--layout", oci.to_str().expect("UTF-8")]);
+    host("umoci", &["new", "--image", &image]);
+    let tree = dir.join("tree");
+    fs::create_dir_all(tree.join("bin")).expect("made");
+    fs::create_dir_all(tree.join("etc")).expect("made");
+    fs::copy(support::find("busybox").expect("busybox"), tree.join("bin/busybox")).expect("copied");
+    std::os::unix::fs::symlink("busybox", tree.join("bin/sh")).expect("linked");
+    fs::write(tree.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\napp:x:77:78::/srv:/bin/sh\n").expect("written");
+    fs::write(tree.join("etc/removed"), "x").expect("written");
+    host("umoci", &["insert", "--image", &image, tree.to_str().expect("UTF-8"), "/"]);
+    host("umoci", &["insert", "--image", &image, "--whiteout", "/etc/removed"]);
+    host(
+        "umoci",
+        &[
+            "config",
+            "--image",
+            &image,
+            "--config.user=app",
+            "--config.entrypoint=/bin/sh",
+            "--config.entrypoint=-c",
+            "--config.cmd=id -u; id -g; echo $GREETING; pwd; ls /etc; test -r /etc/passwd && echo readable",
+            "--config.env=GREETING=hello",
+            "--config.workingdir=/bin",
+        ],
+    );
+    oci
+}
+
+#[test]
+fn an_image_made_by_others_runs_as_it_says() {
+    let name = "an_image_made_by_others_runs_as_it_says";
+    needs!(name, containers(), program("umoci"), program("skopeo"));
+    let node = Node::new();
+    let oci = foreign(node.dir());
+    let from = format!("oci:{}:v1", oci.display());
+    let copy = |to: &str, file: &str, tag: &str| {
+        let path = node.dir().join(file);
+        host("skopeo", &["copy", "--quiet", &from, &format!("{to}:{}:{tag}", path.display())]);
+        path
+    };
+    let oci_archive = copy("oci-archive", "oci.tar", "v1");
+    let docker_archive = copy("docker-archive", "docker.tar", "example.org/app:v1");
+    let zipped = node.dir().join("docker.tar.gz");
+    let mut gzip = Command::new("gzip");
+    gzip.arg("--stdout").arg(&docker_archive).stdout(File::create(&zipped).expect("a file"));
+    assert!(gzip.status().expect("gzip").success());
+    let zstd_compressed = node.dir().join("oci-zstd");
+    host(
+        "skopeo",
+        &["copy", "--quiet", "--dest-compress-format=zstd", &from, &format!("oci:{}:v1", zstd_compressed.display())],
+    );
+
+    let tag = Some("v1".to_owned());
+    let sources = [
+        Source::OciLayout { directory: oci.clone(), tag: tag.clone() },
+        Source::OciLayout { directory: oci, tag: None },
+        Source::OciLayout { directory: zstd_compressed, tag: None },
+        Source::Archive { file: oci_archive, tag: None },
+        Source::Archive { file: docker_archive.clone(), tag: tag.clone() },
+        Source::Archive { file: zipped, tag: Some("example.org/app:v1".into()) },
+    ];
+    for (n, source) in sources.iter().enumerate() {
+        let image = Image::resolve(&node.layout, source).unwrap_or_else(|e| panic!("{source:?}: {e}"));
+        let id = node.function(&format!("foreign-{n}"));
+        let printed = node.run(&id, &ContainerSpec::new(image, "foreign"));
+        assert_eq!(printed, "77\n78\nhello\n/bin\nhosts\npasswd\nreadable\n", "{source:?}");
+    }
+
+    let wrong = Source::Archive { file: docker_archive, tag: Some("v2".into()) };
+    let reason = Image::resolve(&node.layout, &wrong).expect_err("no such tag").to_string();
+    assert!(reason.contains("'v2'") && reason.contains("example.org/app:v1"), "{reason}");
+}
+
+#[test]
+fn garbage_is_refused_with_a_reason() {
+    needs!("garbage_is_refused_with_a_reason", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
+    let file = dir.path().join("x.tar");
+    File::create(&file).expect("a file").write_all(&[7; 4096]).expect("written");
+    for source in [
+        Source::Archive { file: file.clone(), tag: None },
+        Source::Archive { file: dir.path().join("absent"), tag: None },
+        Source::OciLayout { directory: dir.path().into(), tag: None },
+        Source::Rootfs(file),
+        Source::Rootfs("/".into()),
+    ] {
+        let reason = Image::resolve(&place, &source).expect_err("refused").to_string();
+        assert!(reason.len() > 20, "{reason}");
+    }
+}
