@@ -14,7 +14,7 @@ use crate::conditions;
 use crate::folder::Folder;
 use crate::metric::{Report, Samples};
 use crate::progress::Progress;
-use crate::rig::{Load, Plain, Upf, Way};
+use crate::rig::{Load, Plain, Subject, Upf, Way};
 
 /// Packets of the shorter run.
 const FEWER: u64 = 20_000;
@@ -35,22 +35,6 @@ pub struct Args {
     /// Write the figures to this file, as the new baseline
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-}
-
-/// The counted program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Subject {
-    Forwarder,
-    Upf,
-}
-
-impl Subject {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Forwarder => "forwarder",
-            Self::Upf => "upf",
-        }
-    }
 }
 
 /// Arguments of the counted program.

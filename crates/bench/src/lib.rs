@@ -8,6 +8,7 @@ pub mod cli;
 pub mod conditions;
 pub mod cores;
 pub mod count;
+pub mod fed;
 pub mod folder;
 pub mod hugepages;
 pub mod link;

@@ -44,6 +44,25 @@ impl Way {
     }
 }
 
+/// Which of the two functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Subject {
+    /// [`Plain`].
+    Forwarder,
+    /// [`Upf`].
+    Upf,
+}
+
+impl Subject {
+    /// Name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forwarder => "forwarder",
+            Self::Upf => "upf",
+        }
+    }
+}
+
 /// What the sessions and their packets look like.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -78,8 +97,31 @@ pub struct Plain {
 }
 
 impl Upf {
-    /// A UPF that receives packets going `way`, all sessions in turn, over and over.
+    /// A UPF over synthetic ports that receives packets going `way`, all sessions in turn, over and over.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
+        let sent = Arc::new(AtomicU64::new(0));
+        Self::build(load, sent.clone(), |teids| {
+            let frames = frames(way, load, teids);
+            let (from_n3, from_n6) = if way == Way::Uplink { (frames, vec![]) } else { (vec![], frames) };
+            Ok((queue(from_n3, n3(), &sent)?, queue(from_n6, n6(), &sent)?))
+        })
+    }
+
+    /// A UPF over the given queues of N3 and N6, and the frames that make it work.
+    pub fn over(way: Way, load: Load, n3: QueuePair, n6: QueuePair) -> anyhow::Result<(Self, Vec<Vec<u8>>)> {
+        let mut made = vec![];
+        let upf = Self::build(load, Arc::default(), |teids| {
+            made = frames(way, load, teids);
+            Ok((n3, n6))
+        })?;
+        Ok((upf, made))
+    }
+
+    fn build(
+        load: Load,
+        sent: Arc<AtomicU64>,
+        queues: impl FnOnce(&[u32]) -> anyhow::Result<(QueuePair, QueuePair)>,
+    ) -> anyhow::Result<Self> {
         let (n3, n6) = (n3(), n6());
         let settings = Settings { max_sessions: load.sessions as usize, policer_burst_ms: 50, workers: 1 };
         let sides = (Side::new(&n3, &[]), Side::new(&n6, &[]));
@@ -87,13 +129,11 @@ impl Upf {
         let mut reader = readers.pop().context("there is one worker")?;
         let teids = install(&tables, &mut reader, load)?;
 
-        let frames = frames(way, load, &teids);
-        let (from_n3, from_n6) = if way == Way::Uplink { (frames, vec![]) } else { (vec![], frames) };
-        let sent = Arc::new(AtomicU64::new(0));
+        let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
         let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox };
         let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: false };
-        let worker = Worker::new(reader, queue(from_n3, n3, &sent)?, queue(from_n6, n6, &sent)?, links, habits);
+        let worker = Worker::new(reader, n3, n6, links, habits);
         Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path })
     }
 
@@ -103,7 +143,7 @@ impl Upf {
         self.worker.run_once();
     }
 
-    /// Packets sent so far.
+    /// Packets sent so far; known over synthetic ports only.
     #[inline]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
@@ -117,12 +157,21 @@ impl Upf {
 }
 
 impl Plain {
-    /// A forwarder that receives the frames which [`Upf::new`] receives with the same arguments.
+    /// A forwarder over the given queue, and the frames that [`Upf::over`] has with the same arguments.
+    pub fn over(way: Way, load: Load, queue: QueuePair) -> (Self, Vec<Vec<u8>>) {
+        let forwarder = Forwarder::within(queue, Addresses::Swap);
+        (Self { forwarder, sent: Arc::default() }, frames(way, load, &Self::teids(load)))
+    }
+
+    /// Any TEIDs have the same length.
+    fn teids(load: Load) -> Vec<u32> {
+        (1..=load.sessions).collect()
+    }
+
+    /// A forwarder over a synthetic port that receives the frames which [`Upf::new`] receives with the same arguments.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        // Any TEIDs have the same length.
-        let teids: Vec<u32> = (1..=load.sessions).collect();
         let sent = Arc::new(AtomicU64::new(0));
-        let queue = queue(frames(way, load, &teids), if way == Way::Uplink { n3() } else { n6() }, &sent)?;
+        let queue = queue(frames(way, load, &Self::teids(load)), if way == Way::Uplink { n3() } else { n6() }, &sent)?;
         Ok(Self { forwarder: Forwarder::within(queue, Addresses::Swap), sent })
     }
 
@@ -132,7 +181,7 @@ impl Plain {
         self.forwarder.turn();
     }
 
-    /// Packets sent so far.
+    /// Packets sent so far; known over synthetic ports only.
     #[inline]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
@@ -243,14 +292,16 @@ fn ue(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 64, 0, 1)) + number)
 }
 
-fn n3() -> PortInfo {
+/// The UPF's port N3.
+pub fn n3() -> PortInfo {
     let mut info = PortInfo::named("n3");
     info.addresses = vec![(UPF_N3.into(), 24)];
     info.mtu = 9_000;
     info
 }
 
-fn n6() -> PortInfo {
+/// The UPF's port N6.
+pub fn n6() -> PortInfo {
     let mut info = PortInfo::named("n6");
     info.addresses = vec![(UPF_N6.into(), 24)];
     info

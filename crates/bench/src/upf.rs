@@ -1,5 +1,7 @@
 //! `kaista bench upf`: one worker of the UPF beside the plain forwarder, both over synthetic ports, in turns.
 //!
+//! Afterwards both run over shared memory, with a second core that feeds and drains them.
+//!
 //! Over synthetic ports the worker finds input in every poll, by construction: the limit is its own core, and nothing
 //! waits for another one. What is compared is the time of a packet; the port's own work is in both.
 
@@ -8,9 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::json;
 
+use crate::fed::{self, Fed};
+use crate::link::BUSY_ENOUGH;
 use crate::metric::{Report, Samples};
 use crate::progress::Progress;
-use crate::rig::{Load, Plain, Upf, Way, frame_len};
+use crate::rig::{Load, Plain, Subject, Upf, Way, frame_len};
 use crate::{conditions, cores};
 
 /// Turns between two looks at the clock.
@@ -39,6 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     let window = Duration::from_secs_f64(args.seconds);
     let conditions = conditions::of_this_machine();
     let mut samples = Samples::default();
+    let mut runs = Vec::new();
     let progress = Progress::new();
     let pair = cores::pair();
     for round in 1..=args.rounds {
@@ -58,10 +63,42 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             samples.add(name("added_ns"), upf - plain, "ns");
             samples.add(name("vs_forwarder"), plain / upf, "1");
             samples.add(name("mpps"), 1e3 / upf, "Mpps");
+            if let Ok(pair) = pair {
+                progress.show(&format!("round {round} of {}: {} over shared memory", args.rounds, way.name()));
+                runs.extend(shared_memory(round, way, load, window, pair, &mut samples)?);
+            }
         }
     }
     drop(progress);
-    Ok(report(conditions, &samples, load))
+    Ok(report(conditions, &samples, load, &runs))
+}
+
+/// The same over shared memory, as far as the worker finds enough to do.
+fn shared_memory(
+    round: u32,
+    way: Way,
+    load: Load,
+    window: Duration,
+    pair: [usize; 2],
+    samples: &mut Samples,
+) -> anyhow::Result<[serde_json::Value; 2]> {
+    let plain = fed::measure(Subject::Forwarder, way, load, window, pair)?;
+    let upf = fed::measure(Subject::Upf, way, load, window, pair)?;
+    let counts = |fed: &Fed| fed.busy >= BUSY_ENOUGH;
+    let name = |metric: &str| format!("upf.shm.{}.{metric}", way.name());
+    if counts(&upf) {
+        samples.add(name("mpps"), upf.mpps, "Mpps");
+    }
+    if counts(&plain) {
+        samples.add(name("forwarder_mpps"), plain.mpps, "Mpps");
+    }
+    if counts(&upf) && counts(&plain) {
+        samples.add(name("vs_forwarder"), upf.mpps / plain.mpps, "1");
+    }
+    Ok([("forwarder", plain), ("upf", upf)].map(|(subject, fed)| {
+        let limit = if counts(&fed) { "the worker's core" } else { "does not count: the feeding core" };
+        json!({"round": round, "subject": subject, "way": way.name(), "mpps": fed.mpps, "busy": fed.busy, "limit": limit})
+    }))
 }
 
 /// Nanoseconds of a packet in the forwarder and in the UPF, one after the other on the same core.
@@ -98,7 +135,7 @@ fn nanoseconds(window: Duration, mut turn: impl FnMut() -> u64) -> f64 {
     run(window)
 }
 
-fn report(mut conditions: serde_json::Value, samples: &Samples, load: Load) -> Report {
+fn report(mut conditions: serde_json::Value, samples: &Samples, load: Load, runs: &[serde_json::Value]) -> Report {
     let metrics = samples.summaries();
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("one core", conditions::placement).into();
     conditions["sessions"] = load.sessions.into();
@@ -108,6 +145,7 @@ fn report(mut conditions: serde_json::Value, samples: &Samples, load: Load) -> R
     conditions["ports"] = "synthetic: the same rings and validation over private memory".into();
     conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
     conditions["limit"] = "the worker's core: input in 100 % of its polls, by construction".into();
+    conditions["shared_memory_runs"] = json!(runs);
     Report { conditions, metrics }
 }
 
