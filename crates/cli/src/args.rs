@@ -21,7 +21,7 @@ use std::{path::PathBuf, time::Duration};
     after_long_help = "\
 Examples:
   kaista check slice.yaml                  find every mistake in a descriptor
-  kaista up slice.yaml                     make it so; again after an edit, and only the difference is made
+  kaista up slice.yaml                     make it so; after an edit, make the difference
   kaista ps                                what runs
   kaista top                               packets and drops at every port, live
   kaista exec ran -- ping -c 3 10.6.0.2    run a program in a function
@@ -237,8 +237,8 @@ pub struct Exec {
     /// Start in this directory
     #[arg(short, long, value_name = "DIR")]
     pub workdir: Option<String>,
-    /// The program and its arguments
-    #[arg(value_name = "COMMAND", required = true, last = true)]
+    /// The program and its arguments; -- keeps its options apart from ours
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
 }
 

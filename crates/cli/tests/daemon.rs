@@ -175,6 +175,10 @@ fn exec_passes_its_streams_and_its_programs_status() {
     assert_eq!(command, ["tr", "-d", "x"]);
     assert_eq!(env, [("A".to_owned(), "b=c".to_owned())].into());
     assert_eq!((directory.as_deref(), terminal), (Some("/"), false));
+
+    run(here.path(), &["exec", "a", "ping", "-c", "3"]);
+    let Request::Exec { command, .. } = asked.recv().unwrap() else { panic!() };
+    assert_eq!(command, ["ping", "-c", "3"], "the two dashes may be left out");
 }
 
 #[test]
