@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Everything on this machine that a node could have made, one line each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,19 @@ impl Census {
         interfaces(&mut lines);
         hugepages(&mut lines);
         Self { lines }
+    }
+
+    /// Waits until everything that came since is gone again; panics with what stays.
+    pub fn assert_restored(&self, within: Duration) {
+        let start = Instant::now();
+        loop {
+            let left = Self::take().left_since(self);
+            if left.is_empty() {
+                return;
+            }
+            assert!(start.elapsed() < within, "still there after {within:?}: {left:#?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// What is there now and was not in `before`.

@@ -149,7 +149,11 @@ impl Drop for Node {
         if std::thread::panicking() {
             for name in ["ran", "upf", "dn"] {
                 let logs = self.run(&["logs", name, "--tail", "30"]);
-                eprintln!("--- logs of {name}\n{}", String::from_utf8_lossy(&logs.stdout));
+                eprintln!(
+                    "--- logs of {name}\n{}{}",
+                    String::from_utf8_lossy(&logs.stdout),
+                    String::from_utf8_lossy(&logs.stderr)
+                );
             }
             eprintln!("--- ps\n{}", String::from_utf8_lossy(&self.run(&["ps"]).stdout));
         }

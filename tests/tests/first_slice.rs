@@ -24,6 +24,14 @@ fn process(node: &Node, name: &str) -> serde_json::Value {
     found.unwrap_or_else(|| panic!("{name} is in {processes}"))
 }
 
+/// What the web server says its file is, by HTTP from the UE, once it has made the file.
+fn file_digest(node: &Node) -> String {
+    eventually("the web server has its file", Duration::from_secs(30), || {
+        let text = node.exec("ran", &["curl", "-sSf", "--interface", "ue0", "http://10.6.0.2/file.sha256"]).ok()?;
+        text.split_whitespace().next().map(str::to_owned)
+    })
+}
+
 #[test]
 fn files_arrive_whole_in_both_directions() {
     if skip("files_arrive_whole_in_both_directions", Node::missing()) {
@@ -36,7 +44,7 @@ fn files_arrive_whole_in_both_directions() {
     let sum = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
     let script = |script: &str| node.exec("ran", &["/bin/sh", "-c", script]).expect("the transfer succeeds");
     // Downlink: what the web server has is what the UE gets.
-    let served = sum(&script("curl -sSf http://10.6.0.2/file.sha256"));
+    let served = file_digest(&node);
     let received = sum(&script("curl -sSf --interface ue0 http://10.6.0.2/file | sha256sum"));
     assert_eq!(served.len(), 64, "{served}");
     assert_eq!(received, served);
@@ -67,8 +75,7 @@ fn captures_of_every_hop_decode_without_a_malformed_packet() {
     let captures = ["upf/n3", "upf/n4", "upf/n6"].map(capture);
     std::thread::sleep(Duration::from_millis(500));
     node.exec("ran", &["ping", "-c", "5", "-i", "0.2", "-I", "ue0", "10.6.0.2"]).expect("pings are answered");
-    node.exec("ran", &["curl", "-sSf", "--interface", "ue0", "-o", "/dev/null", "http://10.6.0.2/file.sha256"])
-        .expect("HTTP");
+    file_digest(&node);
     std::thread::sleep(Duration::from_millis(2500)); // heartbeats on N4
     let files = captures.map(|(file, mut child)| {
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);
@@ -204,14 +211,5 @@ fn down_leaves_nothing_behind() {
         node.kaista(&["down", "--all"]);
         node.kaista(&["down", "--all"]); // a second time is no mistake
     }
-    let mut left = Vec::new();
-    eventually("everything is gone", Duration::from_secs(10), || {
-        left = Census::take().left_since(&before);
-        if left.is_empty() {
-            Some(())
-        } else {
-            eprintln!("still there: {left:#?}");
-            None
-        }
-    });
+    before.assert_restored(Duration::from_secs(10));
 }

@@ -45,16 +45,7 @@ fn whatever_is_killed_traffic_flows_again_and_nothing_is_left() {
             }
         }
     }
-    let mut left = Vec::new();
-    eventually("everything is gone", Duration::from_secs(10), || {
-        left = Census::take().left_since(&before);
-        if left.is_empty() {
-            Some(())
-        } else {
-            eprintln!("still there: {left:#?}");
-            None
-        }
-    });
+    before.assert_restored(Duration::from_secs(10));
 }
 
 fn kill_under_traffic(node: &Node, victim: &Victim, round: usize) {
