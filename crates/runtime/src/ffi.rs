@@ -1,4 +1,4 @@
-//! The three kernel calls that no crate offers safely. Each takes safe types and checks the answer.
+//! The kernel calls that no crate offers safely. Each takes safe types and checks the answer.
 
 use std::io;
 use std::mem::size_of;
@@ -64,17 +64,19 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
-/// A packet socket bound to an interface for frames of every protocol, without those that this host sends. Non-blocking.
-pub(crate) fn packet_socket(interface: u32) -> io::Result<OwnedFd> {
+/// A packet socket bound to an interface for frames of every protocol; those that this host sends only if `outgoing`.
+/// Non-blocking.
+pub(crate) fn packet_socket(interface: u32, outgoing: bool) -> io::Result<OwnedFd> {
     // No protocol before it is bound, so that no frame of another interface is ever queued.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    let (one, size) = (1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel reads exactly the size given from `one`, which lives through the call.
+    let ignore = libc::c_int::from(!outgoing);
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads exactly the size given from `ignore`, which lives through the call.
     #[allow(unsafe_code)]
     let answer = unsafe {
         let option = libc::PACKET_IGNORE_OUTGOING;
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const one).cast(), size)
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const ignore).cast(), size)
     };
     if answer != 0 {
         return Err(io::Error::last_os_error());
@@ -93,4 +95,17 @@ pub(crate) fn packet_socket(interface: u32) -> io::Result<OwnedFd> {
     #[allow(unsafe_code)]
     let answer = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
     if answer == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Frames that a packet socket dropped since this was last asked.
+pub(crate) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut size = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes to `statistics`; both live through the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe {
+        let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut statistics).cast(), &raw mut size)
+    };
+    if answer == 0 { Ok(statistics.tp_drops) } else { Err(io::Error::last_os_error()) }
 }

@@ -13,6 +13,10 @@ use super::{ImageConfig, files::Files, limits};
 /// Where OCI images carry their tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
+/// What Docker calls a manifest and an index, which have the same content.
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+
 /// An image that was found.
 pub(super) struct Manifest {
     /// SHA-256, in hexadecimal digits, of what names everything else by digest.
@@ -123,12 +127,14 @@ fn collect(files: &Files, descriptor: &Descriptor, depth: usize, found: &mut Vec
     if descriptor.platform().as_ref().is_some_and(|p| *p.os() != Os::Linux || *p.architecture() != Arch::default()) {
         return Ok(());
     }
-    match descriptor.media_type().to_string().as_str() {
-        "application/vnd.docker.distribution.manifest.list.v2+json" => {}
-        _ if *descriptor.media_type() == MediaType::ImageIndex => {}
-        "application/vnd.docker.distribution.manifest.v2+json" => return Ok(found.push(descriptor.clone())),
-        _ if *descriptor.media_type() == MediaType::ImageManifest => return Ok(found.push(descriptor.clone())),
-        _ => return Ok(()),
+    let kind = descriptor.media_type().to_string();
+    if *descriptor.media_type() == MediaType::ImageManifest || kind == DOCKER_MANIFEST {
+        found.push(descriptor.clone());
+        return Ok(());
+    }
+    if *descriptor.media_type() != MediaType::ImageIndex && kind != DOCKER_LIST {
+        // A signature, an attestation or such.
+        return Ok(());
     }
     if depth >= NESTED {
         return Err("its indexes are nested too deeply".into());

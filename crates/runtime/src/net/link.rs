@@ -4,8 +4,10 @@
 //! interface indices would not do, since they are alike in every namespace.
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage, MacVlanMode};
-use rtnetlink::{Handle, LinkMacVlan, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage, MacVlanMode, MacVtapMode,
+};
+use rtnetlink::{Handle, LinkMacVlan, LinkMacVtap, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::Namespace;
 use crate::{Error, Result};
@@ -32,18 +34,37 @@ pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<()> {
 
 /// A macvlan interface (bridge mode) in `namespace` on an interface of the host, up.
 pub fn macvlan(namespace: &Namespace, name: &str, host_interface: &str) -> Result<()> {
+    on_host_interface(namespace, name, host_interface, "macvlan", |lower| {
+        LinkMacVlan::new(name, lower, MacVlanMode::Bridge).setns_by_fd(namespace.raw()).build()
+    })
+}
+
+/// The same, with a character device to read and write its frames.
+pub(super) fn macvtap(namespace: &Namespace, name: &str, host_interface: &str) -> Result<()> {
+    on_host_interface(namespace, name, host_interface, "macvtap", |lower| {
+        LinkMacVtap::new(name, lower, MacVtapMode::Bridge).setns_by_fd(namespace.raw()).build()
+    })
+}
+
+/// Makes an interface on the host's one, unless it is there already; `message` gets the host interface's index.
+fn on_host_interface(
+    namespace: &Namespace,
+    name: &str,
+    host_interface: &str,
+    kind: &str,
+    message: impl FnOnce(u32) -> LinkMessage,
+) -> Result<()> {
     let host = Namespace::host()?;
     let lower = host
         .netlink(async |handle: Handle| find(&handle, host_interface).await)?
         .ok_or_else(|| Error::Absent(format!("interface {host_interface} of the host")))?;
-    let alias = format!("kaista macvlan on {host_interface} {}", lower.header.index);
+    let alias = format!("kaista {kind} on {host_interface} {}", lower.header.index);
     if alias_of(namespace, name)?.as_ref() != Some(&alias) {
         remove(namespace, name)?;
-        let message =
-            LinkMacVlan::new(name, lower.header.index, MacVlanMode::Bridge).setns_by_fd(namespace.raw()).build();
+        let message = message(lower.header.index);
         host.netlink(async |handle: Handle| {
             let made = handle.link().add(message).execute().await;
-            made.map_err(|e| failed(format!("making macvlan {name} on {host_interface}"), e))
+            made.map_err(|e| failed(format!("making {kind} {name} on {host_interface}"), e))
         })?;
         set_alias(namespace, name, &alias)?;
     }
@@ -116,10 +137,11 @@ fn name_of(link: &LinkMessage) -> Option<String> {
     })
 }
 
-/// The alias of a veth or macvlan interface, if it is there and has one.
+/// The alias of a veth, macvlan or macvtap interface, if it is there and has one.
 fn alias_of(namespace: &Namespace, name: &str) -> Result<Option<String>> {
     let Some(link) = namespace.netlink(async |handle: Handle| find(&handle, name).await)? else { return Ok(None) };
-    let is_ours = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::MacVlan));
+    let is_ours =
+        |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::MacVlan | InfoKind::MacVtap));
     let ours =
         |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(is_ours));
     if !link.attributes.iter().any(ours) {

@@ -3,6 +3,7 @@
 //! Every verb may be repeated: what is there and right stays, what is there and wrong is made right.
 
 mod address;
+mod capture;
 mod link;
 mod namespace;
 mod socket;
@@ -10,9 +11,10 @@ mod socket;
 use std::net::IpAddr;
 
 pub use address::configure;
+pub use capture::{PacketTap, Sniffed, packet_tap};
 pub use link::{interfaces, macvlan, remove, up, veth};
 pub use namespace::{Namespace, sysctl};
-pub use socket::{packet_socket, tap};
+pub use socket::{macvtap, packet_socket, tap};
 
 /// An address prefix: the address itself and the length of its network's prefix.
 pub type Prefix = (IpAddr, u8);

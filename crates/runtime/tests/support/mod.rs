@@ -154,3 +154,39 @@ pub fn host(program: &str, args: &[&str]) -> String {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// Copies a program of the host, and the libraries that it is linked with, into an image.
+pub fn copy_program(root: &Path, name: &str) {
+    let program = find(name).expect("there");
+    fs::create_dir_all(root.join("bin")).expect("made");
+    fs::copy(&program, root.join("bin").join(name)).expect("copied");
+    for word in host("ldd", &[program.to_str().expect("UTF-8")]).split_whitespace().filter(|word| word.starts_with('/'))
+    {
+        let place = root.join(word.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().expect("a directory")).expect("made");
+        fs::copy(word, place).expect("copied");
+    }
+}
+
+/// The cgroups of a function that exist, on every hierarchy.
+pub fn cgroups(layout: &Layout, id: &FunctionId) -> Vec<PathBuf> {
+    let hierarchies = runtime::cgroup::Hierarchies::read().expect("cgroups");
+    let mounts = hierarchies.v1.into_iter().map(|(_, mount)| mount).chain(hierarchies.v2.map(|(mount, _)| mount));
+    let dirs = mounts.map(|mount| mount.join(layout.cgroup()).join(id.slice()).join(id.function()));
+    dirs.filter(|dir| dir.exists()).collect()
+}
+
+/// The file that comes with a message over a Unix socket.
+pub fn receive_file(stream: &std::os::unix::net::UnixStream) -> fs::File {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut text = [0; 256];
+    let mut parts = [std::io::IoSliceMut::new(&mut text)];
+    recvmsg(stream, &mut parts, &mut control, RecvFlags::empty()).expect("a message");
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fd.expect("a file").into()
+}
