@@ -18,8 +18,8 @@ die() { say "$*"; exit 1; }
 
 # An image is made of: our programs, packages, and programs out of those packages.
 declare -A ours=([upf]="kaista-upf" [ran]="kaista-ran kaista-traffic" [dn]="kaista-traffic")
-declare -A packages=([upf]="busybox-static" [ran]="busybox-static iputils-ping curl iperf3" [dn]="busybox-static curl iperf3 nginx")
-declare -A programs=([upf]="" [ran]="ping curl iperf3" [dn]="curl iperf3 nginx")
+declare -A packages=([upf]="busybox-static" [ran]="busybox-static dash iputils-ping curl iperf3" [dn]="busybox-static dash curl iperf3 nginx")
+declare -A programs=([upf]="" [ran]="dash ping curl iperf3" [dn]="dash curl iperf3 nginx")
 # The commands of busybox that an image gets; * stands for all that no other program provides.
 declare -A commands=([upf]="cat" [ran]="*" [dn]="*")
 
@@ -105,6 +105,8 @@ hosts: files' >"$root/etc/nsswitch.conf"
         { echo "$file"; libraries "$stage" "$file"; } | take "$stage" "$root"
     done
     if [[ -n ${programs[$name]} ]]; then
+        # Not busybox, whose shell prefers its own commands: its ping wants to be root.
+        ln -s dash "$root/usr/bin/sh"
         # Loaded by name when a thread is cancelled.
         (cd "$stage" && ls lib/*/libgcc_s.so.1) | take "$stage" "$root"
     fi
