@@ -3,14 +3,17 @@
 mod address;
 mod descriptor;
 mod diff;
+mod format;
 mod host;
 mod notice;
+mod places;
 mod quantity;
 mod report;
 mod rules;
 mod schema;
 mod shape;
 mod tree;
+mod wording;
 
 pub use address::{Cidr, Mac};
 pub use descriptor::{

@@ -2,76 +2,14 @@
 //! be read all the same, so that the checks of sense go on behind them.
 
 use crate::{
-    address::{Cidr, Mac},
-    descriptor::{Image, ImageFields, Outside, OutsideFields, PortRef, is_dns_label},
-    quantity::{BitRate, ByteSize, Latency, ValueError},
+    format::{check_format, check_object},
+    places::{Path, Places, Step},
+    quantity::ValueError,
     report::{Position, Report},
     tree::{Field, Node, Value, excerpt},
+    wording::{accepts, any_of, choices, expects, has_type, is_free_text, nearest, noun_of, required},
 };
 use serde_json::{Map, Value as Json, json};
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-};
-
-/// A way down the tree.
-pub type Path = Vec<Step>;
-
-/// One step of it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Step {
-    Field(String),
-    Item(usize),
-}
-
-impl From<&str> for Step {
-    fn from(field: &str) -> Self {
-        Self::Field(field.into())
-    }
-}
-
-impl From<usize> for Step {
-    fn from(item: usize) -> Self {
-        Self::Item(item)
-    }
-}
-
-/// Writes a path: `steps!["spec", "functions", 0, "name"]`.
-macro_rules! steps {
-    ($($step:expr),* $(,)?) => { $crate::shape::Path::from([$($crate::shape::Step::from($step)),*]) };
-}
-pub(crate) use steps;
-
-/// Where everything in a descriptor stands, and what of it was replaced because it was wrong.
-#[derive(Default)]
-pub struct Places {
-    values: HashMap<Path, Position>,
-    keys: HashMap<Path, Position>,
-    faulty: HashSet<Path>,
-}
-
-impl Places {
-    /// Position of a value; of the nearest thing around it if it is not in the text.
-    pub fn value(&self, path: &[Step]) -> Position {
-        let around = (0..=path.len()).rev().find_map(|end| self.values.get(&path[..end]));
-        around.copied().unwrap_or_default()
-    }
-
-    /// Position of the key of a field; of the thing around it if it is not in the text.
-    pub fn key(&self, path: &[Step]) -> Position {
-        self.keys.get(path).copied().unwrap_or_else(|| self.value(path))
-    }
-
-    /// Whether the text gives this field.
-    pub fn is_given(&self, path: &[Step]) -> bool {
-        self.values.contains_key(path)
-    }
-
-    /// Whether the value is what the text says, not a stand-in for something that was wrong.
-    pub fn is_sound(&self, path: &[Step]) -> bool {
-        (0..=path.len()).all(|end| !self.faulty.contains(&path[..end]))
-    }
-}
 
 /// Holds a tree against a JSON Schema; gives the tree as JSON that fits the schema, with stand-ins for what is wrong.
 pub fn fit(schema: &Json, tree: &Node, report: &mut Report) -> (Json, Places) {
@@ -90,10 +28,10 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// The value of a node as the schema wants it; none, and reported, if it is something else.
     fn value(&mut self, schema: &'a Json, node: &Node) -> Option<Json> {
-        self.places.values.insert(self.path.clone(), node.at);
+        self.places.note_value(&self.path, node.at);
         let value = self.sound_value(schema, node);
         if value.is_none() {
-            self.places.faulty.insert(self.path.clone());
+            self.places.note_fault(&self.path);
         }
         value
     }
@@ -209,7 +147,7 @@ impl<'a> Walk<'a> {
         let noun = self.noun(definition, fields);
         for (name, field) in self.recognise(known, fields, &noun) {
             self.path.push(Step::Field(name.into()));
-            self.places.keys.insert(self.path.clone(), field.key_at);
+            self.places.note_key(&self.path, field.key_at);
             if field.node.value != Value::Null
                 && let Some(value) = self.value(&known[name], &field.node)
             {
@@ -278,7 +216,7 @@ impl<'a> Walk<'a> {
             return;
         }
         self.path.push(Step::from(name));
-        if self.places.faulty.insert(self.path.clone()) {
+        if self.places.note_fault(&self.path) {
             let schema = self.resolve(schema).1;
             let wanted: Vec<_> = self.alternatives(schema).into_iter().map(expects).collect();
             self.report.error(at, format!("{noun} has no {name}"), format!("add {name}: {}", wanted.join(" or ")));
@@ -303,7 +241,7 @@ impl<'a> Walk<'a> {
         let mut object = Map::new();
         for field in fields {
             self.path.push(Step::from(field.key.as_str()));
-            self.places.keys.insert(self.path.clone(), field.key_at);
+            self.places.note_key(&self.path, field.key_at);
             if let Some(value) = self.value(&schema["additionalProperties"], &field.node) {
                 object.insert(field.key.clone(), value);
             }
@@ -385,193 +323,6 @@ impl<'a> Walk<'a> {
             "mac" => json!("02:00:00:00:00:00"),
             "port-ref" => json!("0/0"),
             _ => json!(""),
-        }
-    }
-}
-
-fn required(schema: &Json) -> impl Iterator<Item = &str> {
-    schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str)
-}
-
-/// The texts of which a value must be one; empty if it may be others.
-fn choices(schema: &Json) -> Vec<&str> {
-    let listed = schema["enum"].as_array().into_iter().flatten();
-    let constants = schema["oneOf"].as_array().into_iter().flatten().map(|s| &s["const"]);
-    listed.chain(constants).filter_map(Json::as_str).collect()
-}
-
-fn has_type(schema: &Json, kind: &str) -> bool {
-    match &schema["type"] {
-        Json::String(one) => one == kind,
-        Json::Array(several) => several.iter().any(|one| one == kind),
-        _ => kind == "string" && !choices(schema).is_empty(),
-    }
-}
-
-/// Whether any text will do, or nearly.
-fn is_free_text(schema: &Json) -> bool {
-    let format = schema["format"].as_str().unwrap_or_default();
-    has_type(schema, "string") && choices(schema).is_empty() && matches!(format, "" | "dns-label" | "interface-name")
-}
-
-fn accepts(schema: &Json, value: &Value) -> bool {
-    match value {
-        Value::Text(_) => has_type(schema, "string"),
-        Value::Integer(_) => has_type(schema, "integer"),
-        Value::List(_) => has_type(schema, "array"),
-        Value::Mapping(_) => has_type(schema, "object"),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// What a value of this schema looks like, after "write".
-fn expects(schema: &Json) -> String {
-    let choices = choices(schema);
-    if !choices.is_empty() {
-        return any_of(&choices);
-    }
-    if has_type(schema, "array") {
-        return "a list".into();
-    }
-    if has_type(schema, "integer") {
-        return match (&schema["minimum"], &schema["maximum"]) {
-            (Json::Number(least), Json::Number(most)) => format!("a whole number from {least} to {most}"),
-            _ => "a whole number".into(),
-        };
-    }
-    if has_type(schema, "object") {
-        let forms: Vec<_> = schema["oneOf"].as_array().into_iter().flatten().flat_map(required).collect();
-        if !forms.is_empty() {
-            return format!("a mapping with {}", any_of(&forms));
-        }
-        let fields: Vec<_> = schema["properties"].as_object().into_iter().flat_map(|p| p.keys()).cloned().collect();
-        let what = if fields.is_empty() { "names to texts".into() } else { fields.join(", ") };
-        return format!("a mapping ({what})");
-    }
-    let what = match schema["format"].as_str().unwrap_or_default() {
-        "latency" => "a latency such as 100us",
-        "size" => "a size such as 256MiB",
-        "rate" => "a rate such as 1Gbps",
-        "cidr" => "an address with prefix length such as 10.3.0.1/24",
-        "ip-address" => "an IP address",
-        "mac" => "a MAC address such as 02:00:5e:00:53:01",
-        "port-ref" => "FUNCTION/PORT",
-        "dns-label" => "a name",
-        "interface-name" => "the name of an interface",
-        "absolute-path" => "an absolute path",
-        _ => "a text",
-    };
-    what.into()
-}
-
-fn any_of(choices: &[&str]) -> String {
-    match choices {
-        [one] => (*one).into(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-        [] => "nothing".into(),
-    }
-}
-
-/// What a message calls a thing of this definition.
-fn noun_of(definition: &str) -> String {
-    match definition {
-        "Metadata" => "metadata".into(),
-        "Spec" => "spec".into(),
-        "Image" => "an image".into(),
-        "Outside" => "the host's end of a link".into(),
-        "End" => "an end of a link".into(),
-        "Cores" => "cores".into(),
-        other => format!("a {}", other.to_lowercase()),
-    }
-}
-
-/// The known name that was probably meant.
-pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let plain = |s: &str| s.chars().filter(|c| c.is_alphanumeric()).take(64).collect::<String>().to_lowercase();
-    let wanted = plain(name);
-    let distance = |k: &str| strsim::damerau_levenshtein(&wanted, &plain(k));
-    let (distance, near) = known.map(|k| (distance(k), k)).min_by_key(|(distance, _)| *distance)?;
-    let longest = wanted.len().max(near.len());
-    // A third of the letters may differ; of two or three letters one.
-    (distance * 3 <= longest.max(3) && distance < wanted.len().max(1)).then_some(near)
-}
-
-fn check_object(definition: &str, object: &Map<String, Json>) -> Result<(), ValueError> {
-    let fields = || Json::Object(object.clone());
-    match definition {
-        "Image" => serde_json::from_value(fields()).map_or(Ok(()), |f: ImageFields| Image::try_from(f).map(drop)),
-        "Outside" => serde_json::from_value(fields()).map_or(Ok(()), |f: OutsideFields| Outside::try_from(f).map(drop)),
-        _ => Ok(()),
-    }
-}
-
-fn check_format(format: &str, text: &str) -> Result<(), ValueError> {
-    if text.contains('\0') {
-        return Err(ValueError::new("a text cannot hold a zero byte", "take the \\0 away"));
-    }
-    match format {
-        "latency" => text.parse::<Latency>().map(drop),
-        "size" => text.parse::<ByteSize>().map(drop),
-        "rate" => text.parse::<BitRate>().map(drop),
-        "cidr" => text.parse::<Cidr>().map(drop),
-        "mac" => text.parse::<Mac>().map(drop),
-        "port-ref" => text.parse::<PortRef>().map(drop),
-        "ip-address" => check_ip(text),
-        "dns-label" => check_label(text),
-        "interface-name" => check_interface(text),
-        "absolute-path" => check_absolute(text),
-        _ => Ok(()),
-    }
-}
-
-fn check_ip(text: &str) -> Result<(), ValueError> {
-    let no_ip = |_| {
-        ValueError::new(
-            format!("{:?} is no IP address", excerpt(text)),
-            "write for example 10.3.0.2, without a prefix length",
-        )
-    };
-    text.parse::<IpAddr>().map(drop).map_err(no_ip)
-}
-
-fn check_label(text: &str) -> Result<(), ValueError> {
-    if is_dns_label(text) {
-        return Ok(());
-    }
-    let reason = format!("{:?} is no DNS label", excerpt(text));
-    Err(ValueError::new(
-        reason,
-        "use lower-case letters, digits and inner hyphens, at most 63 characters, for example upf-1",
-    ))
-}
-
-/// Names of interfaces by the kernel's rules (`dev_valid_name`), without characters that shells or sysctl dislike.
-fn check_interface(text: &str) -> Result<(), ValueError> {
-    let name = excerpt(text);
-    if text.len() > 15 {
-        let reason = format!("{name:?} has {} characters", text.len());
-        return Err(ValueError::new(reason, "the kernel allows 15 for the name of an interface; choose a shorter one"));
-    }
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-    let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-    if !begins_well || !text.bytes().all(allowed) {
-        let reason = format!("{name:?} cannot be the name of an interface");
-        return Err(ValueError::new(reason, "use letters, digits, -, _ and ., and begin with a letter, digit or _"));
-    }
-    if matches!(text, "lo" | "all" | "default") {
-        return Err(ValueError::new(format!("{name:?} means something else to the kernel"), "choose another name"));
-    }
-    Ok(())
-}
-
-/// An absolute path in its shortest form, so that two different texts are two different places.
-pub fn check_absolute(text: &str) -> Result<(), ValueError> {
-    let shortest = |rest: &str| rest.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    match text.strip_prefix('/') {
-        Some(rest) if text.len() < 4096 && (rest.is_empty() || shortest(rest)) => Ok(()),
-        _ => {
-            let reason = format!("{:?} is no plain absolute path", excerpt(text));
-            Err(ValueError::new(reason, "begin with / and leave out . , .. , doubled and final slashes"))
         }
     }
 }
