@@ -6,8 +6,12 @@
 """
 
 import json
+import logging
 import random
 import sys
+
+# Scapy reads every network instance as labels, and complains of those that are text.
+logging.getLogger("scapy").setLevel(logging.ERROR)
 
 from scapy.contrib import pfcp as p
 from scapy.packet import Raw
@@ -110,7 +114,7 @@ def establishment(cp_seid, ue, teid, filters=(), choose_id=None):
         uplink_far(1),
         downlink_far(2, teid),
         create_qer(1),
-        p.IE_PDNType(pdn_type="IPv4"),
+        p.IE_PDNType(pdn_type=1),  # IPv4; the name that scapy has for 0.
     ])
 
 
@@ -302,7 +306,7 @@ class Manager:
     MOST = 16
 
     def __init__(self, rng):
-        self.rng, self.seq, self.sessions, self.associated = rng, 0, {}, False
+        self.rng, self.seq, self.sessions, self.associated, self.number = rng, 0, {}, False, 0
 
     def next_request(self):
         """A sound request, and whether it must be accepted."""
@@ -327,6 +331,7 @@ class Manager:
             filters = rng.sample(["permit out ip from any to assigned",
                                   "permit out 6 from 198.51.100.0/24 80,443 to assigned 1024-65535"], rng.randrange(3))
             choose_id = rng.choice([None, rng.randrange(256)])
+            self.number = number
             body = establishment(0x5000 + number, f"10.60.0.{number}", 0x7000 + number, filters, choose_id)
             return 0, body, True
         number = rng.choice(list(self.sessions))
@@ -335,7 +340,7 @@ class Manager:
         elements = rng.choice(modifications(rng, f"10.60.0.{number}"))
         return self.sessions[number], p.PFCPSessionModificationRequest(IE_list=elements), False
 
-    def note(self, sent, answer, known):
+    def note(self, answer, known):
         """Learns from an answer which sessions there are, by scapy's reading of it."""
         if answer is None:
             return
@@ -343,7 +348,7 @@ class Manager:
         elements = {type(element).__name__: element for element in getattr(packet.payload, "IE_list", [])}
         accepted = "IE_Cause" in elements and elements["IE_Cause"].cause == 1
         if isinstance(packet.payload, p.PFCPSessionEstablishmentResponse) and accepted:
-            self.sessions[packet.seid & 0xFF] = elements["IE_FSEID"].seid
+            self.sessions[self.number] = elements["IE_FSEID"].seid
         if isinstance(packet.payload, p.PFCPSessionDeletionResponse) and known is not None:
             self.sessions = {n: seid for n, seid in self.sessions.items() if seid != known}
         if isinstance(packet.payload, (p.PFCPAssociationReleaseResponse, p.PFCPAssociationSetupResponse)) and accepted:
@@ -372,14 +377,13 @@ def mutate(seed, count):
             damage_header(rng, packet)
         try:
             octets = bytes(packet)
-        except Exception:  # A value that scapy cannot encode: it is sent whole instead.
+        except Exception:  # Scapy cannot encode such a value.
             octets = bytes(message(heartbeat(), None, manager.seq))
-            body = None
         if 0.65 <= damage < 0.85:
             octets = damage_octets(rng, octets)
         print(json.dumps({"message": octets.hex(), "sound": sound and damage >= 0.85}), flush=True)
         answer = sys.stdin.readline().strip()
-        manager.note(octets, None if answer == "-" else bytes.fromhex(answer), seid)
+        manager.note(None if answer == "-" else bytes.fromhex(answer), seid)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,394 @@
+//! Encodings held against two implementations that were not written here: Wireshark's and scapy's.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use pfcp::node::*;
+use pfcp::rule::*;
+use pfcp::session::*;
+use pfcp::{Cause, Fault, Header, IeType, NodeId, RecoveryTimeStamp, Request, Response, RuleId, version_not_supported};
+
+const PYTHON: &str = "/usr/bin/python3";
+const SMF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 4, 0, 2));
+const SEID: u64 = 0x0102_0304_0506_0708;
+const SEQUENCE: u32 = 0x0a_0b0c;
+
+fn smf() -> NodeId {
+    NodeId::Fqdn("smf".into())
+}
+
+fn pdi(interface: Interface) -> Pdi {
+    Pdi::from_interface(interface)
+}
+
+fn uplink_pdr() -> CreatePdr {
+    CreatePdr {
+        id: 1,
+        precedence: 101,
+        pdi: Pdi {
+            f_teid: Some(FTeid::Choose { v4: true, v6: false, id: Some(7) }),
+            network_instance: Some("access".into()),
+            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), v6: None, destination: false, choose: false }),
+            sdf_filters: vec![SdfFilter::flow("permit out 17 from 203.0.113.0/24 53 to assigned")],
+            qfis: vec![9],
+            ..pdi(Interface::Access)
+        },
+        outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
+        far_id: Some(1),
+        qer_ids: vec![1],
+        others: vec![],
+    }
+}
+
+fn downlink_pdr() -> CreatePdr {
+    CreatePdr {
+        id: 2,
+        precedence: 102,
+        pdi: Pdi {
+            network_instance: Some("internet".into()),
+            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), v6: None, destination: true, choose: false }),
+            ..pdi(Interface::SgiLan)
+        },
+        outer_header_removal: None,
+        far_id: Some(2),
+        qer_ids: vec![1],
+        others: vec![],
+    }
+}
+
+fn far(id: u32, destination_interface: Interface, tunnel: Option<OuterHeaderCreation>) -> CreateFar {
+    CreateFar {
+        id,
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(ForwardingParameters {
+            destination_interface,
+            network_instance: (destination_interface == Interface::SgiLan).then(|| "internet".into()),
+            outer_header_creation: tunnel,
+            others: vec![],
+        }),
+        others: vec![],
+    }
+}
+
+fn create_qer() -> CreateQer {
+    CreateQer {
+        id: 1,
+        gate_status: GateStatus { uplink_open: true, downlink_open: false },
+        mbr: Some(BitRate { uplink_kbps: 50_000, downlink_kbps: 200_000 }),
+        gbr: None,
+        qfi: Some(9),
+        others: vec![],
+    }
+}
+
+fn gnb_tunnel(teid: u32) -> OuterHeaderCreation {
+    OuterHeaderCreation::gtpu(teid, [10, 3, 0, 2].into())
+}
+
+fn establishment() -> Establishment {
+    Establishment {
+        node_id: smf(),
+        cp_f_seid: FSeid::new(0x5001, SMF),
+        pdn_type: Some(1),
+        create_pdrs: vec![uplink_pdr(), downlink_pdr()],
+        create_fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(gnb_tunnel(0x7001)))],
+        create_qers: vec![create_qer()],
+        others: vec![],
+    }
+}
+
+fn modification() -> Modification {
+    Modification {
+        remove_pdrs: vec![3],
+        update_fars: vec![UpdateFar {
+            id: 2,
+            apply_action: Some(ApplyAction::DROP),
+            forwarding_parameters: Some(UpdateForwardingParameters {
+                outer_header_creation: Some(gnb_tunnel(5)),
+                ..Default::default()
+            }),
+            others: vec![],
+        }],
+        ..Default::default()
+    }
+}
+
+/// The requests that the script builds too, in its order, with their SEIDs.
+fn known_requests() -> Vec<(u64, Request)> {
+    vec![
+        (0, Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) })),
+        (0, Request::AssociationSetup(AssociationSetup { node_id: smf(), recovery: RecoveryTimeStamp(1_000) })),
+        (0, Request::AssociationRelease(AssociationChange { node_id: smf() })),
+        (0, Request::SessionEstablishment(establishment())),
+        (SEID, Request::SessionModification(modification())),
+        (SEID, Request::SessionDeletion),
+    ]
+}
+
+/// A request with everything that a request can have.
+fn whole_modification() -> Modification {
+    let v6 = "2001:db8::1".parse().unwrap();
+    let everything = SdfFilter {
+        flow_description: Some("permit out ip from any to assigned".into()),
+        tos: Some((0xb8, 0xfc)),
+        spi: Some(0x1122_3344),
+        flow_label: Some(0x0a_bcde),
+        id: Some(77),
+    };
+    let ue_ip = UeIp { v4: Some([10, 60, 0, 1].into()), v6: Some((v6, 56)), destination: true, choose: false };
+    let given = FTeid::Given { teid: 0xdead_beef, v4: Some([10, 3, 0, 1].into()), v6: Some(v6) };
+    let mut pdr = uplink_pdr();
+    pdr.pdi.f_teid = Some(given);
+    pdr.pdi.ue_ip = Some(ue_ip);
+    pdr.pdi.sdf_filters.push(everything);
+    pdr.outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP);
+    Modification {
+        cp_f_seid: Some(FSeid { seid: 9, v4: Some([10, 4, 0, 2].into()), v6: Some(v6) }),
+        remove_pdrs: vec![1, 2],
+        remove_fars: vec![3],
+        remove_qers: vec![4],
+        create_pdrs: vec![pdr.clone()],
+        create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
+        create_qers: vec![CreateQer { gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }), ..create_qer() }],
+        update_pdrs: vec![UpdatePdr {
+            precedence: Some(1),
+            pdi: Some(pdr.pdi),
+            outer_header_removal: pdr.outer_header_removal,
+            far_id: Some(2),
+            qer_ids: vec![3, 4],
+            ..UpdatePdr::new(7)
+        }],
+        update_fars: vec![UpdateFar {
+            id: 2,
+            apply_action: Some(ApplyAction::FORW),
+            forwarding_parameters: Some(UpdateForwardingParameters {
+                destination_interface: Some(Interface::Core),
+                network_instance: Some("internet".into()),
+                outer_header_creation: Some(gnb_tunnel(8)),
+                others: vec![],
+            }),
+            others: vec![],
+        }],
+        update_qers: vec![UpdateQer {
+            id: 1,
+            gate_status: Some(GateStatus { uplink_open: false, downlink_open: true }),
+            mbr: Some(BitRate { uplink_kbps: (1 << 40) - 1, downlink_kbps: 0 }),
+            gbr: Some(BitRate { uplink_kbps: 0, downlink_kbps: 1 }),
+            qfi: Some(63),
+            others: vec![],
+        }],
+        others: vec![],
+    }
+}
+
+fn responses() -> Vec<Response> {
+    let upf = || NodeId::Fqdn("upf.example.org".into());
+    let created =
+        CreatedPdr { id: 1, f_teid: Some(FTeid::Given { teid: 7, v4: Some([10, 3, 0, 1].into()), v6: None }) };
+    let fault = Fault::of(Cause::MandatoryIeMissing, IeType::PdrId);
+    let failed = |rule| Fault { offending_ie: Some(IeType::Fteid as u16), ..Fault::rule(rule) };
+    let outcome = |outcome| NodeOutcome { node_id: upf(), outcome };
+    let setup = |outcome, up_features| AssociationSetupResponse {
+        node_id: NodeId::Address("2001:db8::2".parse().unwrap()),
+        outcome,
+        recovery: RecoveryTimeStamp(3_900_000_000),
+        up_features,
+    };
+    let established = Established { up_f_seid: FSeid::new(3, SMF), created_pdrs: vec![created] };
+    let establishment = |outcome| EstablishmentResponse { node_id: upf(), outcome };
+    let modified = |outcome| Response::SessionModification(ModificationResponse { outcome });
+    vec![
+        Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1) }),
+        Response::PfdManagement(Err(Fault::new(Cause::ServiceNotSupported))),
+        Response::AssociationSetup(setup(Ok(()), Some(AssociationSetupResponse::features_ftup()))),
+        Response::AssociationSetup(setup(Err(fault), None)),
+        Response::AssociationUpdate(outcome(Ok(()))),
+        Response::AssociationRelease(outcome(Err(Fault::new(Cause::NoEstablishedPfcpAssociation)))),
+        Response::VersionNotSupported,
+        Response::SessionSetDeletion(outcome(Err(Fault::new(Cause::ServiceNotSupported)))),
+        Response::SessionEstablishment(establishment(Ok(established))),
+        Response::SessionEstablishment(establishment(Err(failed(RuleId::Pdr(1))))),
+        modified(Ok(vec![created])),
+        modified(Err(failed(RuleId::Far(2)))),
+        modified(Err(failed(RuleId::Qer(3)))),
+        modified(Err(Fault::rule(RuleId::Urr(4)))),
+        Response::SessionDeletion(DeletionResponse { outcome: Ok(()) }),
+        Response::SessionDeletion(DeletionResponse { outcome: Err(Fault::new(Cause::SessionContextNotFound)) }),
+    ]
+}
+
+/// One of everything that this crate builds.
+fn all_messages() -> Vec<Vec<u8>> {
+    let mut messages: Vec<_> = known_requests().iter().map(|(seid, request)| request.encode(*seid, SEQUENCE)).collect();
+    messages.push(Request::SessionModification(whole_modification()).encode(SEID, SEQUENCE));
+    messages.push(Request::AssociationUpdate(AssociationChange { node_id: smf() }).encode(0, SEQUENCE));
+    messages.extend(responses().iter().map(|response| response.encode(SEID, SEQUENCE)));
+    messages.push(version_not_supported(SEQUENCE));
+    messages
+}
+
+#[test]
+fn what_is_built_is_parsed_as_the_same() {
+    let mut requests = known_requests();
+    requests.push((SEID, Request::SessionModification(whole_modification())));
+    for (seid, request) in requests {
+        let datagram = request.encode(seid, SEQUENCE);
+        let (header, body) = Header::parse(&datagram).unwrap();
+        assert_eq!(Request::parse(&header, body), Ok(request));
+    }
+    for response in responses() {
+        let datagram = response.encode(SEID, SEQUENCE);
+        let (header, body) = Header::parse(&datagram).unwrap();
+        assert_eq!(Response::parse(&header, body), Ok(response));
+    }
+}
+
+#[test]
+fn wireshark_understands_every_message() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        println!("SKIPPED wireshark_understands_every_message: no tshark");
+        return;
+    }
+    let messages = all_messages();
+    let capture = tempfile::NamedTempFile::new().unwrap();
+    capture.as_file().write_all(&pcap(&messages)).unwrap();
+    let tshark = |arguments: &[&str]| {
+        let output = Command::new("tshark").arg("-r").arg(capture.path()).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let details = tshark(&["-V"]);
+    for complaint in ["Malformed", "Expert Info", "Unknown", "not decoded", "undecoded"] {
+        let found = details.lines().find(|line| line.contains(complaint));
+        assert_eq!(found, None, "\n{details}");
+    }
+    let fields = ["-e", "pfcp.msg_type", "-e", "pfcp.seqno", "-e", "pfcp.length"];
+    let seen = tshark(&[&["-T", "fields"][..], &fields].concat());
+    let expected = messages.iter().map(|message| format!("{}\t{SEQUENCE}\t{}\n", message[1], message.len() - 4));
+    assert_eq!(seen, expected.collect::<String>());
+
+    // Wireshark's reading of what is easily got wrong.
+    for reading in [
+        "TEID: 0xdeadbeef",
+        "Choose Id: 07",
+        "Flow Description: permit out 17 from 203.0.113.0/24 53 to assigned",
+        "ToS Traffic Class: 0xb8",
+        "Security Parameter Index: 0x11223344",
+        "Flow Label: 0xabcde",
+        "SDF Filter ID: 77",
+        "UL Gate: OPEN (0)",
+        "DL Gate: CLOSED (1)",
+        "UL MBR: 1099511627775",
+        "FORW (Forward): True",
+        "Failed Rule ID Type: FAR (1)",
+        "Rule creation / modification Failure (73)",
+        "FTUP: Supported",
+    ] {
+        assert!(details.contains(reading), "{reading} is not in\n{details}");
+    }
+}
+
+/// A capture of the messages in UDP over IPv4.
+fn pcap(messages: &[Vec<u8>]) -> Vec<u8> {
+    const RAW_IP: u32 = 101;
+    let mut file = vec![];
+    for word in [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, RAW_IP] {
+        file.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    for message in messages {
+        let length = 28 + message.len();
+        for word in [0, 0, length as u32, length as u32] {
+            file.extend_from_slice(&word.to_le_bytes());
+        }
+        file.extend_from_slice(&[0x45, 0]);
+        file.extend_from_slice(&(length as u16).to_be_bytes());
+        file.extend_from_slice(&[0, 0, 0, 0, 64, 17, 0, 0, 10, 4, 0, 2, 10, 4, 0, 1]);
+        for word in [pfcp::PORT, pfcp::PORT, (length - 20) as u16, 0] {
+            file.extend_from_slice(&word.to_be_bytes());
+        }
+        file.extend_from_slice(message);
+    }
+    file
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scapy/pfcp_messages.py")
+}
+
+/// Runs the script; `None` where there is no scapy.
+fn scapy(command: &str, input: &str) -> Option<Vec<String>> {
+    let import = Command::new(PYTHON).args(["-c", "import scapy.contrib.pfcp"]).stderr(Stdio::null()).status();
+    if !import.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let mut child =
+        Command::new(PYTHON).arg(script()).arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+#[test]
+fn what_scapy_builds_is_parsed_as_it_was_meant() {
+    let Some(lines) = scapy("build", "") else {
+        println!("SKIPPED what_scapy_builds_is_parsed_as_it_was_meant: no scapy");
+        return;
+    };
+    let expected = known_requests();
+    assert_eq!(lines.len(), expected.len());
+    for (line, (seid, request)) in lines.iter().zip(expected) {
+        let octets: Vec<u8> =
+            (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect();
+        let (header, body) = Header::parse(&octets).unwrap();
+        assert_eq!(header.sequence, SEQUENCE);
+        assert_eq!(header.seid, request.message_type().is_session_related().then_some(seid));
+        assert_eq!(Request::parse(&header, body), Ok(request));
+    }
+}
+
+#[test]
+fn scapy_sees_in_a_message_what_was_put_into_it() {
+    // Scapy knows an older release of the standard; what came later is left out here.
+    let mut messages =
+        known_requests().iter().map(|(seid, request)| request.encode(*seid, SEQUENCE)).collect::<Vec<_>>();
+    messages.extend(responses().iter().map(|response| response.encode(SEID, SEQUENCE)));
+    let input: String = messages.iter().map(|message| hex(message) + "\n").collect();
+    let Some(lines) = scapy("dissect", &input) else {
+        println!("SKIPPED scapy_sees_in_a_message_what_was_put_into_it: no scapy");
+        return;
+    };
+    assert_eq!(lines.len(), messages.len());
+    for (line, message) in lines.iter().zip(&messages) {
+        assert!(!line.contains("not understood") && !line.contains("extra_data"), "{} is {line}", hex(message));
+        assert!(line.contains(&format!("seq={SEQUENCE}")), "{line}");
+    }
+    let establishment = &lines[3];
+    for seen in [
+        "PFCPSessionEstablishmentRequest",
+        "FSEID.seid=20481",
+        "FSEID.ipv4=10.4.0.2",
+        "CreatePDR/PDI/FTEID.CH=1",
+        "CreatePDR/PDI/FTEID.choose_id=7",
+        "CreatePDR/PDI/UE_IP_Address.SD=1",
+        "CreatePDR/PDI/UE_IP_Address.ipv4=10.60.0.1",
+        "CreatePDR/PDI/SDF_Filter.flow_description=permit out 17 from 203.0.113.0/24 53 to assigned",
+        "CreatePDR/PDI/QFI.QFI=9",
+        "CreatePDR/OuterHeaderRemoval.header=0",
+        "CreateFAR/ApplyAction.FORW=1",
+        "CreateFAR/ForwardingParameters/OuterHeaderCreation.TEID=28673",
+        "CreateFAR/ForwardingParameters/OuterHeaderCreation.ipv4=10.3.0.2",
+        "CreateQER/GateStatus.dl=1",
+        "CreateQER/GateStatus.ul=0",
+        "CreateQER/MBR.ul=50000",
+        "CreateQER/MBR.dl=200000",
+    ] {
+        assert!(establishment.contains(&format!("\"{seen}\"")), "{seen} is not in {establishment}");
+    }
+}
