@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ pub fn run(stay: bool) -> Result<()> {
     let paths = Paths::from_env();
     process::allow_many_descriptors();
     // Before there is any other thread, since the mask is the process's.
-    let listener = listen(&paths.control_socket())?;
+    let listener = listen(&paths)?;
     let keeper = Keeper::from_stdin().context("the keeper does not answer")?;
     for directory in [paths.descriptors(), paths.records()] {
         std::fs::create_dir_all(directory)?;
@@ -64,8 +63,9 @@ pub fn run(stay: bool) -> Result<()> {
     }
 }
 
-/// The control socket: root's and the group's.
-fn listen(path: &Path) -> Result<UnixListener> {
+/// The control socket: root's and the group's. So is looking at the lock, by which a client sees the node end.
+fn listen(paths: &Paths) -> Result<UnixListener> {
+    let path = &paths.control_socket();
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).context(path.display().to_string()),
         _ => {}
@@ -76,6 +76,7 @@ fn listen(path: &Path) -> Result<UnixListener> {
     let listener = listener?;
     if let Some(group) = group_id(&std::fs::read_to_string("/etc/group").unwrap_or_default(), GROUP) {
         std::os::unix::fs::chown(path, None, Some(group))?;
+        std::os::unix::fs::chown(paths.lock(), None, Some(group))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     }
     Ok(listener)

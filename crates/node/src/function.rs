@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use runtime::{Container, ContainerSpec, FunctionId, IdRange, IdRanges, Image, Sandbox, Source, StateDirectory};
+use runtime::{Container, ContainerSpec, FunctionId, IdRange, IdRanges, Image, Sandbox, Source, State, StateDirectory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use slice::Cores;
@@ -46,7 +46,8 @@ impl Function {
     pub(crate) fn create(node: &Arc<Node>, slice: &str, spec: &slice::Function) -> Result<Self> {
         let id = FunctionId::new(slice, &spec.name)?;
         let sandbox = Sandbox::create(&node.layout, &id)?;
-        let function = Self::assemble(node, id, spec, sandbox, Supervised::default())?;
+        let image = resolve(node, spec)?;
+        let function = Self::assemble(node, id, spec, sandbox, Some(image), Supervised::default())?;
         function.serve_ports()?;
         Ok(function)
     }
@@ -60,7 +61,17 @@ impl Function {
     ) -> Result<Option<Self>> {
         let id = FunctionId::new(slice, &spec.name)?;
         let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
-        Self::assemble(node, id, spec, sandbox, Supervised::adopt(record)).map(Some)
+        // What runs goes on running, whatever has become of its image.
+        let image = resolve(node, spec).ok();
+        let mut run = Supervised::adopt(record);
+        // The former daemon may have been killed before it could note what it had started.
+        if run.process().is_none()
+            && let State::Running(pid) = Container::new(&node.layout, &node.runtime()?, &id).state()?
+            && let Some(process) = ProcessId::of(pid.as_raw()).and_then(Process::open)
+        {
+            run.started(process);
+        }
+        Self::assemble(node, id, spec, sandbox, image, run).map(Some)
     }
 
     fn assemble(
@@ -68,11 +79,11 @@ impl Function {
         id: FunctionId,
         spec: &slice::Function,
         sandbox: Sandbox,
+        image: Option<Image>,
         run: Supervised,
     ) -> Result<Self> {
         let container = Container::new(&node.layout, &node.runtime()?, &id);
-        let image = resolve(node, spec)?;
-        let uid = sandbox.ids().first + image.user.uid;
+        let uid = sandbox.ids().first + image.as_ref().map_or(runtime::USER, |image| image.user.uid);
         let pipes = pipes(node, &id, uid, run.process().map(|process| process.id.pid))?;
         let capture = Capture::start(&pipes, &node.paths.logs(id.slice()), id.function())?;
         let mut function = Self {
@@ -82,7 +93,7 @@ impl Function {
             run,
             sandbox,
             container,
-            image: Some(image),
+            image,
             uid,
             cores: Vec::new(),
             pipes,

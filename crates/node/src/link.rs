@@ -7,7 +7,7 @@
 //! | shared memory, kernel | a TAP in the kernel end's sandbox, and a pump |
 //! | kernel, interface of the host | a macvlan interface in the sandbox |
 //! | kernel, veth to the host | a veth pair, one end in the host's own network |
-//! | shared memory, interface of the host | a macvlan interface and a packet socket in the sandbox, and a pump |
+//! | shared memory, interface of the host | a macvtap interface in the sandbox, and a pump |
 //! | shared memory, veth to the host | a TAP in the host's own network, and a pump |
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -135,18 +135,16 @@ fn join_outside(
         }
         Outside::Interface(host) => {
             let interface = hidden_interface(port);
-            let make = || {
-                net::macvlan(&inside, &interface, host)?;
-                let wanted = Interface {
-                    name: interface.clone(),
-                    mac: Some(mac(id, port)),
-                    mtu: Some(u32::from(port.mtu)),
-                    ..Interface::default()
-                };
-                net::configure(&inside, &wanted)?;
-                Ok(net::packet_socket(&inside, &interface)?)
+            let make = || Ok(net::macvtap(&inside, &interface, host)?);
+            let pump = Pump::establish(node, slice, link, shared_end(id, port), make, former)?;
+            let wanted = Interface {
+                name: interface.clone(),
+                mac: Some(mac(id, port)),
+                mtu: Some(u32::from(port.mtu)),
+                ..Interface::default()
             };
-            Pump::establish(node, slice, link, shared_end(id, port), pump::Medium::Packet, make, former).map(Some)
+            net::configure(&inside, &wanted)?;
+            Ok(Some(pump))
         }
         Outside::Veth { name, addresses } => {
             let wanted = host_interface(slice, name, addresses, port.mtu);
@@ -181,7 +179,7 @@ fn pump_to_tap(
     former: Option<&ProcessRecord>,
 ) -> Result<Option<Pump>> {
     let make = || Ok(net::tap(namespace, &interface.name)?);
-    let pump = Pump::establish(node, slice, link, shared, pump::Medium::Tap, make, former)?;
+    let pump = Pump::establish(node, slice, link, shared, make, former)?;
     net::configure(namespace, interface)?;
     Ok(Some(pump))
 }
@@ -218,8 +216,7 @@ pub(crate) struct Pump {
     node: Arc<Node>,
     id: FunctionId,
     uid: u32,
-    medium: pump::Medium,
-    /// TAP or packet socket.
+    /// The queue of a TAP or macvtap interface.
     interface: OwnedFd,
     port: PortInfo,
     /// Its life.
@@ -235,13 +232,12 @@ impl Pump {
         slice: &str,
         link: &Link,
         shared: EndSpec,
-        medium: pump::Medium,
         make: impl FnOnce() -> Result<OwnedFd>,
         former: Option<&ProcessRecord>,
     ) -> Result<Self> {
         let id = pump_id(slice, link)?;
         let ids = IdRanges::allocate(&node.layout, &id)?;
-        let run = former.map(Supervised::adopt).unwrap_or_default();
+        let run = former.map(|record| Self::adopt(record, ids.first)).unwrap_or_default();
         let interface = Self::interface(node, &id, &run, ids.first, make)?;
         node.keeper.store(&interface_label(&id), interface.as_fd())?;
         let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
@@ -249,11 +245,22 @@ impl Pump {
         join_shared(node, broker_name(slice, link), [shared, own])?;
         let directory = node.paths.pump(slice, id.function());
         serve_socket(node, &id.to_string(), &socket_label(&id), directory, ids.first..ids.first + 1)?;
-        let mut pump = Self { node: node.clone(), id, uid: ids.first, medium, interface, port, run };
+        let mut pump = Self { node: node.clone(), id, uid: ids.first, interface, port, run };
         if pump.run.process().is_none() {
             pump.start()?;
         }
         Ok(pump)
+    }
+
+    /// Goes on with the process that a former daemon started, also where it was killed before it could note it.
+    fn adopt(record: &ProcessRecord, uid: u32) -> Supervised {
+        let mut run = Supervised::adopt(record);
+        if run.process().is_none()
+            && let Some(process) = process::of_user(uid).into_iter().find_map(Process::open)
+        {
+            run.started(process);
+        }
+        run
     }
 
     /// The keeper's descriptor, or the one that the running pump has, or a new one.
@@ -280,7 +287,7 @@ impl Pump {
     pub(crate) fn start(&mut self) -> Result<()> {
         process::kill_all_of(self.uid);
         let socket = self.node.paths.pump(self.id.slice(), self.id.function()).join("ports.sock");
-        let command = pump::command(self.medium, self.uid, &socket, &self.port)?;
+        let command = pump::command(self.uid, &socket, &self.port)?;
         let log = std::io::stderr();
         let pid = self.node.keeper.spawn(&command, [self.interface.as_fd(), self.node.null(), log.as_fd()])?;
         let process = ProcessId::of(pid).and_then(Process::open).context("the pump ended at once")?;

@@ -101,7 +101,8 @@ pub(crate) fn kill_all_of(uid: u32) {
     }
 }
 
-fn of_user(uid: u32) -> Vec<ProcessId> {
+/// The processes of a user.
+pub(crate) fn of_user(uid: u32) -> Vec<ProcessId> {
     use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let owned = entries.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == uid));

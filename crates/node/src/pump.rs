@@ -7,7 +7,7 @@
 mod confine;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,9 @@ use port::{BURST_MAX, Control, OpenOptions, PacketRef, QueuePair, RxQueue, Sleep
 use runtime::CommandLine;
 use vport::info::PortInfo;
 
-/// What the interface is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Medium {
-    /// A TAP device's queue.
-    Tap,
-    /// A packet socket.
-    Packet,
-}
-
-/// How a pump is started; standard input is the interface.
+/// How a pump is started; standard input is the queue of a TAP or macvtap interface.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What standard input is.
-    #[arg(long)]
-    medium: Medium,
     /// User and group to become.
     #[arg(long)]
     uid: u32,
@@ -52,12 +40,8 @@ const SPIN: Duration = Duration::from_micros(20);
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The command that starts a pump.
-pub(crate) fn command(medium: Medium, uid: u32, socket: &Path, port: &PortInfo) -> io::Result<CommandLine> {
-    let medium = match medium {
-        Medium::Tap => "tap",
-        Medium::Packet => "packet",
-    };
-    let mut args: Vec<std::ffi::OsString> = vec!["pump".into(), "--medium".into(), medium.into()];
+pub(crate) fn command(uid: u32, socket: &Path, port: &PortInfo) -> io::Result<CommandLine> {
+    let mut args: Vec<std::ffi::OsString> = vec!["pump".into()];
     args.extend(["--uid".into(), uid.to_string().into(), "--socket".into(), socket.into()]);
     args.extend(["--port".into(), port.name.clone().into(), "--mtu".into(), port.mtu.to_string().into()]);
     Ok(CommandLine { program: crate::process::own_executable()?, args, env: Vec::new(), cwd: "/".into() })
@@ -67,20 +51,13 @@ pub(crate) fn command(medium: Medium, uid: u32, socket: &Path, port: &PortInfo) 
 pub fn run(options: &Options) -> Result<()> {
     let interface = io::stdin().as_fd().try_clone_to_owned()?;
     confine::become_nobody(options.uid).context("cannot give up its rights")?;
-    let mut kernel = open_interface(options, interface)?;
+    let info = PortInfo { mtu: options.mtu, ..PortInfo::named("interface") };
+    let mut kernel = port::from_tap_fd(info, vec![interface])?;
     let open = OpenOptions { socket: options.socket.clone(), ..OpenOptions::default() };
     let mut shared = port::open(&options.port, &open)?;
     let control = shared.control();
     let (kernel, shared) = (kernel.queues.remove(0), shared.queues.remove(0));
     pump(kernel, shared, &control)
-}
-
-fn open_interface(options: &Options, fd: OwnedFd) -> io::Result<port::Port> {
-    let info = PortInfo { mtu: options.mtu, ..PortInfo::named("interface") };
-    match options.medium {
-        Medium::Tap => port::from_tap_fd(info, vec![fd]),
-        Medium::Packet => port::from_packet_fd(info, vec![fd]),
-    }
 }
 
 fn pump(mut kernel: QueuePair, mut shared: QueuePair, control: &Control) -> Result<()> {

@@ -54,7 +54,8 @@ impl Record {
 
     /// Keeps it.
     pub(crate) fn store(&self, paths: &Paths) -> io::Result<()> {
-        store(&file(&paths.records(), self.actual.name()), self)
+        // Void after a crash of the host, so not worth waiting for a disk.
+        store(&file(&paths.records(), self.actual.name()), self, false)
     }
 
     /// Forgets it.
@@ -70,7 +71,7 @@ pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> Option<Slice> {
 
 /// Keeps the descriptor, its paths absolute.
 pub(crate) fn store_descriptor(paths: &Paths, slice: &Slice) -> io::Result<()> {
-    store(&file(&paths.descriptors(), slice.name()), slice)
+    store(&file(&paths.descriptors(), slice.name()), slice, true)
 }
 
 /// The slice shall be no more.
@@ -99,11 +100,13 @@ fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&text).inspect_err(|e| tracing::error!("{}: {e}", path.display())).ok()
 }
 
-fn store(path: &Path, value: &impl Serialize) -> io::Result<()> {
+fn store(path: &Path, value: &impl Serialize, outlives_crashes: bool) -> io::Result<()> {
     let next = path.with_extension("json.new");
     let mut file = File::create(&next)?;
     file.write_all(&serde_json::to_vec_pretty(value)?)?;
-    file.sync_data()?;
+    if outlives_crashes {
+        file.sync_data()?;
+    }
     fs::rename(next, path)
 }
 

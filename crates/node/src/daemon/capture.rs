@@ -5,15 +5,17 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
 use pcap_file::{DataLink, Endianness};
+use runtime::net::{PacketTap, packet_tap};
 use runtime::{FunctionId, Sandbox};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vport::broker::Direction;
+use vport::broker::{Direction, Observer};
 
 use super::Daemon;
 use super::serve::{Answer, find, refuse};
@@ -40,19 +42,21 @@ pub(super) fn serve(
     let described = view.actual.function(&function.function).and_then(|f| f.ports.iter().find(|p| p.name == port));
     let Some(described) = described else { return Err(refuse(format!("{function} has no port {port}"))) };
     let name = format!("{slice}/{}/{port}", function.function);
-    let mut file = Capture::begin(output, &name, snap_length, count)?;
-    let ended = match &described.interface {
+    // What passes is seen from before the capture's first byte on: who waits for that byte misses nothing.
+    let mut source = match &described.interface {
         None => {
             let function = format!("{slice}/{}", function.function);
-            let observer = daemon.node.broker.observe(&function, port).map_err(anyhow::Error::from)?;
-            from_shared_memory(lines, observer, &mut file)
+            Source::Shared(daemon.node.broker.observe(&function, port).map_err(anyhow::Error::from)?)
         }
-        Some(interface) => {
-            let id = FunctionId::new(&slice, &function.function).map_err(anyhow::Error::from)?;
-            let sandbox = Sandbox::open(&daemon.node.layout, &id).map_err(anyhow::Error::from)?;
-            let sandbox = sandbox.ok_or_else(|| refuse(format!("{function} has no sandbox")))?;
-            from_interface(lines, &sandbox, interface, &mut file)
-        }
+        Some(interface) => Source::Kernel(tap(daemon, &slice, &function.function, interface)?),
+    };
+    if let Source::Shared(observer) = &mut source {
+        observer.poll(&mut |_| ());
+    }
+    let mut file = Capture::begin(output, &name, snap_length, count)?;
+    let ended = match source {
+        Source::Shared(observer) => from_shared_memory(lines, observer, &mut file),
+        Source::Kernel(tap) => from_interface(lines, &tap, &mut file),
     };
     match ended.and_then(|()| file.finish()) {
         // Whoever reads, `head` or `tshark -c`, may have had enough.
@@ -61,13 +65,25 @@ pub(super) fn serve(
     }
 }
 
-fn from_shared_memory(lines: &Lines, mut observer: vport::broker::Observer, file: &mut Capture) -> io::Result<()> {
+/// Where frames are seen.
+enum Source {
+    Shared(Observer),
+    Kernel(PacketTap),
+}
+
+fn tap(daemon: &Daemon, slice: &str, function: &str, interface: &str) -> anyhow::Result<PacketTap> {
+    let id = FunctionId::new(slice, function)?;
+    let sandbox = Sandbox::open(&daemon.node.layout, &id)?.with_context(|| format!("{id} has no sandbox"))?;
+    Ok(packet_tap(&sandbox.net()?, interface)?)
+}
+
+fn from_shared_memory(lines: &Lines, mut observer: Observer, file: &mut Capture) -> io::Result<()> {
     while file.wants_more() && observer.is_live() && !told_to_stop(lines, PERIOD) {
         let now = now();
         let mut result = Ok(());
         let missed = observer.poll(&mut |seen| {
             if result.is_ok() && file.wants_more() {
-                result = file.packet(now, seen.direction, seen.frame, seen.frame.len());
+                result = file.packet(now, seen.direction, seen.frame);
             }
         });
         result?;
@@ -77,9 +93,26 @@ fn from_shared_memory(lines: &Lines, mut observer: vport::broker::Observer, file
     Ok(())
 }
 
-fn from_interface(lines: &Lines, sandbox: &Sandbox, interface: &str, file: &mut Capture) -> io::Result<()> {
-    let _ = (lines, sandbox, interface, file);
-    Err(io::ErrorKind::Unsupported.into())
+fn from_interface(lines: &Lines, tap: &PacketTap, file: &mut Capture) -> io::Result<()> {
+    while file.wants_more() {
+        let mut fds = [PollFd::new(tap, PollFlags::IN), PollFd::new(lines.stream(), PollFlags::IN | PollFlags::RDHUP)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if !fds[1].revents().is_empty() {
+            break;
+        }
+        while file.wants_more()
+            && let Some(seen) = tap.receive()?
+        {
+            let direction = if seen.outgoing { Direction::Sent } else { Direction::Received };
+            file.packet(seen.at.duration_since(UNIX_EPOCH).unwrap_or_default(), direction, &seen.frame)?;
+        }
+        file.missed = tap.dropped();
+        file.flush()?;
+    }
+    Ok(())
 }
 
 /// Waits; true if the client said something, which can only be to stop, or hung up.
@@ -136,7 +169,7 @@ impl Capture {
         self.left != Some(0)
     }
 
-    fn packet(&mut self, at: Duration, direction: Direction, frame: &[u8], length: usize) -> io::Result<()> {
+    fn packet(&mut self, at: Duration, direction: Direction, frame: &[u8]) -> io::Result<()> {
         // Bits 0 and 1: 1 received, 2 sent.
         let flags = match direction {
             Direction::Received => 1,
@@ -144,7 +177,7 @@ impl Capture {
         };
         let mut block = EnhancedPacketBlock::default();
         block.timestamp = at;
-        block.original_len = length as u32;
+        block.original_len = frame.len() as u32;
         block.data = Cow::Borrowed(&frame[..frame.len().min(self.snap_length)]);
         block.options = vec![EnhancedPacketOption::Flags(flags)];
         self.writer.write_block(&block.into_block()).map_err(written)?;
@@ -192,8 +225,8 @@ mod tests {
         let (mut read, write) = io::pipe().unwrap();
         let mut capture = Capture::begin(write.into(), "s/f/p", Some(4), Some(2)).unwrap();
         let at = Duration::new(1_700_000_000, 123_456_789);
-        capture.packet(at, Direction::Received, b"abcdef", 6).unwrap();
-        capture.packet(at, Direction::Sent, b"xyz", 3).unwrap();
+        capture.packet(at, Direction::Received, b"abcdef").unwrap();
+        capture.packet(at, Direction::Sent, b"xyz").unwrap();
         assert!(!capture.wants_more());
         capture.missed = 7;
         capture.finish().unwrap();

@@ -66,6 +66,32 @@ pub fn echo(to: &str) -> bool {
     socket.send_to(b"ping", to).is_ok() && matches!(socket.recv(&mut answer), Ok(4))
 }
 
+/// A veth pair in the host's own network, gone when it is dropped.
+pub struct Veth(String);
+
+impl Veth {
+    /// `name` without address, its peer with one.
+    pub fn new(name: &str, peer: &str, address: &str) -> Self {
+        let veth = Self(name.to_owned());
+        for arguments in [
+            vec!["link", "add", name, "type", "veth", "peer", "name", peer],
+            vec!["link", "set", name, "up"],
+            vec!["link", "set", peer, "up"],
+            vec!["address", "add", address, "dev", peer],
+        ] {
+            let status = Command::new("ip").args(&arguments).status().expect("ip");
+            assert!(status.success(), "ip {arguments:?}");
+        }
+        veth
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "delete", &self.0]).status();
+    }
+}
+
 /// A capture under way.
 pub struct Capture {
     stream: node::control::Stream,
@@ -117,12 +143,18 @@ impl TestNode {
     }
 
     pub fn spawn_kaistad(&self) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_kaistad"))
-            .env("KAISTA_RUN_DIR", &self.paths.run)
-            .env("KAISTA_STATE_DIR", &self.paths.state)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("kaistad starts")
+        self.kaistad().spawn().expect("kaistad starts")
+    }
+
+    fn kaistad(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kaistad"));
+        command.env("KAISTA_RUN_DIR", &self.paths.run).env("KAISTA_STATE_DIR", &self.paths.state).stdin(Stdio::null());
+        command
+    }
+
+    /// A node that stays, under what could be a service manager.
+    pub fn spawn_foreground(&self) -> Child {
+        self.kaistad().arg("--foreground").spawn().expect("kaistad starts")
     }
 
     pub fn client(&self) -> Client {
