@@ -10,8 +10,8 @@ pub const OPTIONAL_LEN: usize = 4;
 /// Octets of the longest header that [`GpduHeader`] writes.
 pub const GPDU_MAX_LEN: usize = BASE_LEN + OPTIONAL_LEN + PduSession::LEN;
 
-const VERSION_1_GTP: u8 = 0b001_1_0000;
-const VERSION_MASK: u8 = 0b111_1_0000;
+const VERSION_1_GTP: u8 = 0x30;
+const VERSION_MASK: u8 = 0xf0;
 const E: u8 = 0b100;
 const S: u8 = 0b010;
 const PN: u8 = 0b001;
@@ -106,13 +106,29 @@ pub fn parse(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
         header_len: BASE_LEN,
         payload_len: message_len - BASE_LEN,
     };
-    if flags & (E | S | PN) != 0 {
+    if flags & (E | S | PN) != 0 && !parse_usual(&mut header, bytes, message_len) {
         parse_optional(&mut header, bytes, message_len, flags)?;
     }
     Ok(header)
 }
 
+/// The form that nearly all packets of a 5G system have: E alone, and a shortest PDU session container. False, and
+/// nothing done, if this is not it.
 #[inline]
+fn parse_usual(header: &mut Header, bytes: &[u8], message_len: usize) -> bool {
+    let Some(&[flags, .., _, _, _, next, len, c0, c1, last]) = bytes.first_chunk::<GPDU_MAX_LEN>() else { return false };
+    let usual = flags == VERSION_1_GTP | E && [next, len, last] == [ExtensionType::PDU_SESSION.0, 1, 0];
+    if !usual || message_len < GPDU_MAX_LEN {
+        return false;
+    }
+    let Ok(container) = PduSession::parse(&[c0, c1]) else { return false };
+    header.pdu_session = Some(container);
+    header.header_len = GPDU_MAX_LEN;
+    header.payload_len = message_len - GPDU_MAX_LEN;
+    true
+}
+
+#[inline(never)]
 fn parse_optional(header: &mut Header, bytes: &[u8], message_len: usize, flags: u8) -> Result<(), ParseError> {
     if message_len < BASE_LEN + OPTIONAL_LEN {
         return Err(ParseError::Length);
@@ -184,7 +200,13 @@ impl GpduHeader {
 }
 
 /// Writes a header with sequence number, as signalling messages have it (S set, 5.1), and returns its length.
-pub(crate) fn write_signalling(kind: MessageType, teid: u32, sequence: u16, payload_len: usize, to: &mut [u8]) -> usize {
+pub(crate) fn write_signalling(
+    kind: MessageType,
+    teid: u32,
+    sequence: u16,
+    payload_len: usize,
+    to: &mut [u8],
+) -> usize {
     let len = BASE_LEN + OPTIONAL_LEN;
     to[..len].fill(0);
     to[0] = VERSION_1_GTP | S;

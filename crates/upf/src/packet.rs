@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use gtpu::{MessageType, ParseError};
 
 use crate::drops::DropReason;
-use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
+use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::policer::Policers;
-use crate::side::PortId;
-use crate::tables::{Action, Bucket, Hop, Outer, Rule, Version};
+use crate::side::{self, NextHop, PortId};
+use crate::tables::{Action, Bucket, Outer, Rule, Version};
 use crate::tunnel::Tunnel;
 
 /// Bytes of an Ethernet header.
@@ -84,75 +84,77 @@ pub enum Class<'t> {
         rules: &'t [Rule],
         /// The bucket of the worker that owns the session.
         home: Bucket,
+        /// How it came.
+        arrival: Arrival,
         /// Where in the frame the user's packet begins.
         at: u16,
         /// Length of what begins there.
         len: u16,
-        /// The tunnel that it came by; none for downlink.
-        outer: Option<Outer>,
+    },
+}
+
+/// How a user's packet came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// From N6, plain.
+    Plain,
+    /// From N3, in a tunnel over this version of IP, with this QFI.
+    Tunnelled {
+        /// Whether over IPv6.
+        v6: bool,
+        /// Of the PDU session container, if there is one.
+        qfi: Option<u8>,
     },
 }
 
 /// Finds the session of a frame of `len` bytes, of which `head` are the first.
-#[inline]
+#[inline(always)]
 pub fn classify<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Class<'t> {
-    match classify_frame(tables, from, head, len) {
-        Ok(class) => class,
-        Err(reason) => Class::Drop(reason),
-    }
-}
-
-#[inline]
-fn classify_frame<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Result<Class<'t>, DropReason> {
     let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
-        return Err(DropReason::IpMalformed);
+        return Class::Drop(DropReason::IpMalformed);
     };
-    let group = ethernet[0] & 1 != 0;
-    if !group && ethernet[..6] != tables.side(from).mac {
-        return Err(DropReason::WrongMac);
-    }
-    let ether_type = u16::from_be_bytes([ethernet[12], ethernet[13]]);
-    match ether_type {
-        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {}
-        ETHERTYPE_ARP => return Ok(Class::Punt(Punt::Host)),
-        ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => return Err(DropReason::Vlan),
-        _ => return Err(DropReason::EtherType),
-    }
-    let ip = Packet::parse(packet, len - ETHERNET_LEN).map_err(|_| DropReason::IpMalformed)?;
-    if ip.ether_type() != ether_type {
-        return Err(DropReason::IpMalformed);
-    }
-    if !ip.checksum_is_right() {
-        return Err(DropReason::IpChecksum);
-    }
-    if group {
-        return classify_group(&ip);
-    }
-    match from {
-        PortId::N3 => classify_tunnelled(tables, &ip),
-        PortId::N6 => classify_plain(tables, &ip),
-    }
+    let &[m0, m1, m2, m3, m4, m5, .., t0, t1] = ethernet;
+    let available = len - ETHERNET_LEN;
+    let ours = [m0, m1, m2, m3, m4, m5] == tables.side(from).mac;
+    let class = match (ours, u16::from_be_bytes([t0, t1]), from) {
+        (true, ETHERTYPE_IPV4, PortId::N3) => classify_tunnelled::<false>(tables, packet, available),
+        (true, ETHERTYPE_IPV4, PortId::N6) => classify_plain::<false>(tables, packet, available),
+        (true, ETHERTYPE_IPV6, PortId::N3) => classify_tunnelled::<true>(tables, packet, available),
+        (true, ETHERTYPE_IPV6, PortId::N6) => classify_plain::<true>(tables, packet, available),
+        (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
+    };
+    class.unwrap_or_else(Class::Drop)
 }
 
 /// From N6: a packet for a UE, or for the UPF itself.
-#[inline]
-fn classify_plain<'t>(tables: &'t Version, ip: &Packet<'_>) -> Result<Class<'t>, DropReason> {
+#[inline(always)]
+fn classify_plain<'t, const V6: bool>(
+    tables: &'t Version,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class<'t>, DropReason> {
+    let ip = sound::<V6>(packet, available)?;
     let destination = ip.destination();
-    let Some((rules, home)) = tables.by_ue(ip.is_v6(), destination) else {
+    let Some((rules, home)) = tables.by_ue(V6, destination) else {
         return match () {
-            () if tables.side(PortId::N6).owns(ip.is_v6(), destination) => Ok(Class::Punt(Punt::Host)),
+            () if tables.side(PortId::N6).owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
             () if ip.is_multicast() => Err(DropReason::Multicast),
             () => Err(DropReason::UnknownUe),
         };
     };
-    Ok(Class::User { rules, home, at: ETHERNET_LEN as u16, len: ip.len() as u16, outer: None })
+    let (at, len) = (ETHERNET_LEN as u16, ip.len() as u16);
+    Ok(Class::User { rules, home, arrival: Arrival::Plain, at, len })
 }
 
 /// From N3: a packet in a tunnel, or for the UPF itself.
-#[inline]
-fn classify_tunnelled<'t>(tables: &'t Version, ip: &Packet<'_>) -> Result<Class<'t>, DropReason> {
-    let local = ip.destination();
-    if !tables.side(PortId::N3).owns(ip.is_v6(), local) {
+#[inline(always)]
+fn classify_tunnelled<'t, const V6: bool>(
+    tables: &'t Version,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class<'t>, DropReason> {
+    let ip = sound::<V6>(packet, available)?;
+    if !tables.side(PortId::N3).owns(V6, ip.destination()) {
         return Err(if ip.is_multicast() { DropReason::Multicast } else { DropReason::NotOurAddress });
     }
     if ip.is_fragment() {
@@ -177,47 +179,78 @@ fn classify_tunnelled<'t>(tables: &'t Version, ip: &Packet<'_>) -> Result<Class<
     // packet has its own.
     let header = match gtpu::parse(&udp[UDP_LEN..], udp_len - UDP_LEN) {
         Ok(header) => header,
-        Err(ParseError::ExtensionRequired(_)) => return Ok(Class::Punt(Punt::UnknownExtension)),
-        Err(error) => return Err(refused(error)),
+        Err(error) => return refused(error),
     };
-    match header.message_type {
-        MessageType::GPDU => {}
-        MessageType::ECHO_REQUEST | MessageType::ERROR_INDICATION => return Ok(Class::Punt(Punt::Gtpu)),
-        MessageType::END_MARKER => return Err(DropReason::EndMarker),
-        _ => return Err(DropReason::GtpuMessage),
+    if header.message_type != MessageType::GPDU {
+        return signalling(header.message_type);
     }
     let Some((rules, home)) = tables.by_teid(header.teid) else { return Ok(Class::Punt(Punt::UnknownTeid)) };
+    let qfi = header.pdu_session.map(|container| container.qfi);
     Ok(Class::User {
         rules,
         home,
+        arrival: Arrival::Tunnelled { v6: V6, qfi },
         at: (ETHERNET_LEN + header_len + UDP_LEN + header.header_len) as u16,
         len: header.payload_len as u16,
-        outer: Some(Outer { v6: ip.is_v6(), local, qfi: header.pdu_session.map(|container| container.qfi) }),
     })
 }
 
-/// Frames for a group of stations: only neighbour discovery is of interest.
+#[inline(always)]
+fn sound<const V6: bool>(packet: &[u8], available: usize) -> Result<Packet<'_, V6>, DropReason> {
+    let ip = Packet::parse(packet, available).map_err(|_| DropReason::IpMalformed)?;
+    if ip.checksum_is_right() { Ok(ip) } else { Err(DropReason::IpChecksum) }
+}
+
+/// Frames that are not IP, or not for this port alone.
 #[cold]
-fn classify_group<'t>(ip: &Packet<'_>) -> Result<Class<'t>, DropReason> {
-    let neighbour_discovery = ip.is_v6() && ip.is_multicast() && ip.next_header() == ICMPV6;
-    if neighbour_discovery { Ok(Class::Punt(Punt::Host)) } else { Err(DropReason::Multicast) }
+fn classify_other<'t>(
+    ours: bool,
+    group: bool,
+    ether_type: u16,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class<'t>, DropReason> {
+    if !ours && !group {
+        return Err(DropReason::WrongMac);
+    }
+    match ether_type {
+        ETHERTYPE_ARP => Ok(Class::Punt(Punt::Host)),
+        ETHERTYPE_IPV6 => {
+            let ip = sound::<true>(packet, available)?;
+            // Of what is for a group of stations only neighbour discovery is of interest.
+            let neighbour_discovery = ip.is_multicast() && ip.next_header() == ICMPV6;
+            if neighbour_discovery { Ok(Class::Punt(Punt::Host)) } else { Err(DropReason::Multicast) }
+        }
+        ETHERTYPE_IPV4 => Err(DropReason::Multicast),
+        ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => Err(DropReason::Vlan),
+        _ => Err(DropReason::EtherType),
+    }
 }
 
 #[cold]
-fn refused(error: ParseError) -> DropReason {
+fn signalling<'t>(message_type: MessageType) -> Result<Class<'t>, DropReason> {
+    match message_type {
+        MessageType::ECHO_REQUEST | MessageType::ERROR_INDICATION => Ok(Class::Punt(Punt::Gtpu)),
+        MessageType::END_MARKER => Err(DropReason::EndMarker),
+        _ => Err(DropReason::GtpuMessage),
+    }
+}
+
+#[cold]
+fn refused<'t>(error: ParseError) -> Result<Class<'t>, DropReason> {
     match error {
-        ParseError::Version => DropReason::GtpuVersion,
-        ParseError::HeaderTooLong => DropReason::GtpuTooLong,
-        ParseError::ExtensionRequired(_) => DropReason::GtpuExtension,
+        ParseError::ExtensionRequired(_) => Ok(Class::Punt(Punt::UnknownExtension)),
+        ParseError::Version => Err(DropReason::GtpuVersion),
+        ParseError::HeaderTooLong => Err(DropReason::GtpuTooLong),
         ParseError::Truncated | ParseError::Length | ParseError::ExtensionLength | ParseError::PduSession => {
-            DropReason::GtpuMalformed
+            Err(DropReason::GtpuMalformed)
         }
     }
 }
 
 /// Applies the session's rules to a user's packet. `head` are the same bytes as for [`classify`], `now` is in
 /// nanoseconds and does not go back.
-#[inline]
+#[inline(always)]
 pub fn decide<'t>(
     tables: &'t Version,
     policers: &mut Policers,
@@ -225,70 +258,95 @@ pub fn decide<'t>(
     head: &[u8],
     now: u64,
 ) -> Verdict<'t> {
-    let (rules, at, len, outer) = match *class {
-        Class::User { rules, at, len, ref outer, .. } => (rules, at, len, outer),
+    let (rules, arrival, at, len) = match *class {
+        Class::User { rules, arrival, at, len, .. } => (rules, arrival, at, len),
         Class::Drop(reason) => return Verdict::Drop(reason),
         Class::Punt(punt) => return Verdict::Punt(punt),
     };
-    let verdict = match outer {
-        Some(outer) => decide_uplink(tables, policers, rules, outer, head, at, len, now),
-        None => decide_downlink(tables, policers, rules, head, at, len, now),
+    let user = User { rules, bytes: &head[usize::from(at)..], at, len };
+    let verdict = match (ip::is_v6(user.bytes), arrival) {
+        (Some(false), Arrival::Tunnelled { v6, qfi }) => {
+            decide_uplink::<false>(tables, policers, &user, &outer(head, v6, qfi), now)
+        }
+        (Some(false), Arrival::Plain) => decide_downlink::<false>(tables, policers, &user, now),
+        (Some(true), Arrival::Tunnelled { v6, qfi }) => {
+            decide_uplink::<true>(tables, policers, &user, &outer(head, v6, qfi), now)
+        }
+        (Some(true), Arrival::Plain) => decide_downlink::<true>(tables, policers, &user, now),
+        (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
+        (None, _) => Err(DropReason::InnerNotIp),
     };
     verdict.unwrap_or_else(Verdict::Drop)
 }
 
-#[inline]
-#[expect(clippy::too_many_arguments, reason = "the fields of a class, taken apart")]
-fn decide_uplink<'t>(
-    tables: &'t Version,
-    policers: &mut Policers,
+/// A user's packet, as far as it is at hand.
+struct User<'t, 'h> {
     rules: &'t [Rule],
-    outer: &Outer,
-    head: &[u8],
+    bytes: &'h [u8],
     at: u16,
     len: u16,
+}
+
+/// The tunnel that a packet came by. `head` was found to have these headers.
+#[inline(always)]
+fn outer(head: &[u8], v6: bool, qfi: Option<u8>) -> Outer {
+    let local = if v6 {
+        head[ETHERNET_LEN + 24..].first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes))
+    } else {
+        head[ETHERNET_LEN + 16..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes).into())
+    };
+    Outer { v6, local, qfi }
+}
+
+#[inline(always)]
+fn decide_uplink<'t, const V6: bool>(
+    tables: &'t Version,
+    policers: &mut Policers,
+    user: &User<'t, '_>,
+    outer: &Outer,
     now: u64,
 ) -> Result<Verdict<'t>, DropReason> {
-    let inner = Packet::parse(&head[usize::from(at)..], len.into()).map_err(|error| match error {
+    let inner = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|error| match error {
         IpError::Version => DropReason::InnerNotIp,
         IpError::Malformed => DropReason::InnerMalformed,
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
-    let rule = find_uplink(rules, &inner, outer)?;
+    let rule = find_uplink(user.rules, &inner, outer)?;
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
     enforce(policers, rule, inner.len(), now)?;
     match rule.action() {
+        Action::Route => route(tables, &inner, user.at),
         Action::Drop(reason) => Err(*reason),
-        Action::Route => route(tables, &inner, at),
         Action::Tunnel(_) => Err(DropReason::UnsupportedPath),
     }
 }
 
-#[inline]
-fn decide_downlink<'t>(
+#[inline(always)]
+fn decide_downlink<'t, const V6: bool>(
     tables: &'t Version,
     policers: &mut Policers,
-    rules: &'t [Rule],
-    head: &[u8],
-    at: u16,
-    len: u16,
+    user: &User<'t, '_>,
     now: u64,
 ) -> Result<Verdict<'t>, DropReason> {
-    let packet = Packet::parse(&head[usize::from(at)..], len.into()).map_err(|_| DropReason::IpMalformed)?;
-    let rule = rules.iter().find(|rule| rule.match_downlink(&packet)).ok_or(DropReason::NoPdr)?;
+    let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
+    let rule = user.rules.iter().find(|rule| rule.match_downlink(&packet)).ok_or(DropReason::NoPdr)?;
     enforce(policers, rule, packet.len(), now)?;
     match rule.action() {
+        Action::Tunnel(tunnel) => encapsulate(tables, packet.len(), tunnel),
         Action::Drop(reason) => Err(*reason),
-        Action::Tunnel(tunnel) => encapsulate(tables, &packet, tunnel),
         Action::Route => Err(DropReason::UnsupportedPath),
     }
 }
 
 /// The first rule that matches. If none does but for the source address, it is spoofed.
-#[inline]
-fn find_uplink<'t>(rules: &'t [Rule], inner: &Packet<'_>, outer: &Outer) -> Result<&'t Rule, DropReason> {
+#[inline(always)]
+fn find_uplink<'t, const V6: bool>(
+    rules: &'t [Rule],
+    inner: &Packet<'_, V6>,
+    outer: &Outer,
+) -> Result<&'t Rule, DropReason> {
     let mut closest = DropReason::NoPdr;
     for rule in rules {
         match rule.match_uplink(inner, outer) {
@@ -301,7 +359,7 @@ fn find_uplink<'t>(rules: &'t [Rule], inner: &Packet<'_>, outer: &Outer) -> Resu
 }
 
 /// Gates, then maximum bit rates.
-#[inline]
+#[inline(always)]
 fn enforce(policers: &mut Policers, rule: &Rule, len: usize, now: u64) -> Result<(), DropReason> {
     if !rule.is_open() {
         return Err(DropReason::GateClosed);
@@ -313,8 +371,12 @@ fn enforce(policers: &mut Policers, rule: &Rule, len: usize, now: u64) -> Result
 }
 
 /// Out of N6, towards the packet's destination.
-#[inline]
-fn route<'t>(tables: &'t Version, inner: &Packet<'_>, at: u16) -> Result<Verdict<'t>, DropReason> {
+#[inline(always)]
+fn route<'t, const V6: bool>(
+    tables: &'t Version,
+    inner: &Packet<'_, V6>,
+    at: u16,
+) -> Result<Verdict<'t>, DropReason> {
     let n6 = tables.side(PortId::N6);
     if inner.is_multicast() {
         return Err(DropReason::Multicast);
@@ -322,44 +384,48 @@ fn route<'t>(tables: &'t Version, inner: &Packet<'_>, at: u16) -> Result<Verdict
     if inner.len() > n6.mtu {
         return Err(DropReason::TooLong);
     }
-    let address = n6.next_hop(inner.is_v6(), inner.destination()).ok_or(DropReason::NoRoute)?;
-    let hop = tables.neighbour(PortId::N6, address);
+    let destination = inner.destination();
+    let hop = match n6.route(V6, destination).ok_or(DropReason::NoRoute)? {
+        NextHop::Link => tables.neighbour(V6, destination),
+        NextHop::Gateway(number) => Some(tables.gateway(number)),
+    };
     let forward = |ethernet| Forward {
         port: PortId::N6,
         strip: at,
         keep: inner.len() as u16,
-        prepend: Prepend { ethernet, ether_type: inner.ether_type(), tunnel: None },
+        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None },
     };
-    Ok(towards(hop, address, forward))
+    Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
+        Some(ethernet) => Verdict::Forward(forward(ethernet)),
+        None => {
+            let address = hop.map_or_else(|| side::address(V6, destination), |hop| hop.address);
+            Verdict::Resolve(forward(&UNRESOLVED), address)
+        }
+    })
 }
 
 /// Out of N3, in the tunnel.
-#[inline]
-fn encapsulate<'t>(tables: &'t Version, packet: &Packet<'_>, tunnel: &'t Tunnel) -> Result<Verdict<'t>, DropReason> {
-    if packet.len() + tunnel.len() > tables.side(PortId::N3).mtu {
+#[inline(always)]
+fn encapsulate<'t>(tables: &'t Version, len: usize, tunnel: &'t Tunnel) -> Result<Verdict<'t>, DropReason> {
+    if len + tunnel.len() > tables.side(PortId::N3).mtu {
         return Err(DropReason::TooLong);
     }
     let hop = tables.hop(tunnel.hop());
+    let ether_type = if tunnel.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     let forward = |ethernet| Forward {
         port: PortId::N3,
         strip: ETHERNET_LEN as u16,
-        keep: packet.len() as u16,
-        prepend: Prepend {
-            ethernet,
-            ether_type: if tunnel.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 },
-            tunnel: Some(tunnel),
-        },
+        keep: len as u16,
+        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel) },
     };
-    Ok(towards(Some(hop), hop.address, forward))
+    Ok(match &hop.ethernet {
+        Some(ethernet) => Verdict::Forward(forward(ethernet)),
+        None => Verdict::Resolve(forward(&UNRESOLVED), hop.address),
+    })
 }
 
-#[inline]
-fn towards<'t>(hop: Option<&'t Hop>, address: IpAddr, forward: impl Fn(&'t [u8; 12]) -> Forward<'t>) -> Verdict<'t> {
-    match hop.and_then(|hop| hop.ethernet.as_ref()) {
-        Some(ethernet) => Verdict::Forward(forward(ethernet)),
-        None => Verdict::Resolve(forward(&[0; 12]), address),
-    }
-}
+/// Ethernet addresses of a frame whose next hop is not resolved.
+static UNRESOLVED: [u8; 12] = [0; 12];
 
 impl Prepend<'_> {
     /// Bytes that it takes.

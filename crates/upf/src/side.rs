@@ -1,5 +1,6 @@
 //! The two sides of the UPF: what each port is, which addresses are its own, and where its routes lead.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use port::PortInfo;
@@ -11,6 +12,17 @@ pub enum PortId {
     N3,
     /// Towards the data network.
     N6,
+}
+
+impl PortId {
+    /// The port on the other side.
+    #[inline]
+    pub fn other(self) -> Self {
+        match self {
+            Self::N3 => Self::N6,
+            Self::N6 => Self::N3,
+        }
+    }
 }
 
 /// A port's addresses and routes, fixed while the UPF runs.
@@ -25,74 +37,118 @@ pub struct Side {
     /// Names of the network instances it belongs to; any if there are none.
     pub network_instances: Vec<String>,
     /// Addresses that packets for the UPF itself have.
-    own: Vec<Address>,
-    routes: Vec<Route>,
-}
-
-/// An address of either version; IPv4 in the low 32 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    v6: bool,
-    bits: u128,
+    own_v4: Vec<u32>,
+    own_v6: Vec<u128>,
+    /// Longest prefix first.
+    routes_v4: Vec<Route<u32>>,
+    routes_v6: Vec<Route<u128>>,
+    gateways: Vec<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Route {
-    v6: bool,
-    net: u128,
-    mask: u128,
+struct Route<A> {
+    net: A,
+    mask: A,
     prefix: u8,
-    via: Option<IpAddr>,
+    to: NextHop,
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// The destination is a neighbour itself.
+    Link,
+    /// The neighbour with this number among [`Side::gateways`].
+    Gateway(u16),
 }
 
 impl Side {
     /// The side that a port makes. A port with any IPv6 address has a link-local one too, made from its Ethernet address.
     pub fn new(info: &PortInfo, network_instances: &[String]) -> Self {
-        let mut own: Vec<_> = info.addresses.iter().map(|&(address, _)| Address::from(address)).collect();
-        if own.iter().any(|address| address.v6) {
-            own.push(Address { v6: true, bits: link_local(info.mac).to_bits() });
-        }
-        let on_link = info.addresses.iter().map(|&(address, prefix)| Route::new(address, prefix, None));
-        let routed = info.routes.iter().map(|route| Route::new(route.to, route.prefix, Some(route.via)));
-        let mut routes: Vec<_> = on_link.chain(routed).collect();
-        routes.sort_by_key(|route| std::cmp::Reverse(route.prefix));
-        Self {
+        let mut side = Self {
             mac: info.mac,
             mtu: info.mtu.into(),
             addresses: info.addresses.clone(),
             network_instances: network_instances.to_vec(),
-            own,
-            routes,
+            own_v4: vec![],
+            own_v6: vec![],
+            routes_v4: vec![],
+            routes_v6: vec![],
+            gateways: vec![],
+        };
+        for &(address, prefix) in &info.addresses {
+            match address {
+                IpAddr::V4(address) => side.own_v4.push(address.to_bits()),
+                IpAddr::V6(address) => side.own_v6.push(address.to_bits()),
+            }
+            side.add_route(address, prefix, NextHop::Link);
+        }
+        if !side.own_v6.is_empty() {
+            side.own_v6.push(link_local(info.mac).to_bits());
+        }
+        for route in &info.routes {
+            let gateway = side.gateway(route.via);
+            side.add_route(route.to, route.prefix, NextHop::Gateway(gateway));
+        }
+        side.routes_v4.sort_by_key(|route| Reverse(route.prefix));
+        side.routes_v6.sort_by_key(|route| Reverse(route.prefix));
+        side
+    }
+
+    fn gateway(&mut self, via: IpAddr) -> u16 {
+        let known = self.gateways.iter().position(|gateway| *gateway == via);
+        known.unwrap_or_else(|| {
+            self.gateways.push(via);
+            self.gateways.len() - 1
+        }) as u16
+    }
+
+    fn add_route(&mut self, to: IpAddr, prefix: u8, next_hop: NextHop) {
+        let (v6, bits) = bits(to);
+        let mask = mask(v6, prefix);
+        if v6 {
+            self.routes_v6.push(Route { net: bits & mask, mask, prefix, to: next_hop });
+        } else {
+            let (net, mask) = ((bits & mask) as u32, mask as u32);
+            self.routes_v4.push(Route { net, mask, prefix, to: next_hop });
         }
     }
 
     /// Whether the address (IPv4 in the low 32 bits) is the UPF's own.
     #[inline]
     pub fn owns(&self, v6: bool, bits: u128) -> bool {
-        self.own.contains(&Address { v6, bits })
+        if v6 { self.own_v6.contains(&bits) } else { self.own_v4.contains(&(bits as u32)) }
     }
 
-    /// The neighbour that packets for the address go to: the address itself on the link, or a gateway. The longest prefix
-    /// decides; none where no route leads there.
+    /// Where packets for the address go. The longest prefix decides; none if no route leads there.
     #[inline]
-    pub fn next_hop(&self, v6: bool, bits: u128) -> Option<IpAddr> {
-        let route = self.routes.iter().find(|route| route.v6 == v6 && bits & route.mask == route.net)?;
-        Some(route.via.unwrap_or_else(|| address(v6, bits)))
+    pub fn route(&self, v6: bool, bits: u128) -> Option<NextHop> {
+        if v6 {
+            self.routes_v6.iter().find(|route| bits & route.mask == route.net).map(|route| route.to)
+        } else {
+            self.routes_v4.iter().find(|route| bits as u32 & route.mask == route.net).map(|route| route.to)
+        }
+    }
+
+    /// The neighbour that packets for the address go to.
+    pub fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
+        let (v6, bits) = bits(to);
+        match self.route(v6, bits)? {
+            NextHop::Link => Some(to),
+            NextHop::Gateway(number) => Some(self.gateways[usize::from(number)]),
+        }
     }
 
     /// The gateways of all routes.
-    pub fn gateways(&self) -> impl Iterator<Item = IpAddr> {
-        self.routes.iter().filter_map(|route| route.via)
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateways
     }
 
     /// The own address to send to `peer` from: the one on its link, or else the first of its version.
     pub fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
-        let peer = Address::from(peer);
-        let same_version = |(address, _): &&(IpAddr, u8)| address.is_ipv6() == peer.v6;
-        let on_link = |&&(address, prefix): &&(IpAddr, u8)| {
-            let mask = mask(peer.v6, prefix);
-            Address::from(address).bits & mask == peer.bits & mask
-        };
+        let (v6, peer) = bits(peer);
+        let same_version = |(address, _): &&(IpAddr, u8)| address.is_ipv6() == v6;
+        let on_link = |&&(address, prefix): &&(IpAddr, u8)| (bits(address).1 ^ peer) & mask(v6, prefix) == 0;
         let mut candidates = self.addresses.iter().filter(same_version);
         let first = candidates.clone().next();
         candidates.find(on_link).or(first).map(|&(address, _)| address)
@@ -103,21 +159,6 @@ impl Side {
         network_instance.is_none_or(|name| {
             self.network_instances.is_empty() || self.network_instances.iter().any(|own| own == name)
         })
-    }
-}
-
-impl From<IpAddr> for Address {
-    fn from(address: IpAddr) -> Self {
-        let (v6, bits) = bits(address);
-        Self { v6, bits }
-    }
-}
-
-impl Route {
-    fn new(to: IpAddr, prefix: u8, via: Option<IpAddr>) -> Self {
-        let Address { v6, bits } = to.into();
-        let mask = mask(v6, prefix);
-        Self { v6, net: bits & mask, mask, prefix, via }
     }
 }
 
@@ -167,8 +208,7 @@ mod tests {
     }
 
     fn hop(to: &str) -> Option<String> {
-        let (v6, bits) = bits(to.parse().unwrap());
-        side().next_hop(v6, bits).map(|hop| hop.to_string())
+        side().next_hop(to.parse().unwrap()).map(|hop| hop.to_string())
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
             Tunnel::new("10.3.0.1".parse().unwrap(), "10.3.0.2".parse().unwrap(), 0x77, container(9), 0).unwrap();
         let mut packet = vec![0; tunnel.len() + 100];
         tunnel.write(100, &mut packet[..44]);
-        let ip = Packet::parse(&packet, packet.len()).unwrap();
+        let ip = Packet::<false>::parse(&packet, packet.len()).unwrap();
         assert!(ip.checksum_is_right() && ip.len() == 144);
         assert_eq!(ip.upper().ports(), Some((2152, 2152)));
         assert_eq!(packet[24..28], [0, 124, 0, 0]);

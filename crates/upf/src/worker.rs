@@ -2,6 +2,7 @@
 //! own, takes bursts, has the packet function decide, and carries the verdicts out.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,7 +175,6 @@ impl Worker {
 
 impl Hands {
     /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
-    #[inline]
     fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits<'_>) {
         let now = self.now();
         let count = burst.len();
@@ -193,21 +193,28 @@ impl Hands {
                 self.hand_over(owner, from, &packet.as_ref());
             }
         }
-        for port in [PortId::N6, PortId::N3] {
+        // Nearly always all packets of a burst leave by the other port.
+        let mut left = fates[..count].iter().flatten().count();
+        for port in [from.other(), from] {
+            if left == 0 {
+                break;
+            }
             let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
             let mut leave = 0;
-            for at in (0..count).filter(|&at| fates[at] == Some(port)) {
-                leaving[leave] = burst.get(at);
-                leave += 1;
+            for at in 0..count {
+                if fates[at] == Some(port) {
+                    leaving[leave] = burst.get(at);
+                    leave += 1;
+                }
             }
             self.send(port, &leaving[..leave], exits);
+            left -= leave;
         }
         self.slow_path.deliver();
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
     /// Frames that another thread left, up to a burst of them.
-    #[inline]
     fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits<'_>) -> bool {
         let mut taken = 0;
         while taken < BURST_MAX
@@ -224,6 +231,7 @@ impl Hands {
     }
 
     /// A frame from another worker, which found it to belong here.
+    #[inline(never)]
     fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
         let now = self.now();
         let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
@@ -247,7 +255,7 @@ impl Hands {
 
     /// Has the packet function decide, and rewrites the packet. Returns the port to send it to, if any. `behind` is the
     /// part of the packet that follows what `packet` holds.
-    #[inline]
+    #[inline(always)]
     fn conclude(
         &mut self,
         tables: &Version,
@@ -276,18 +284,32 @@ impl Hands {
                 None
             }
             Verdict::Resolve(forward, address) => {
-                if self.unresolved.allow(now) {
-                    rewrite(&forward, packet, behind);
-                    if let Some(tunnel) = forward.prepend.checksummed() {
-                        fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
-                    }
-                    self.to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind));
-                } else {
-                    self.drops.count(DropReason::NeighbourUnresolved);
-                }
+                self.leave_unresolved(&forward, address, packet, behind, now);
                 None
             }
         }
+    }
+
+    /// A packet whose next hop is not resolved: the slow path sends it once it is.
+    #[cold]
+    fn leave_unresolved(
+        &mut self,
+        forward: &Forward<'_>,
+        address: IpAddr,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) {
+        if !self.unresolved.allow(now) {
+            return self.drops.count(DropReason::NeighbourUnresolved);
+        }
+        rewrite(forward, packet, behind);
+        if let Some(tunnel) = forward.prepend.checksummed()
+            && !self.ipv6_zero_checksum
+        {
+            fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
+        }
+        self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind));
     }
 
     #[inline]
@@ -319,10 +341,10 @@ impl Hands {
                 return;
             }
         }
-        self.to_slow_path(Letter::Punt(from, punt), packet);
+        self.leave_to_slow_path(Letter::Punt(from, punt), packet);
     }
 
-    fn to_slow_path(&mut self, letter: Letter, packet: &PacketRef<'_>) {
+    fn leave_to_slow_path(&mut self, letter: Letter, packet: &PacketRef<'_>) {
         if !self.slow_path.post(letter, packet) {
             self.drops.count(DropReason::SlowPathFull);
         }
@@ -350,7 +372,7 @@ impl Hands {
 }
 
 /// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
-#[inline]
+#[inline(always)]
 fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
     let end = usize::from(forward.strip) + usize::from(forward.keep);
     behind.truncate(end.saturating_sub(packet.len()));

@@ -121,7 +121,7 @@ impl SlowPath {
 
     /// Gateways are resolved before anyone needs them.
     fn want_gateways(&mut self) {
-        let of = |port, side: &Side| side.gateways().map(|gateway| (port, gateway)).collect::<Vec<_>>();
+        let of = |port, side: &Side| side.gateways().iter().map(|&gateway| (port, gateway)).collect::<Vec<_>>();
         for key in [of(PortId::N3, &self.n3), of(PortId::N6, &self.n6)].concat() {
             let actions = self.neighbours.want(key, Instant::now());
             self.act(actions);

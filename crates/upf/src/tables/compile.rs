@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use gtpu::{Direction, PduSession};
 use vport::steering::teid_bucket;
 
-use super::rule::{Action, Filter, LocalAddress, Net, Removal, Rule, UeAddress};
+use super::rule::{Action, AddressesV4, AddressesV6, Filter, Net, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::drops::DropReason;
 use crate::policer::Meter;
 use crate::rules::{
-    Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, SdfFilter, Session, UeIp,
+    Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, SdfFilter, Session,
 };
 use crate::side::{self, PortId, Side};
 use crate::tunnel::Tunnel;
@@ -128,14 +128,17 @@ struct Compiler<'c> {
 
 impl Compiler<'_> {
     fn rule(&mut self, pdr: &Pdr) -> Rule {
+        use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface != Interface::SgiLan;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
         Rule {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
-            ue: ue_address(pdr.pdi.ue_ip),
-            local: local_address(pdr.pdi.f_teid),
+            any_ue: pdr.pdi.ue_ip.is_none(),
+            v4: addresses_v4(pdr),
+            v6: addresses_v6(pdr),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| turned(filter, uplink)).collect(),
-            removal: removal(pdr.outer_header_removal),
+            removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
+            removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
             action: self.action(pdr, &qers),
@@ -170,9 +173,8 @@ impl Compiler<'_> {
 
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let peer = forwarding.outer_header_creation.ok_or(DropReason::NoTunnel)?;
-        let (v6, bits) = side::bits(peer.address);
-        let next_hop = self.n3.next_hop(v6, bits).ok_or(DropReason::NoRoute)?;
-        let source = self.source(v6).or_else(|| self.n3.source_for(peer.address)).ok_or(DropReason::NoRoute)?;
+        let next_hop = self.n3.next_hop(peer.address).ok_or(DropReason::NoRoute)?;
+        let source = self.source(peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address)).ok_or(DropReason::NoRoute)?;
         let qfi = qers.iter().find_map(|qer| qer.qfi);
         let container = qfi.map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
         let hop = self.context.hop(next_hop);
@@ -189,27 +191,19 @@ impl Compiler<'_> {
     }
 }
 
-fn ue_address(ue: Option<UeIp>) -> UeAddress {
-    let v6 = ue.and_then(|ue| ue.v6).map(|(net, len)| {
+fn addresses_v4(pdr: &Pdr) -> AddressesV4 {
+    AddressesV4 {
+        ue: pdr.pdi.ue_ip.and_then(|ue| ue.v4).map(|address| address.to_bits()),
+        local: pdr.pdi.f_teid.and_then(|f_teid| f_teid.v4).map(|address| address.to_bits()),
+    }
+}
+
+fn addresses_v6(pdr: &Pdr) -> AddressesV6 {
+    let ue = pdr.pdi.ue_ip.and_then(|ue| ue.v6).map(|(net, len)| {
         let mask = side::mask(true, len);
         (net.to_bits() & mask, mask)
     });
-    UeAddress { any: ue.is_none(), v4: ue.and_then(|ue| ue.v4).map(|address| address.to_bits()), v6 }
-}
-
-fn local_address(f_teid: Option<FTeid>) -> LocalAddress {
-    LocalAddress {
-        v4: f_teid.and_then(|f_teid| f_teid.v4).map(|address| address.to_bits()),
-        v6: f_teid.and_then(|f_teid| f_teid.v6).map(|address| address.to_bits()),
-    }
-}
-
-fn removal(removal: Option<OuterHeaderRemoval>) -> Removal {
-    use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
-    Removal {
-        v4: matches!(removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
-        v6: matches!(removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
-    }
+    AddressesV6 { ue, local: pdr.pdi.f_teid.and_then(|f_teid| f_teid.v6).map(|address| address.to_bits()) }
 }
 
 /// Filters are written for downlink, from the data network to the UE.

@@ -6,6 +6,7 @@
 //! freed where packets pass.
 
 mod compile;
+mod mix;
 mod publish;
 mod rule;
 mod teid;
@@ -24,7 +25,7 @@ pub use rule::{Action, Outer, Rule};
 use teid::TeidAllocator;
 pub use teid::TeidsExhausted;
 pub use version::{Hop, Rules, Version};
-use writer::Writer;
+use writer::{Hops, Writer};
 
 /// A share of the sessions (0..[`BUCKETS`]), which one worker owns.
 pub type Bucket = u8;
@@ -106,9 +107,10 @@ impl Tables {
     /// Empty tables, and the readers of the workers. `wanted` is told which neighbours to resolve.
     pub fn new(settings: &Settings, n3: Side, n6: Side, wanted: Wanted) -> (Self, Vec<Reader>) {
         let (n3, n6) = (Arc::new(n3), Arc::new(n6));
-        let version = Version::new(n3.clone(), n6.clone(), settings.max_teids());
+        let mut version = Version::new(n3.clone(), n6.clone(), settings.max_teids());
+        let hops = Hops::new(&n3, &n6, &mut version);
         let (publisher, readers) = publish::channel(version, settings.workers);
-        let writer = Writer::new(settings, n3.clone(), n6, publisher, wanted);
+        let writer = Writer::new(settings, n3.clone(), n6, hops, publisher, wanted);
         let teids = TeidAllocator::new(settings.max_teids());
         (Self { shared: Arc::new(Shared { n3, teids: Mutex::new(teids), writer: Mutex::new(writer) }) }, readers)
     }

@@ -6,25 +6,27 @@ use crate::ip::Packet;
 use crate::policer::Meter;
 use crate::tunnel::Tunnel;
 
-/// A PDR with its QERs and its FAR.
+/// A PDR with its QERs and its FAR. In the order of use: what a packet over and with IPv4 is matched with is on the first
+/// cache line, what is done with it on the next two, and what concerns IPv6 behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Rule {
     /// QFIs that match, as bits; any if there are none.
     pub(super) qfis: u64,
-    /// UE addresses that match.
-    pub(super) ue: UeAddress,
-    /// Local addresses of the tunnel.
-    pub(super) local: LocalAddress,
     /// Any of these matches; everything does if there are none.
     pub(super) filters: Box<[Filter]>,
-    /// Which outer headers the PDR takes off.
-    pub(super) removal: Removal,
-    /// Whether all gates are open.
-    pub(super) open: bool,
     /// Maximum bit rates.
     pub(super) meters: Box<[Meter]>,
+    pub(super) v4: AddressesV4,
+    /// Whether any UE address matches.
+    pub(super) any_ue: bool,
+    /// Which outer headers the PDR takes off.
+    pub(super) removes_v4: bool,
+    pub(super) removes_v6: bool,
+    /// Whether all gates are open.
+    pub(super) open: bool,
     pub(super) action: Action,
+    pub(super) v6: AddressesV6,
 }
 
 /// What becomes of a packet that passed gates and meters.
@@ -38,28 +40,22 @@ pub enum Action {
     Tunnel(Tunnel),
 }
 
-/// UE addresses of a rule.
+/// Addresses that match; none matches where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UeAddress {
-    /// Whether any address matches.
-    pub any: bool,
-    pub v4: Option<u32>,
-    /// IPv6 network and mask.
-    pub v6: Option<(u128, u128)>,
+pub(super) struct AddressesV4 {
+    /// The UE's.
+    pub ue: Option<u32>,
+    /// Of the F-TEID.
+    pub local: Option<u32>,
 }
 
-/// Local addresses of an F-TEID; those of a version that has none do not match.
+/// Addresses that match; none matches where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LocalAddress {
-    pub v4: Option<u32>,
-    pub v6: Option<u128>,
-}
-
-/// Which outer headers come off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Removal {
-    pub v4: bool,
-    pub v6: bool,
+pub(super) struct AddressesV6 {
+    /// The UE's network and its mask.
+    pub ue: Option<(u128, u128)>,
+    /// Of the F-TEID.
+    pub local: Option<u128>,
 }
 
 /// An SDF filter, turned into the direction of the packets that it sees.
@@ -94,28 +90,27 @@ pub struct Outer {
 }
 
 impl Rule {
-    /// The rule's action if an uplink packet passes it.
+    /// Whether the rule is for this uplink packet.
     ///
-    /// `Err` says how close the packet came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
+    /// `Err` says how close it came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
     #[inline]
-    pub fn match_uplink(&self, inner: &Packet<'_>, outer: &Outer) -> Result<(), DropReason> {
-        let no = Err(DropReason::NoPdr);
-        if !self.local.matches(outer) || !self.qfi_matches(outer.qfi) || !self.filters_match(inner) {
-            return no;
+    pub fn match_uplink<const V6: bool>(&self, inner: &Packet<'_, V6>, outer: &Outer) -> Result<(), DropReason> {
+        if !self.is_local(outer) || !self.qfi_matches(outer.qfi) || !self.filters_match(inner) {
+            return Err(DropReason::NoPdr);
         }
-        if self.ue.matches(inner.is_v6(), inner.source()) { Ok(()) } else { Err(DropReason::SpoofedSource) }
+        if self.is_ue::<V6>(inner.source()) { Ok(()) } else { Err(DropReason::SpoofedSource) }
     }
 
     /// Whether the rule is for this downlink packet.
     #[inline]
-    pub fn match_downlink(&self, packet: &Packet<'_>) -> bool {
-        self.ue.matches(packet.is_v6(), packet.destination()) && self.filters_match(packet)
+    pub fn match_downlink<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
+        self.is_ue::<V6>(packet.destination()) && self.filters_match(packet)
     }
 
     /// Whether the PDR takes off the outer header that the packet has.
     #[inline]
     pub fn removes(&self, outer: &Outer) -> bool {
-        if outer.v6 { self.removal.v6 } else { self.removal.v4 }
+        if outer.v6 { self.removes_v6 } else { self.removes_v4 }
     }
 
     /// Whether the gates are open.
@@ -138,39 +133,40 @@ impl Rule {
 
     #[inline]
     fn qfi_matches(&self, qfi: Option<u8>) -> bool {
-        self.qfis == 0 || qfi.is_some_and(|qfi| self.qfis >> qfi & 1 != 0)
+        self.qfis == 0 || qfi.is_some_and(|qfi| self.qfis >> (qfi & 63) & 1 != 0)
     }
 
     #[inline]
-    fn filters_match(&self, packet: &Packet<'_>) -> bool {
-        self.filters.is_empty() || self.filters.iter().any(|filter| filter.matches(packet))
+    fn filters_match<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
+        self.filters.is_empty() || any_matches(&self.filters, packet)
     }
-}
 
-impl UeAddress {
     #[inline]
-    fn matches(&self, v6: bool, bits: u128) -> bool {
-        if self.any {
+    fn is_ue<const V6: bool>(&self, bits: u128) -> bool {
+        if self.any_ue {
             return true;
         }
-        match v6 {
-            false => self.v4 == Some(bits as u32),
-            true => self.v6.is_some_and(|(net, mask)| bits & mask == net),
+        match V6 {
+            false => self.v4.ue == Some(bits as u32),
+            true => self.v6.ue.is_some_and(|(net, mask)| bits & mask == net),
         }
+    }
+
+    #[inline]
+    fn is_local(&self, outer: &Outer) -> bool {
+        if outer.v6 { self.v6.local == Some(outer.local) } else { self.v4.local == Some(outer.local as u32) }
     }
 }
 
-impl LocalAddress {
-    #[inline]
-    fn matches(&self, outer: &Outer) -> bool {
-        if outer.v6 { self.v6 == Some(outer.local) } else { self.v4 == Some(outer.local as u32) }
-    }
+#[inline(never)]
+fn any_matches<const V6: bool>(filters: &[Filter], packet: &Packet<'_, V6>) -> bool {
+    filters.iter().any(|filter| filter.matches(packet))
 }
 
 impl Filter {
-    fn matches(&self, packet: &Packet<'_>) -> bool {
-        if !self.source.contains(packet.is_v6(), packet.source())
-            || !self.destination.contains(packet.is_v6(), packet.destination())
+    fn matches<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
+        if !self.source.contains(V6, packet.source())
+            || !self.destination.contains(V6, packet.destination())
             || packet.tos() & self.tos.1 != self.tos.0 & self.tos.1
         {
             return false;

@@ -1,11 +1,13 @@
 //! One version of the tables: what workers look packets up in. Nobody changes it while any worker can see it.
 
+use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::Bucket;
+use super::mix::Mix;
 use super::rule::Rule;
 use crate::side::{self, PortId, Side};
 
@@ -18,14 +20,17 @@ pub struct Version {
     teids: Box<[TeidSlot]>,
     /// Sessions by TEIDs of the SMF's choice.
     other_teids: HashMap<u32, Rules>,
-    ues_v4: HashMap<u32, Rules>,
+    ues_v4: HashMap<u32, Rules, Mix>,
     /// Sessions by IPv6 prefixes of 64 bits.
-    ues_v6: HashMap<u64, Rules>,
+    ues_v6: HashMap<u64, Rules, Mix>,
     /// Sessions by IPv6 prefixes of other lengths, longest first.
     ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
     hops: Vec<Hop>,
-    /// Indices into `hops`.
-    neighbours: HashMap<(PortId, IpAddr), u32>,
+    /// Gateways of N6 in order, as indices into `hops`.
+    gateways: Box<[u32]>,
+    /// Other neighbours on N6, as indices into `hops`.
+    neighbours_v4: HashMap<u32, u32, Mix>,
+    neighbours_v6: HashMap<u128, u32>,
 }
 
 /// One direction of a session.
@@ -82,11 +87,13 @@ impl Version {
             n6,
             teids: vec![TeidSlot::default(); teids].into(),
             other_teids: HashMap::new(),
-            ues_v4: HashMap::new(),
-            ues_v6: HashMap::new(),
+            ues_v4: HashMap::default(),
+            ues_v6: HashMap::default(),
             ues_v6_other: Vec::new(),
             hops: Vec::new(),
-            neighbours: HashMap::new(),
+            gateways: Box::new([]),
+            neighbours_v4: HashMap::default(),
+            neighbours_v6: HashMap::new(),
         }
     }
 
@@ -128,10 +135,21 @@ impl Version {
         &self.hops[index as usize]
     }
 
-    /// The neighbour with this address, if it is known.
+    /// The gateway of N6 with this number (see [`Side::gateways`]).
     #[inline]
-    pub fn neighbour(&self, port: PortId, address: IpAddr) -> Option<&Hop> {
-        self.neighbours.get(&(port, address)).map(|&index| self.hop(index))
+    pub fn gateway(&self, number: u16) -> &Hop {
+        self.hop(self.gateways[usize::from(number)])
+    }
+
+    /// The neighbour on N6 with this address (IPv4 in the low 32 bits), if it is known.
+    #[inline]
+    pub fn neighbour(&self, v6: bool, bits: u128) -> Option<&Hop> {
+        let found = if v6 { self.neighbours_v6.get(&bits) } else { self.neighbours_v4.get(&(bits as u32)) };
+        found.map(|&index| self.hop(index))
+    }
+
+    pub(super) fn set_gateways(&mut self, gateways: Box<[u32]>) {
+        self.gateways = gateways;
     }
 
     pub(super) fn make(&mut self, change: Change) {
@@ -154,7 +172,14 @@ impl Version {
                 }
                 self.hops[index] = hop;
             }
-            Change::Neighbour(port, address, index) => set(&mut self.neighbours, (port, address), index),
+            // On N3 neighbours are found by the index that tunnels have.
+            Change::Neighbour(PortId::N3, ..) => {}
+            Change::Neighbour(PortId::N6, IpAddr::V4(address), index) => {
+                set(&mut self.neighbours_v4, address.to_bits(), index);
+            }
+            Change::Neighbour(PortId::N6, IpAddr::V6(address), index) => {
+                set(&mut self.neighbours_v6, address.to_bits(), index);
+            }
         }
     }
 
@@ -176,7 +201,7 @@ fn longest(prefixes: &[(u8, HashMap<u128, Rules>)], bits: u128) -> Option<&Rules
     prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))))
 }
 
-fn set<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
+fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {
     match value {
         Some(value) => map.insert(key, value),
         None => map.remove(&key),

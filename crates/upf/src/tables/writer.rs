@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::compile::{self, Context, MeterKey, TUNNEL_PORT};
 use super::publish::Publisher;
-use super::version::{Change, Hop, Rules, UeKey};
+use super::version::{Change, Hop, Rules, UeKey, Version};
 use super::{ApplyError, SessionUpdate, Settings, Wanted};
 use crate::policer::Meter;
 use crate::rules::Session;
@@ -46,10 +46,17 @@ struct Policer {
 }
 
 impl Writer {
-    pub fn new(settings: &Settings, n3: Arc<Side>, n6: Arc<Side>, publisher: Publisher, wanted: Wanted) -> Self {
+    pub fn new(
+        settings: &Settings,
+        n3: Arc<Side>,
+        n6: Arc<Side>,
+        hops: Hops,
+        publisher: Publisher,
+        wanted: Wanted,
+    ) -> Self {
         Self {
             max_sessions: settings.max_sessions,
-            hops: Hops::new([n3.mac, n6.mac]),
+            hops,
             n3,
             n6,
             publisher,
@@ -255,8 +262,8 @@ impl PolicerPool {
     }
 }
 
-/// Neighbours by port and address. Those that tunnels lead to are pinned, and keep their index.
-struct Hops {
+/// Neighbours by port and address. Those that tunnels or routes lead to are pinned, and keep their index.
+pub(super) struct Hops {
     macs: [[u8; 6]; 2],
     entries: Vec<Entry>,
     by_address: HashMap<(PortId, IpAddr), u32>,
@@ -274,7 +281,17 @@ struct Entry {
 }
 
 impl Hops {
-    fn new(macs: [[u8; 6]; 2]) -> Self {
+    /// No neighbours but the gateways of N6, which `version` gets to know.
+    pub fn new(n3: &Side, n6: &Side, version: &mut Version) -> Self {
+        let mut hops = Self::empty([n3.mac, n6.mac]);
+        version.set_gateways(n6.gateways().iter().map(|&gateway| hops.pin(PortId::N6, gateway)).collect());
+        let mut changes = Vec::new();
+        hops.settle(&mut changes);
+        changes.into_iter().for_each(|change| version.make(change));
+        hops
+    }
+
+    fn empty(macs: [[u8; 6]; 2]) -> Self {
         Self { macs, entries: vec![], by_address: HashMap::new(), free: vec![], fresh: vec![], loose: vec![] }
     }
 
