@@ -16,9 +16,11 @@ use node::{
 use std::{
     process::ExitCode,
     thread::sleep,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+/// How long a process must have run before it is believed.
+const SETTLING: Duration = Duration::from_millis(250);
 /// Lines of a function's output that are shown when it does not run.
 const LAST_LINES: usize = 5;
 
@@ -114,7 +116,8 @@ fn wait(client: &Client, slice: &str, deadline: Instant) -> Result<Vec<Process>,
             }
             Err(error) => return Err(error.into()),
         };
-        if processes.iter().all(is_well) || Instant::now() >= deadline {
+        let settled = processes.iter().all(|process| is_well(process) && !is_fresh(process));
+        if settled || Instant::now() >= deadline {
             return Ok(processes);
         }
         sleep(Duration::from_millis(50));
@@ -128,6 +131,13 @@ fn is_well(process: &Process) -> bool {
         ProcessState::Ended => process.last_exit.as_deref() == Some("exit 0"),
         ProcessState::Waiting => false,
     }
+}
+
+/// Whether a process has run so shortly that it may still find something missing, and end.
+fn is_fresh(process: &Process) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+    let fresh = |started: u64| now.saturating_sub(started.into()) < SETTLING.as_millis();
+    process.state == ProcessState::Running && process.started_ms.is_some_and(fresh)
 }
 
 /// What is known of a process that does not run: how it ended, and what it said last.
