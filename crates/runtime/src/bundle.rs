@@ -67,6 +67,11 @@ pub(crate) fn make(layout: &Layout, sandbox: &Sandbox, wanted: &ContainerSpec) -
     for (path, content) in &wanted.files {
         root.lay(path, content.as_bytes())?;
     }
+    let cwd = working_directory(wanted)?;
+    if !root.has(&cwd) {
+        // As other engines do: many an image names one that its program is meant to find empty.
+        root.mount_point_at(&cwd)?;
+    }
     root.mount(sandbox)?;
 
     let config = config(layout, sandbox, wanted)?;
@@ -113,24 +118,25 @@ fn config(layout: &Layout, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<
 }
 
 fn process(wanted: &ContainerSpec) -> Result<Process> {
-    let cwd = match (&wanted.working_directory, wanted.image.config.working_directory.as_str()) {
-        (Some(cwd), _) => cwd.clone(),
-        (None, "") => "/".into(),
-        (None, cwd) => cwd.into(),
-    };
-    if !is_plain_absolute(Path::new(&cwd)) {
-        return Err(Error::Spec(format!("working directory {cwd} is not an absolute path")));
-    }
     let process = ProcessBuilder::default()
         .terminal(false)
         .user(built(UserBuilder::default().uid(wanted.image.user.uid).gid(wanted.image.user.gid).build())?)
         .args(arguments(wanted)?)
         .env(environment(wanted))
-        .cwd(cwd)
+        .cwd(working_directory(wanted)?)
         .capabilities(no_capabilities())
         .rlimits(vec![open_files()?])
         .no_new_privileges(true);
     built(process.build())
+}
+
+fn working_directory(wanted: &ContainerSpec) -> Result<PathBuf> {
+    let said = wanted.working_directory.as_ref().unwrap_or(&wanted.image.config.working_directory);
+    let cwd = Path::new(if said.is_empty() { "/" } else { said });
+    if !is_plain_absolute(cwd) {
+        return Err(Error::Spec(format!("working directory {} is not an absolute path", cwd.display())));
+    }
+    Ok(cwd.into())
 }
 
 /// Kubernetes' rule: a command replaces entrypoint and command of the image, arguments alone replace its command.

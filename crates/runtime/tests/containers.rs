@@ -93,9 +93,13 @@ fn files_of_the_image_belong_to_the_container_s_root_and_laid_files_hide_them() 
     let files: BTreeMap<PathBuf, String> =
         [("/etc/motd", "laid"), ("/share/deep/x", "new")].map(|(path, text)| (path.into(), text.into())).into();
     let line = "stat -c '%u %g %a' /bin/busybox /etc; cat /etc/motd /usr/share/deep/x; hostname; pwd; cat /etc/hosts";
-    let spec = ContainerSpec { command: shell(line), files, ..ContainerSpec::new(image, "inside") };
+    let working_directory = Some("/made/for/it".into());
+    let spec = ContainerSpec { command: shell(line), files, working_directory, ..ContainerSpec::new(image, "inside") };
     let printed = node.run(&id, &spec);
-    assert!(printed.starts_with("0 0 755\n0 0 755\nlaidnewinside\n/\n127.0.0.1 localhost inside\n"), "{printed}");
+    assert!(
+        printed.starts_with("0 0 755\n0 0 755\nlaidnewinside\n/made/for/it\n127.0.0.1 localhost inside\n"),
+        "{printed}"
+    );
 }
 
 #[test]
