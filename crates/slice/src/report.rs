@@ -60,6 +60,9 @@ impl fmt::Display for Mistake {
     }
 }
 
+/// So many findings are enough for one reading; a file with more is probably no descriptor.
+const MOST: usize = 500;
+
 /// All findings in one descriptor, in the order of the text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -76,13 +79,27 @@ impl Report {
     }
 
     fn push(&mut self, severity: Severity, at: Position, reason: String, remedy: String) {
-        self.mistakes.push(Mistake { severity, at, reason, remedy });
+        if !self.is_full() {
+            self.mistakes.push(Mistake { severity, at, reason, remedy });
+        }
+    }
+
+    /// Whether nothing more is noted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.mistakes.len() >= MOST
     }
 
     /// Puts the findings into the order of the text; what an alias repeats is said once.
     pub(crate) fn sort(&mut self) {
         self.mistakes.sort_by_key(|m| m.at);
         self.mistakes.dedup();
+        if let Some(last) = self.mistakes.last()
+            && self.is_full()
+        {
+            let (at, reason) = (last.at, format!("there is more; only {MOST} findings are shown"));
+            let remedy = "mend these first".into();
+            self.mistakes.push(Mistake { severity: Severity::Error, at, reason, remedy });
+        }
     }
 
     /// Every finding, in the order of the text.

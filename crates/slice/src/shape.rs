@@ -29,7 +29,7 @@ impl<'a> Walk<'a> {
     /// The value of a node as the schema wants it; none, and reported, if it is something else.
     fn value(&mut self, schema: &'a Json, node: &Node) -> Option<Json> {
         self.places.note_value(&self.path, node.at);
-        let value = self.sound_value(schema, node);
+        let value = if self.report.is_full() { None } else { self.sound_value(schema, node) };
         if value.is_none() {
             self.places.note_fault(&self.path);
         }
@@ -125,7 +125,11 @@ impl<'a> Walk<'a> {
         let most = schema["maxItems"].as_u64().unwrap_or(u64::MAX);
         let count = items.len() as u64;
         if count < least || count > most {
-            let wanted = if least == most { format!("exactly {least}") } else { format!("at least {least}") };
+            let wanted = match count {
+                _ if least == most => format!("exactly {least}"),
+                _ if count < least => format!("at least {least}"),
+                _ => format!("at most {most}"),
+            };
             let items = if count == 1 { "item" } else { "items" };
             let reason = format!("{} has {count} {items}", self.subject());
             self.report.error(at, reason, format!("give {wanted}"));
@@ -183,6 +187,9 @@ impl<'a> Walk<'a> {
         let exact = |field: &Field| known.get_key_value(&field.key).map(|(name, _)| name.as_str());
         recognised.extend(fields.iter().filter_map(|field| Some((exact(field)?, field))));
         for field in fields.iter().filter(|f| exact(f).is_none()) {
+            if self.report.is_full() {
+                break;
+            }
             let near = nearest(&field.key, known.keys().map(String::as_str));
             let remedy = match near {
                 Some(near) => format!("did you mean {near}?"),

@@ -82,7 +82,11 @@ struct Open {
 enum Collection {
     List(Vec<Node>),
     /// The fields so far, and the key whose value comes next. A key that is repeated is reported and its value dropped.
-    Mapping(Vec<Field>, Option<(String, Position)>),
+    Mapping {
+        fields: Vec<Field>,
+        seen: HashMap<String, Position>,
+        key: Option<(String, Position)>,
+    },
 }
 
 /// Builds the tree from the parser's events.
@@ -153,7 +157,8 @@ impl Builder<'_> {
             },
             Event::SequenceStart(anchor, tag) => self.begin(Collection::List(Vec::new()), anchor, tag.as_deref(), at),
             Event::MappingStart(anchor, tag) => {
-                self.begin(Collection::Mapping(Vec::new(), None), anchor, tag.as_deref(), at)
+                let value = Collection::Mapping { fields: Vec::new(), seen: HashMap::new(), key: None };
+                self.begin(value, anchor, tag.as_deref(), at)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             _ => Some(()),
@@ -179,7 +184,7 @@ impl Builder<'_> {
         let Open { at, anchor, value } = self.open.pop()?;
         let value = match value {
             Collection::List(items) => Value::List(items),
-            Collection::Mapping(fields, _) => Value::Mapping(fields),
+            Collection::Mapping { fields, .. } => Value::Mapping(fields),
         };
         self.add(Node { at, value }, anchor, 1)
     }
@@ -199,14 +204,17 @@ impl Builder<'_> {
         match self.open.last_mut().map(|open| &mut open.value) {
             None => self.root = Some(node),
             Some(Collection::List(items)) => items.push(node),
-            Some(Collection::Mapping(_, key @ None)) => *key = Some(key_of(node, self.report)?),
-            Some(Collection::Mapping(fields, key)) => {
+            Some(Collection::Mapping { key: key @ None, .. }) => *key = Some(key_of(node, self.report)?),
+            Some(Collection::Mapping { fields, seen, key }) => {
                 let (key, key_at) = key.take()?;
-                match fields.iter().find(|f| f.key == key) {
-                    None => fields.push(Field { key, key_at, node }),
+                match seen.get(&key) {
+                    None => {
+                        seen.insert(key.clone(), key_at);
+                        fields.push(Field { key, key_at, node });
+                    }
                     Some(first) => {
                         let reason = format!("{:?} is given twice", excerpt(&key));
-                        self.report.error(key_at, reason, format!("the first is on line {}", first.key_at.line));
+                        self.report.error(key_at, reason, format!("the first is on line {}", first.line));
                     }
                 }
             }

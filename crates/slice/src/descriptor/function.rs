@@ -51,6 +51,7 @@ pub struct Function {
     pub state_directory: Option<String>,
     /// Its virtual ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub ports: Vec<Port>,
 }
 

@@ -63,10 +63,11 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
     /// The functions, each one container.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 1000))]
     pub functions: Vec<Function>,
     /// The links between their ports, and to the outside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10_000))]
     pub links: Vec<Link>,
 }
 

@@ -26,6 +26,7 @@ pub struct Port {
     pub steering: Steering,
     /// Addresses of the port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub addresses: Vec<Cidr>,
     /// Routes through the port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

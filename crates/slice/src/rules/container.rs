@@ -62,7 +62,8 @@ impl Rules<'_> {
                 continue;
             }
             self.platform_path(name, at, "a file");
-            let outer = function.files.keys().find(|other| is_below(name, other));
+            let slashes = name.match_indices('/').map(|(end, _)| &name[..end]);
+            let outer = slashes.into_iter().find(|outer| function.files.contains_key(*outer));
             if let Some(outer) = outer {
                 let reason =
                     format!("{:?} would have to be a directory, and is a file of this function", excerpt(outer));

@@ -11,7 +11,7 @@ use crate::{
     tree::excerpt,
     wording::nearest,
 };
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 impl Rules<'_> {
     pub(super) fn links(&mut self) {
@@ -174,11 +174,13 @@ impl Rules<'_> {
         if !self.places.is_sound(&links) || !slice.spec.links.iter().enumerate().all(is_right) {
             return;
         }
-        for (f, function) in self.slice.spec.functions.iter().enumerate() {
+        let ends = slice.spec.links.iter().flat_map(|link| &link.between);
+        let linked: HashSet<_> = ends.filter_map(End::port).collect();
+        for (f, function) in slice.spec.functions.iter().enumerate() {
             for (p, port) in function.ports.iter().enumerate() {
                 let at = steps!["spec", "functions", f, "ports", p, "name"];
                 let port = PortRef { function: function.name.clone(), port: port.name.clone() };
-                if self.places.is_sound(&at) && self.slice.link_of(&port).is_none() {
+                if self.places.is_sound(&at) && !linked.contains(&port) {
                     let remedy = "add a link, or take the port away";
                     self.report.warning(self.at(&at), format!("port {port} is not linked to anything"), remedy);
                 }
