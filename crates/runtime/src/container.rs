@@ -177,10 +177,19 @@ impl Container {
 
     /// Sends a signal to the first process; nothing if there is none.
     pub fn signal(&self, signal: Signal) -> Result<()> {
+        use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
         let Some(pid) = self.first_process() else { return Ok(()) };
-        match nix::sys::signal::kill(pid, signal) {
-            Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error).attempt(|| format!("sending {signal} to process {pid}")),
+        let what = || format!("sending {signal} to process {pid}");
+        let raw = rustix::process::Pid::from_raw(pid.as_raw()).expect("a process of a container is not process 0");
+        let number = rustix::process::Signal::from_named_raw(signal as i32).expect("both name the same signals");
+        let Ok(held) = pidfd_open(raw, PidfdFlags::empty()) else { return Ok(()) };
+        // Held by a descriptor, it cannot become another process any more.
+        if self.first_process() != Some(pid) {
+            return Ok(());
+        }
+        match pidfd_send_signal(held, number) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error).attempt(what),
         }
     }
 

@@ -258,7 +258,8 @@ fn a_container_can_be_made_again_in_its_sandbox() {
     let second = node.idle(&id, &image);
     assert_eq!(second.sh("readlink /proc/self/ns/net; readlink /proc/self/ns/user"), before);
     assert!(matches!(second.container.state(), Ok(State::Running(_))));
-    second.container.kill().expect("killed");
+    second.container.signal(nix::sys::signal::Signal::SIGKILL).expect("sent");
+    second.container.kill().expect("whatever else there was");
     assert_eq!(second.container.state().expect("a state"), State::Stopped);
     second.container.delete().expect("deleted");
     assert_eq!(second.container.state().expect("a state"), State::Absent);
