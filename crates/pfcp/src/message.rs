@@ -50,18 +50,19 @@ pub enum ParseError {
     Fault(#[from] Fault),
 }
 
-/// Checks the S flag and takes the elements apart.
-fn elements<'a>(header: &Header, body: &'a [u8]) -> Result<Ies<'a>, ParseError> {
-    if header.seid.is_some() != header.message_type.is_session_related() {
-        return Err(ParseError::SeidFlag(header.message_type));
+fn check_seid_flag(header: &Header) -> Result<(), ParseError> {
+    if header.seid.is_some() == header.message_type.is_session_related() {
+        Ok(())
+    } else {
+        Err(ParseError::SeidFlag(header.message_type))
     }
-    Ok(Ies::parse(body)?)
 }
 
 impl Request {
     /// Parses the elements `body` of a message with `header`.
     pub fn parse(header: &Header, body: &[u8]) -> Result<Self, ParseError> {
-        let ies = || elements(header, body);
+        check_seid_flag(header)?;
+        let ies = || Ies::parse(body);
         Ok(match header.message_type {
             MessageType::HEARTBEAT_REQUEST => Self::Heartbeat(Heartbeat::read(&ies()?)?),
             MessageType::ASSOCIATION_SETUP_REQUEST => Self::AssociationSetup(AssociationSetup::read(&ies()?)?),
@@ -108,7 +109,8 @@ impl Request {
 impl Response {
     /// Parses the elements `body` of a message with `header`.
     pub fn parse(header: &Header, body: &[u8]) -> Result<Self, ParseError> {
-        let ies = || elements(header, body);
+        check_seid_flag(header)?;
+        let ies = || Ies::parse(body);
         Ok(match header.message_type {
             MessageType::HEARTBEAT_RESPONSE => Self::Heartbeat(Heartbeat::read(&ies()?)?),
             MessageType::PFD_MANAGEMENT_RESPONSE => Self::PfdManagement(crate::node::read_outcome(&ies()?)?),
