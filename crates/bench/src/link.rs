@@ -24,7 +24,7 @@ pub const BUSY_ENOUGH: f64 = 0.95;
 /// Hugepages for the record areas of our two links, beside those of testpmd.
 const OUR_HUGEPAGES: u64 = 16;
 /// How often a full port is tried again, by us and by testpmd, so that packets in circulation are not lost.
-pub const RETRIES: u32 = 1_000;
+pub const RETRIES: u32 = 100_000;
 /// Bytes that a ring keeps beside each frame, at most.
 const RECORD_OVERHEAD: usize = 16;
 
@@ -69,6 +69,8 @@ struct Run {
     frame: u16,
     mpps: f64,
     busy: f64,
+    /// Packets that fell out of circulation; not known of testpmd.
+    lost: Option<u64>,
     rtt_ns: f64,
     limit: String,
 }
@@ -87,9 +89,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             for &system in &systems {
                 let rtt_ns = cores::round_trip_ns(pair)?;
                 progress.show(&format!("round {round} of {}: {} with {frame} B frames", args.rounds, system.name()));
-                let (mpps, busy) = measure(system, frame.into(), args.seconds, pair)
+                let Figures { mpps, busy, lost } = measure(system, frame.into(), args.seconds, pair)
                     .with_context(|| format!("{} with {frame} B frames", system.name()))?;
-                runs.push(Run { round, system: system.name(), frame, mpps, busy, rtt_ns, limit: limit(busy) });
+                runs.push(Run { round, system: system.name(), frame, mpps, busy, lost, rtt_ns, limit: limit(busy) });
             }
         }
     }
@@ -116,20 +118,28 @@ fn limit(busy: f64) -> String {
     }
 }
 
-/// Millions of packets a second, port and direction, and the share of polls that found input.
-fn measure(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow::Result<(f64, f64)> {
+/// What one run found.
+struct Figures {
+    /// Millions of packets a second, port and direction.
+    mpps: f64,
+    /// Share of polls that found input, in the busier process.
+    busy: f64,
+    lost: Option<u64>,
+}
+
+fn measure(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let (warm_up, window) = (Duration::from_millis(300), Duration::from_secs_f64(seconds));
     match system {
         System::Direct => direct(frame, warm_up, window, cores),
         System::Testpmd(joint) => {
             let measured = testpmd::measure(joint, &testpmd::Settings::best(cores, frame, warm_up, window))?;
-            Ok((measured.mpps, measured.busy))
+            Ok(Figures { mpps: measured.mpps, busy: measured.busy, lost: None })
         }
     }
 }
 
 /// Two forwarder processes over two direct links of a broker in this process.
-fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<(f64, f64)> {
+fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let folder = Folder::new()?;
     let broker = Broker::start(Config::default(), |_| {})?;
     let sockets = ["first", "second"].map(|function| folder.path().join(function));
@@ -141,8 +151,8 @@ fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) 
         let ends = [end("first"), end("second")];
         broker.add_link(LinkSpec { name: name.to_owned(), ends, ring_bytes: RING_BYTES_DEFAULT })?;
     }
-    // A third of a ring, so that the two directions of a link together cannot overfill it.
-    let send_first = RING_BYTES_DEFAULT as usize / 3 / (frame + RECORD_OVERHEAD);
+    // Of each circle every process sends half: together they fill most of one ring of the two that the circle has.
+    let send_first = RING_BYTES_DEFAULT as usize * 9 / 20 / (frame + RECORD_OVERHEAD);
     let start = |side: usize| {
         Command::new(companion("kaista-traffic")?)
             .args(["forward", "--port", "a", "--port", "b", "--addresses", "swap", "--poll", "--json"])
@@ -162,7 +172,11 @@ fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) 
     let rates: Vec<f64> = first.ports.iter().chain(&second.ports).map(|port| port.mpps).collect();
     let invalid: u64 = first.ports.iter().chain(&second.ports).map(|port| port.invalid).sum();
     anyhow::ensure!(invalid == 0, "{invalid} packets were invalid");
-    Ok((rates.iter().sum::<f64>() / rates.len() as f64, first.busy.max(second.busy)))
+    Ok(Figures {
+        mpps: rates.iter().sum::<f64>() / rates.len() as f64,
+        busy: first.busy.max(second.busy),
+        lost: Some(first.refused + second.refused),
+    })
 }
 
 fn port(name: &str) -> PortInfo {
@@ -232,7 +246,7 @@ mod tests {
     use super::*;
 
     fn run(round: u32, system: &'static str, mpps: f64, busy: f64) -> Run {
-        Run { round, system, frame: 64, mpps, busy, rtt_ns: 100.0, limit: limit(busy) }
+        Run { round, system, frame: 64, mpps, busy, lost: None, rtt_ns: 100.0, limit: limit(busy) }
     }
 
     #[test]
