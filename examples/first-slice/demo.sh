@@ -123,15 +123,15 @@ in_a() { ip netns exec "${reference[0]}" "$@"; }
 in_b() { ip netns exec "${reference[1]}" "$@"; }
 for namespace in "${reference[@]}"; do ip netns delete "$namespace" 2>/dev/null || true; ip netns add "$namespace"; done
 ip link add ref0 netns "${reference[0]}" type veth peer name ref1 netns "${reference[1]}"
-in_a ip address add 192.0.2.1/24 dev ref0 && in_a ip link set ref0 up && in_a ip link set lo up
-in_b ip address add 192.0.2.2/24 dev ref1 && in_b ip link set ref1 up && in_b ip link set lo up
+in_a ip address add 198.51.100.1/24 dev ref0 && in_a ip link set ref0 up && in_a ip link set lo up
+in_b ip address add 198.51.100.2/24 dev ref1 && in_b ip link set ref1 up && in_b ip link set lo up
 in_b iperf3 -s -D -I "$work/iperf3.pid" >/dev/null
 sleep 0.3
-veth_tcp_up=$(iperf_mbps in_a iperf3 -c 192.0.2.2 -t 2)
-veth_tcp_down=$(iperf_mbps in_a iperf3 -c 192.0.2.2 -t 2 -R)
-veth_udp_up=$(iperf_mbps in_a iperf3 -c 192.0.2.2 -t 2 -u -b 200M -l 1300)
-veth_udp_down=$(iperf_mbps in_a iperf3 -c 192.0.2.2 -t 2 -u -b 200M -l 1300 -R)
-veth_rtt=$(ping_us in_a ping -q -c 200 -i 0.005 192.0.2.2)
+veth_tcp_up=$(iperf_mbps in_a iperf3 -c 198.51.100.2 -t 2)
+veth_tcp_down=$(iperf_mbps in_a iperf3 -c 198.51.100.2 -t 2 -R)
+veth_udp_up=$(iperf_mbps in_a iperf3 -c 198.51.100.2 -t 2 -u -b 200M -l 1300)
+veth_udp_down=$(iperf_mbps in_a iperf3 -c 198.51.100.2 -t 2 -u -b 200M -l 1300 -R)
+veth_rtt=$(ping_us in_a ping -q -c 200 -i 0.005 198.51.100.2)
 kill "$(tr -d '\0' <"$work/iperf3.pid")" 2>/dev/null || true
 
 step "First slice: UE - gNB - GTP-U - UPF - data network, beside two namespaces on a plain veth pair"
