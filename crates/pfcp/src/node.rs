@@ -73,7 +73,12 @@ pub struct NodeOutcome {
 
 impl NodeId {
     pub(crate) fn read(ie: Ie) -> Result<Self, Fault> {
-        Ok(match decode(ie, NodeIdCodec::unmarshal)? {
+        let mut value = ie.value.to_vec();
+        if let Some(kind) = value.first_mut() {
+            // The upper half is spare.
+            *kind &= 0x0f;
+        }
+        Ok(match decode(Ie { value: &value, ..ie }, NodeIdCodec::unmarshal)? {
             NodeIdCodec::IPv4(address) => Self::Address(address.into()),
             NodeIdCodec::IPv6(address) => Self::Address(address.into()),
             NodeIdCodec::FQDN(_) => {
@@ -137,6 +142,11 @@ impl RecoveryTimeStamp {
     /// The current time.
     pub fn now() -> Self {
         Self(RecoveryTimeStampCodec::new(SystemTime::now()).ntp_seconds())
+    }
+
+    /// Whether it is later than `other`. The count begins anew in 2036.
+    pub fn is_after(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) > 0
     }
 
     fn read(ie: Ie) -> Result<Self, Fault> {
@@ -261,6 +271,19 @@ mod tests {
             let bytes = written(&id);
             assert_eq!(NodeId::read(Ies::parse(&bytes).unwrap().first(IeType::NodeId).unwrap()), Ok(id));
         }
+    }
+
+    #[test]
+    fn spare_bits_of_a_node_id_do_not_matter() {
+        let ie = Ie { kind: IeType::NodeId as u16, value: &[0xf0, 10, 4, 0, 2] };
+        assert_eq!(NodeId::read(ie), Ok(NodeId::Address("10.4.0.2".parse().unwrap())));
+    }
+
+    #[test]
+    fn time_stamps_are_in_order_when_their_count_begins_anew() {
+        let stamp = RecoveryTimeStamp;
+        assert!(stamp(2).is_after(stamp(1)) && !stamp(1).is_after(stamp(1)) && !stamp(1).is_after(stamp(2)));
+        assert!(stamp(1).is_after(stamp(u32::MAX)));
     }
 
     #[test]

@@ -11,7 +11,6 @@ use rs_pfcp::ie::gbr::Gbr;
 use rs_pfcp::ie::mbr::Mbr;
 use rs_pfcp::ie::outer_header_creation::OuterHeaderCreation as OuterHeaderCreationCodec;
 use rs_pfcp::ie::outer_header_creation::OuterHeaderCreationFlags;
-use rs_pfcp::ie::qfi::Qfi;
 use rs_pfcp::ie::ue_ip_address::UeIpAddress;
 
 use crate::fault::{Cause, Fault};
@@ -453,8 +452,9 @@ fn read_network_instance(ie: Ie) -> Result<String, Fault> {
     }
 }
 
+/// The upper bits are spare.
 fn read_qfi(ie: Ie) -> Result<u8, Fault> {
-    decode(ie, Qfi::unmarshal).map(|qfi| qfi.value())
+    ie.octet().map(|octet| octet & 0x3f)
 }
 
 fn read_removal(ie: Ie) -> Result<OuterHeaderRemoval, Fault> {

@@ -101,8 +101,7 @@ impl Association {
 
     /// Whether `recovery` tells that the peer has started again. An earlier time is a message that was held up on its way.
     pub fn is_restart(&self, recovery: RecoveryTimeStamp) -> bool {
-        // Seconds since 1900 overflow in 2036.
-        (recovery.0.wrapping_sub(self.recovery.0) as i32) > 0
+        recovery.is_after(self.recovery)
     }
 }
 

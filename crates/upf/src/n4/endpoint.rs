@@ -5,10 +5,14 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pfcp::RecoveryTimeStamp;
+
 use super::{Config, Datagram, Node, RuleTables};
 
 /// The longest datagram that UDP can carry.
 const DATAGRAM_MAX: usize = 65_507;
+/// How often to look whether the second of the start has come.
+const START_POLL: Duration = Duration::from_millis(5);
 /// How long it may take to notice that the endpoint is to stop.
 const STOP_LATENCY: Duration = Duration::from_millis(500);
 
@@ -25,12 +29,24 @@ impl<T: RuleTables> Endpoint<T> {
     }
 
     /// Serves peers until `stop` is set, or the socket fails for good.
+    ///
+    /// It waits for the second that its recovery time stamp names. So no two endpoints that have served, one after the
+    /// other, have the same time stamp, however fast the second is started: peers notice every restart.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.await_start();
         let mut buffer = vec![0; DATAGRAM_MAX];
         while !stop.load(Ordering::Relaxed) {
             self.turn(&mut buffer)?;
         }
         Ok(())
+    }
+
+    fn await_start(&self) {
+        // No longer than the second takes, should the clock be set back.
+        let latest = Instant::now() + Duration::from_secs(1);
+        while self.node.recovery().is_after(RecoveryTimeStamp::now()) && Instant::now() < latest {
+            std::thread::sleep(START_POLL);
+        }
     }
 
     /// Waits for one datagram, or until something is due.

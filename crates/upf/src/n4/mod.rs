@@ -36,7 +36,7 @@ pub struct Config {
     pub node_id: NodeId,
     /// The address that session managers reach it at; part of its F-SEIDs.
     pub address: IpAddr,
-    /// When it started.
+    /// When it started. The [`Endpoint`] serves nobody before; see there.
     pub recovery: RecoveryTimeStamp,
     /// Time between two heartbeats to an associated peer.
     pub heartbeat: Duration,
@@ -62,7 +62,8 @@ impl From<&config::Config> for Config {
                 config::NodeId::Fqdn(name) => NodeId::Fqdn(name.clone()),
             },
             address: config.n4.listen.ip(),
-            recovery: RecoveryTimeStamp::now(),
+            // The next second, as one before may have started, and served, in this one.
+            recovery: RecoveryTimeStamp(RecoveryTimeStamp::now().0.wrapping_add(1)),
             heartbeat: config.heartbeat(),
             t1: config.t1(),
             n1: config.n4.n1,

@@ -420,6 +420,11 @@ impl<T: RuleTables> Node<T> {
         self.sessions.get(&up_seid).map(|held| held.contents.session(up_seid, held.cp_f_seid))
     }
 
+    /// When this node started, as its peers are told.
+    pub fn recovery(&self) -> RecoveryTimeStamp {
+        self.config.recovery
+    }
+
     /// The tables.
     pub fn tables(&self) -> &T {
         &self.tables
