@@ -372,11 +372,7 @@ fn enforce(policers: &mut Policers, rule: &Rule, len: usize, now: u64) -> Result
 
 /// Out of N6, towards the packet's destination.
 #[inline(always)]
-fn route<'t, const V6: bool>(
-    tables: &'t Version,
-    inner: &Packet<'_, V6>,
-    at: u16,
-) -> Result<Verdict<'t>, DropReason> {
+fn route<'t, const V6: bool>(tables: &'t Version, inner: &Packet<'_, V6>, at: u16) -> Result<Verdict<'t>, DropReason> {
     let n6 = tables.side(PortId::N6);
     if inner.is_multicast() {
         return Err(DropReason::Multicast);

@@ -66,8 +66,12 @@ impl Neighbours {
             Some(entry) => {
                 self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
                 entry.lasting = true;
-                // Whoever wants it anew does not know what is known already.
-                actions.extend(entry.mac.map(|mac| Action::Publish(key, Some(mac))));
+                actions.push(match entry.mac {
+                    // Whoever wants it anew does not know what is known already.
+                    Some(mac) => Action::Publish(key, Some(mac)),
+                    // It may have come back since it was last asked for.
+                    None => Action::Solicit(key, None),
+                });
             }
             None => {
                 self.entries.insert(key, Entry::new(true, now));

@@ -174,7 +174,10 @@ impl Compiler<'_> {
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let peer = forwarding.outer_header_creation.ok_or(DropReason::NoTunnel)?;
         let next_hop = self.n3.next_hop(peer.address).ok_or(DropReason::NoRoute)?;
-        let source = self.source(peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address)).ok_or(DropReason::NoRoute)?;
+        let source = self
+            .source(peer.address.is_ipv6())
+            .or_else(|| self.n3.source_for(peer.address))
+            .ok_or(DropReason::NoRoute)?;
         let qfi = qers.iter().find_map(|qer| qer.qfi);
         let container = qfi.map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
         let hop = self.context.hop(next_hop);

@@ -1,0 +1,184 @@
+//! Workers over synthetic ports: order, hand-over between workers, full ports, and rules that change meanwhile.
+
+mod sessions;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use port::synthetic::{Captured, Synthetic};
+use port::{PacketRef, Port, PortInfo, Steering, TxCounters, TxQueue};
+use sessions::{qer, session, ue};
+use upf::drops::DropReason;
+use upf::function::{AssemblyError, Plan, Upf};
+use upf::side::PortId;
+use upf::tables::SessionUpdate;
+use vport::steering::address_bucket;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// An IPv4/UDP packet to UE `number` with this many bytes behind the header, marked with `mark`.
+fn downlink(number: u32, mark: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + len];
+    frame[..6].copy_from_slice(&MAC);
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[16..18].copy_from_slice(&(20 + len as u16).to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 17]);
+    frame[26..30].copy_from_slice(&[192, 0, 2, 1]);
+    frame[30..34].copy_from_slice(&ue(number).octets());
+    let checksum = upf::ip::checksum(upf::ip::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame[34..38].copy_from_slice(&mark.to_be_bytes());
+    frame
+}
+
+/// The mark of a packet as it leaves by N3, without a PDU session container.
+fn mark(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(frame[14 + 36 + 20..][..4].try_into().unwrap())
+}
+
+fn info(name: &str, address: &str, queues: u16, steering: Steering) -> PortInfo {
+    PortInfo {
+        mac: MAC,
+        mtu: 9_000,
+        queues,
+        steering,
+        addresses: vec![(address.parse().unwrap(), 24)],
+        ..PortInfo::named(name)
+    }
+}
+
+fn ports(queues: u16, n6_steering: Steering, from_n6: Vec<Vec<u8>>) -> (Port, Captured, Port) {
+    let n3 = info("n3", "10.3.0.1", queues, Steering::Teid);
+    let (n3, to_n3) = Synthetic::new(vec![]).info(n3).open_captured();
+    let n6 = Synthetic::new(from_n6).once().info(info("n6", "10.6.0.1", queues, n6_steering)).open();
+    (n3, to_n3, n6)
+}
+
+/// A UPF with the sessions of UEs `1..=sessions`, whose gNB is resolved.
+fn upf(n3: Port, n6: Port, sessions: u32) -> Upf {
+    let upf = Upf::new(&Plan { max_sessions: 1_000, ..Plan::default() }, n3, n6).unwrap();
+    let updates = (1..=sessions).map(|number| SessionUpdate::Put(session(number.into(), number, number)));
+    upf.tables.apply(updates.collect()).unwrap();
+    upf.tables.set_neighbours(&[(PortId::N3, "10.3.0.2".parse().unwrap(), Some([2; 6]))]).unwrap();
+    upf
+}
+
+#[test]
+fn packets_that_reach_the_wrong_worker_are_handed_over_in_order() {
+    let (queues, sessions, each) = (3, 20, 40);
+    // Spread by nothing: all come to the first worker, whoever owns their sessions.
+    let frames = (0..each).flat_map(|round| (1..=sessions).map(move |number| downlink(number, round, 400))).collect();
+    let (n3, to_n3, n6) = ports(queues, Steering::None, frames);
+    let mut upf = upf(n3, n6, sessions);
+    let owners: std::collections::HashSet<_> =
+        (1..=sessions).map(|number| address_bucket(ue(number).into()) as u16 % queues).collect();
+    assert_eq!(owners.len(), usize::from(queues), "every worker owns sessions");
+    while upf.workers.iter_mut().fold(false, |worked, worker| worker.run_once() | worked) {}
+    let mut next = vec![0; sessions as usize + 1];
+    for frame in to_n3.take() {
+        let teid = u32::from_be_bytes(frame[14 + 28 + 4..][..4].try_into().unwrap()) as usize;
+        assert_eq!(mark(&frame), next[teid]);
+        assert_eq!(frame.len(), 14 + 36 + 420);
+        next[teid] += 1;
+    }
+    assert!(next[1..].iter().all(|&count| count == each));
+    assert!(upf.counts.all().is_empty(), "{:?}", upf.counts.all());
+}
+
+#[test]
+fn a_worker_that_falls_behind_loses_packets_under_their_own_name() {
+    let number = (1..).find(|&number| address_bucket(ue(number).into()) % 2 == 1).unwrap();
+    let count = 2_000;
+    let frames = (0..count).map(|round| downlink(number, round, 1_000)).collect();
+    let (n3, to_n3, n6) = ports(2, Steering::None, frames);
+    let mut upf = upf(n3, n6, number);
+    while upf.workers[0].run_once() {}
+    while upf.workers[1].run_once() {}
+    stop(&mut upf);
+    let arrived = to_n3.take().len() as u64;
+    assert!(arrived > 0 && arrived < count.into());
+    assert_eq!(upf.counts.dropped(DropReason::HandoverFull), u64::from(count) - arrived);
+}
+
+#[test]
+fn a_full_port_is_a_named_drop() {
+    struct Full;
+    impl TxQueue for Full {
+        fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+            packets.len() / 2
+        }
+        fn counters(&self) -> TxCounters {
+            TxCounters::default()
+        }
+    }
+    let (mut n3, _, n6) = ports(1, Steering::None, (0..8).map(|round| downlink(1, round, 50)).collect());
+    n3.queues[0].tx = Box::new(Full);
+    let mut upf = upf(n3, n6, 1);
+    while upf.workers[0].run_once() {}
+    stop(&mut upf);
+    assert_eq!(upf.counts.dropped(DropReason::N3Full), 4);
+    assert_eq!(upf.counts.all(), [("drop.n3_full", 4)]);
+}
+
+#[test]
+fn a_changed_rule_holds_from_the_next_burst_on_and_policers_keep_their_state() {
+    let (n3, to_n3, n6) = ports(1, Steering::None, (0..100).map(|round| downlink(1, round, 4_780)).collect());
+    let mut upf = upf(n3, n6, 0);
+    upf.tables.set_neighbours(&[(PortId::N3, "10.3.0.2".parse().unwrap(), Some([2; 6]))]).unwrap();
+    let limited = |mbr_bps| {
+        let mut session = session(1, 1, 1);
+        session.qers = vec![qer(1, Some(mbr_bps))];
+        session.pdrs[1].qer_ids = vec![1];
+        vec![SessionUpdate::Put(session)]
+    };
+    // Two packets fill the smallest bucket; a rate like this refills none of it in time.
+    upf.tables.apply(limited(8)).unwrap();
+    assert!(upf.workers[0].run_once());
+    assert_eq!(to_n3.take().len(), 2);
+    let tables = upf.tables.clone();
+    std::thread::scope(|scope| {
+        let change = scope.spawn(move || tables.apply(limited(16)));
+        while !change.is_finished() {
+            upf.workers[0].run_once();
+        }
+        change.join().unwrap().unwrap();
+    });
+    while upf.workers[0].run_once() {}
+    assert_eq!(to_n3.take().len(), 0, "a new rate does not fill the bucket");
+    stop(&mut upf);
+    assert_eq!(upf.counts.dropped(DropReason::MbrExceeded), 98);
+}
+
+#[test]
+fn ports_with_different_numbers_of_queues_make_no_upf() {
+    let n3 = Synthetic::new(vec![]).info(info("n3", "10.3.0.1", 2, Steering::Teid)).open();
+    let n6 = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
+    let refused = Upf::new(&Plan::default(), n3, n6);
+    assert!(matches!(refused, Err(AssemblyError::Queues { n3: 2, n6: 1 })));
+}
+
+#[test]
+fn all_threads_end_when_they_are_told_to() {
+    let (n3, _, n6) = ports(2, Steering::UeAddress, vec![]);
+    let mut upf = upf(n3, n6, 3);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for worker in &mut upf.workers {
+            scope.spawn(|| worker.run(&stop).unwrap());
+        }
+        scope.spawn(|| upf.slow_path.run(&stop).unwrap());
+        // Applied while they sleep, and so they are woken for it.
+        let begin = Instant::now();
+        std::thread::sleep(Duration::from_millis(30));
+        upf.tables.apply(vec![SessionUpdate::Remove(1)]).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        stop.store(true, Ordering::Relaxed);
+        upf.bells.iter().for_each(|bell| bell.ring());
+    });
+}
+
+/// Has the workers publish what they have counted.
+fn stop(upf: &mut Upf) {
+    let stopped = AtomicBool::new(true);
+    upf.workers.iter_mut().for_each(|worker| worker.run(&stopped).unwrap());
+}
