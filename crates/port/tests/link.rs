@@ -157,7 +157,7 @@ fn a_port_that_is_not_known_or_held_is_refused_in_words() {
     let bench = Bench::new("refused");
     let (_a, _b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let mut options = bench.options("a");
-    options.timeout = Duration::from_millis(50);
+    options.timeout = Duration::from_secs(1);
     let refused = |name: &str| match port::open(name, &options) {
         Err(OpenError::Refused { reason, .. }) => reason,
         other => panic!("{:?}", other.map(|port| port.info)),

@@ -79,12 +79,21 @@ impl Reporter {
 pub fn attach(socket: &Path, port: &str, timeout: Duration, peek: usize) -> Result<Attachment, AttachError> {
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(5);
+    let mut refused = None;
     let (connection, welcome) = loop {
-        match try_attach(socket, port, 0, deadline) {
+        let Attempt { error, again } = match try_attach(socket, port, 0, deadline) {
             Ok(done) => break done,
-            Err(Attempt { error, again }) if !again || Instant::now() + pause >= deadline => return Err(error),
-            Err(_) => std::thread::sleep(pause),
+            Err(attempt) => attempt,
+        };
+        // A broker that said why it does not serve the port tells more than one that was too slow to say it again.
+        let last = !again || Instant::now() + pause >= deadline;
+        match error {
+            AttachError::NoBroker(_) if last && refused.is_some() => return Err(refused.unwrap_or(error)),
+            error if last => return Err(error),
+            AttachError::Refused(_) => refused = Some(error),
+            _ => {}
         }
+        std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
     };
     start(socket.to_owned(), connection, welcome, peek)

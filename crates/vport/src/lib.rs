@@ -1,4 +1,33 @@
-//! Shared-memory virtual ports.
+//! Shared-memory virtual ports: packets between functions that do not trust each other, at one copy and no system call.
+//!
+//! A port has queue pairs; two ports are joined by a link, which carries each direction of each pair of queues in a ring
+//! of its own. Every shared page has exactly one writer, and the kernel enforces it. What a peer wrote is checked when it
+//! is read, and looked at only in a private copy. `docs/ports.md` has the layout, the handshake and what is trusted.
+//!
+//! The way of a packet, and of this crate's files:
+//!
+//! ```text
+//! function                                                             function
+//!    | send(&[PacketRef])                                  recv() -> Burst |
+//!    v                                                                     |
+//! tx::TxRing                                                          rx::RxRing
+//!  which queue of the peer: steering                   owns the bucket: steering
+//!    |                                                                     ^
+//! writer::Writer --> records, head  ==== segments ====> reader::Reader ----+
+//!                <-- tail           ====         <====
+//!  publish, fence, sleep word? ----> doorbell (pipe) ----> arm, fence, look, sleep
+//! ```
+//!
+//! - [`ring`] is the arithmetic of positions and records, pure and safe; [`layout`] says where words lie.
+//! - [`packet`] is what functions see: private head, opaque rest.
+//! - [`segment`] makes and seals memory; `mapping` bounds it.
+//! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
+//!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
+//!   mapped to the queues, between two bursts.
+//! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
+//!
+//! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
+
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("virtual ports need 64-bit little-endian Linux");
 
