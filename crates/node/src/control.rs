@@ -216,7 +216,7 @@ pub enum Reply {
     Captured {
         /// Packets written.
         packets: u64,
-        /// Packets that passed while the observer was too slow.
+        /// Packets that passed while the observer was too slow; about, for shared memory.
         missed: u64,
     },
     /// To `Status`.

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -153,7 +154,7 @@ impl State {
         if self.stay {
             command.arg("--stay");
         }
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
         let pid = child.id() as i32;
         self.daemon =
             Some(Daemon { process: process::open(pid)?, pid, since: Instant::now(), lines: Lines::new(ours) });
@@ -260,7 +261,8 @@ impl State {
 fn spawn(command: &runtime::CommandLine, fds: Vec<OwnedFd>) -> io::Result<i32> {
     let [stdin, stdout, stderr] =
         <[OwnedFd; 3]>::try_from(fds).map_err(|_| io::Error::other("a child has three standard streams"))?;
-    let child = command.to_command().stdin(stdin).stdout(stdout).stderr(stderr).spawn()?;
+    // A group of its own: what the kernel sends to groups that lose their last parent concerns it alone.
+    let child = command.to_command().stdin(stdin).stdout(stdout).stderr(stderr).process_group(0).spawn()?;
     Ok(child.id() as i32)
 }
 

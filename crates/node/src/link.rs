@@ -237,7 +237,7 @@ impl Pump {
     ) -> Result<Self> {
         let id = pump_id(slice, link)?;
         let ids = IdRanges::allocate(&node.layout, &id)?;
-        let run = former.map(|record| Self::adopt(record, ids.first)).unwrap_or_default();
+        let run = former.map(|record| Self::adopt(node, record, ids.first)).unwrap_or_default();
         let interface = Self::interface(node, &id, &run, ids.first, make)?;
         node.keeper.store(&interface_label(&id), interface.as_fd())?;
         let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
@@ -253,10 +253,10 @@ impl Pump {
     }
 
     /// Goes on with the process that a former daemon started, also where it was killed before it could note it.
-    fn adopt(record: &ProcessRecord, uid: u32) -> Supervised {
+    fn adopt(node: &Node, record: &ProcessRecord, uid: u32) -> Supervised {
         let mut run = Supervised::adopt(record);
         if run.process().is_none()
-            && let Some(process) = process::of_user(uid).into_iter().find_map(Process::open)
+            && let Some(process) = process::of_user(uid, &node.paths.run).into_iter().find_map(Process::open)
         {
             run.started(process);
         }
@@ -279,13 +279,13 @@ impl Pump {
         {
             return Ok(found);
         }
-        process::kill_all_of(uid);
+        process::kill_all_of(uid, &node.paths.run);
         make()
     }
 
     /// Starts its process.
     pub(crate) fn start(&mut self) -> Result<()> {
-        process::kill_all_of(self.uid);
+        process::kill_all_of(self.uid, &self.node.paths.run);
         let socket = self.node.paths.pump(self.id.slice(), self.id.function()).join("ports.sock");
         let command = pump::command(self.uid, &socket, &self.port)?;
         let log = std::io::stderr();
@@ -323,7 +323,7 @@ impl Pump {
             return Ok(());
         }
         let ids = IdRanges::allocate(&node.layout, &id)?;
-        process::kill_all_of(ids.first);
+        process::kill_all_of(ids.first, &node.paths.run);
         let _ = node.broker.remove_function(&id.to_string());
         node.keeper.discard(&socket_label(&id));
         node.keeper.discard(&interface_label(&id));

@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,28 +86,34 @@ pub(crate) fn set_cores(pid: i32, cores: &[usize]) {
     }
 }
 
-/// Kills every process of a user and waits for their ends. For users that the node made up.
-pub(crate) fn kill_all_of(uid: u32) {
-    for _ in 0..100 {
-        let found = of_user(uid);
+/// The processes of a user that the node made up. Another node on this host, with directories of its own, may have given
+/// the same number away: those whose arguments name that node's files are its own.
+pub(crate) fn of_user(uid: u32, run: &Path) -> Vec<ProcessId> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let owned = entries.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == uid));
+    let ids = owned.filter_map(|entry| ProcessId::of(entry.file_name().to_str()?.parse().ok()?));
+    ids.filter(|id| !is_of_another_node(id.pid, run)).collect()
+}
+
+fn is_of_another_node(pid: i32, run: &Path) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut arguments = arguments.split(|byte| *byte == 0);
+    let socket = arguments.find(|argument| *argument == b"--socket").and_then(|_| arguments.next());
+    socket.is_some_and(|socket| !Path::new(OsStr::from_bytes(socket)).starts_with(run))
+}
+
+/// Kills every process of a user that the node made up, and waits for their ends.
+pub(crate) fn kill_all_of(uid: u32, run: &Path) {
+    for _ in 0..1_000 {
+        let found = of_user(uid, run);
         if found.is_empty() {
             return;
         }
-        for id in found {
-            if let Some(process) = Process::open(id) {
-                process.signal(Signal::KILL);
-            }
+        for process in found.into_iter().filter_map(Process::open) {
+            process.signal(Signal::KILL);
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-}
-
-/// The processes of a user.
-pub(crate) fn of_user(uid: u32) -> Vec<ProcessId> {
-    use std::os::unix::fs::MetadataExt;
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let owned = entries.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == uid));
-    owned.filter_map(|entry| ProcessId::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// State and start time from `/proc/<pid>/stat`. The name before them may contain anything, so they are counted from the

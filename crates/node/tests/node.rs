@@ -262,6 +262,9 @@ fn exec_passes_streams_and_status_and_gives_terminals() {
     let (status, output) = node.exec_in_terminal("one", &["sh", "-c", "tty >/dev/null && echo yes; exit 3"]);
     assert_eq!(status, 3);
     assert!(output.contains("yes"), "{output}");
+    let (status, output) = node.exec("one", &["nonesuch"]);
+    assert_eq!((status, output.lines().count()), (127, 1), "{output}");
+    assert_eq!(node.exec("one", &["/bin"]).0, 126);
     assert!(matches!(node.try_exec("none", &["true"]), Err(CallError::Failed(_))));
     node.down_and_check();
 }

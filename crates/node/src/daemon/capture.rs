@@ -22,8 +22,10 @@ use super::serve::{Answer, find, refuse};
 use crate::control::wire::Lines;
 use crate::control::{Failure, FunctionRef, Reply};
 
-/// How often shared memory is looked at.
-const PERIOD: Duration = Duration::from_millis(1);
+/// How often shared memory is looked at while frames pass: also how far the order of the two directions may be off.
+const BUSY_PERIOD: Duration = Duration::from_micros(100);
+/// How often it is looked at otherwise.
+const IDLE_PERIOD: Duration = Duration::from_millis(1);
 
 /// Captures until told to stop, until enough was captured, or until nobody reads.
 pub(super) fn serve(
@@ -78,8 +80,9 @@ fn tap(daemon: &Daemon, slice: &str, function: &str, interface: &str) -> anyhow:
 }
 
 fn from_shared_memory(lines: &Lines, mut observer: Observer, file: &mut Capture) -> io::Result<()> {
-    while file.wants_more() && observer.is_live() && !told_to_stop(lines, PERIOD) {
-        let now = now();
+    let mut period = IDLE_PERIOD;
+    while file.wants_more() && observer.is_live() && !told_to_stop(lines, period) {
+        let (now, before) = (now(), file.packets);
         let mut result = Ok(());
         let missed = observer.poll(&mut |seen| {
             if result.is_ok() && file.wants_more() {
@@ -87,8 +90,9 @@ fn from_shared_memory(lines: &Lines, mut observer: Observer, file: &mut Capture)
             }
         });
         result?;
-        file.missed += missed;
+        file.miss_bytes(missed);
         file.flush()?;
+        period = if file.packets > before { BUSY_PERIOD } else { (period * 2).min(IDLE_PERIOD) };
     }
     Ok(())
 }
@@ -132,6 +136,7 @@ struct Capture {
     snap_length: usize,
     left: Option<u64>,
     packets: u64,
+    bytes: u64,
     missed: u64,
 }
 
@@ -158,7 +163,7 @@ impl Capture {
             ],
         };
         let snap_length = if snap_length == 0 { usize::MAX } else { snap_length as usize };
-        let mut capture = Self { writer, snap_length, left: count, packets: 0, missed: 0 };
+        let mut capture = Self { writer, snap_length, left: count, packets: 0, bytes: 0, missed: 0 };
         capture.writer.write_block(&interface.into_block()).map_err(written)?;
         // Whoever reads sees at once that it has begun.
         capture.flush()?;
@@ -182,8 +187,15 @@ impl Capture {
         block.options = vec![EnhancedPacketOption::Flags(flags)];
         self.writer.write_block(&block.into_block()).map_err(written)?;
         self.packets += 1;
+        self.bytes += frame.len() as u64;
         self.left = self.left.map(|left| left - 1);
         Ok(())
+    }
+
+    /// Notes how much of a ring was written over before it could be copied, in frames as long as those seen so far.
+    fn miss_bytes(&mut self, bytes: u64) {
+        let mean = self.bytes.checked_div(self.packets).unwrap_or(64).max(64);
+        self.missed += bytes.div_ceil(mean);
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use runtime::{Exec, Terminal};
+use runtime::{CommandLine, Exec, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -40,22 +40,41 @@ pub(super) fn serve(
     let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else {
         return Err(refuse("three descriptors belong to this request: standard input, output and error"));
     };
-    let command = container.exec_command(&exec).map_err(anyhow::Error::from)?;
+    let files = Files::new(daemon);
+    let mut command = container.exec_command(&exec).map_err(anyhow::Error::from)?;
+    log_to(&mut command, &files.log());
     let pid = daemon.node.keeper.spawn(&command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
     drop((stdin, stdout, stderr));
-    let Some(process) = ProcessId::of(pid).and_then(Process::open) else { return Ok(exited(daemon, pid)) };
-    if hung_up_before_end(stream, &process)? {
+    if let Some(process) = ProcessId::of(pid).and_then(Process::open)
+        && hung_up_before_end(stream, &process)?
+    {
         end_runtime_and_program(&process);
     }
-    Ok(exited(daemon, pid))
+    let status = end_of(daemon, pid);
+    Ok(Reply::Exited { status: not_started(status, &files.log()).unwrap_or(status) })
+}
+
+/// Keeps the runtime's log off the program's standard error, where it says once more why a program did not start.
+fn log_to(command: &mut CommandLine, log: &Path) {
+    let verb = command.args.iter().position(|argument| argument == "exec").unwrap_or(0);
+    command.args.splice(verb..verb, ["--log".into(), log.into()]);
+}
+
+/// What a shell would say where the runtime says 255: 127 for a program that is not there, 126 for one that may not run.
+fn not_started(status: i32, log: &Path) -> Option<i32> {
+    let log = std::fs::read_to_string(log).ok().filter(|_| status == 255)?;
+    let has = |words: &[&str]| words.iter().any(|words| log.contains(words));
+    if has(&["executable file not found", "no such file or directory"]) {
+        Some(127)
+    } else {
+        has(&["permission denied"]).then_some(126)
+    }
 }
 
 /// With a terminal the runtime detaches from the program and hands over the terminal's controlling end; the program becomes
 /// the keeper's child.
 fn with_terminal(daemon: &Daemon, stream: &UnixStream, container: &runtime::Container, exec: Exec) -> Answer {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".exec-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let files = Files(daemon.node.paths.run.join(name));
+    let files = Files::new(daemon);
     let listener = UnixListener::bind(files.socket())?;
     let exec = Exec { terminal: Terminal::Sent { socket: files.socket(), pid_file: files.pid() }, ..exec };
     let command = container.exec_command(&exec).map_err(anyhow::Error::from)?;
@@ -74,11 +93,12 @@ fn with_terminal(daemon: &Daemon, stream: &UnixStream, container: &runtime::Cont
         .map_err(|_| refuse("the runtime wrote no process number"))?;
     wire::send(stream, &Event::Console, &[console.as_fd()])?;
     drop(console);
-    let Some(process) = ProcessId::of(pid).and_then(Process::open) else { return Ok(exited(daemon, pid)) };
-    if hung_up_before_end(stream, &process)? {
+    if let Some(process) = ProcessId::of(pid).and_then(Process::open)
+        && hung_up_before_end(stream, &process)?
+    {
         hang_up(&process);
     }
-    Ok(exited(daemon, pid))
+    Ok(Reply::Exited { status: end_of(daemon, pid) })
 }
 
 /// The runtime connects and sends one descriptor beside the terminal's name.
@@ -134,19 +154,31 @@ fn end_runtime_and_program(runtime: &Process) {
     }
 }
 
-fn exited(daemon: &Daemon, pid: i32) -> Reply {
+/// How a child of the keeper ended, as a shell reports it.
+fn end_of(daemon: &Daemon, pid: i32) -> i32 {
     // What has ended before anybody looked has left its status with the keeper all the same.
     if let Ok(fd) = process::open(pid) {
         readable(&fd, PATIENCE);
     }
+    // Where nobody knows, as after a kill.
     let status = daemon.node.keeper.reap(pid).unwrap_or(-9);
-    Reply::Exited { status: if status < 0 { 128 - status } else { status } }
+    if status < 0 { 128 - status } else { status }
 }
 
 /// Files of one execution, gone with it.
 struct Files(PathBuf);
 
 impl Files {
+    fn new(daemon: &Daemon) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(".exec-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(daemon.node.paths.run.join(name))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.with_extension("log")
+    }
+
     fn socket(&self) -> PathBuf {
         self.0.with_extension("sock")
     }
@@ -161,5 +193,6 @@ impl Drop for Files {
         let remove = |path: &Path| drop(std::fs::remove_file(path));
         remove(&self.socket());
         remove(&self.pid());
+        remove(&self.log());
     }
 }

@@ -136,10 +136,16 @@ impl TestNode {
         node
     }
 
-    /// Starts keeper and daemon, if none run.
+    /// Starts keeper and daemon, if none run. More than once where the last ones have not quite ended.
     pub fn begin(&self) {
-        assert!(self.spawn_kaistad().wait().expect("kaistad").success());
-        eventually("the daemon answers", || self.try_status().is_some());
+        eventually("the daemon answers", || {
+            assert!(self.spawn_kaistad().wait().expect("kaistad").success());
+            let start = Instant::now();
+            while self.try_status().is_none() && start.elapsed() < Duration::from_millis(500) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.try_status().is_some()
+        });
     }
 
     pub fn spawn_kaistad(&self) -> Child {
