@@ -61,9 +61,15 @@ fn promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
 pub(crate) fn prepare_packet(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
     set_option(socket, PACKET_VNET_HDR, &1_i32)?;
+    // Room for a burst of large packets; without the privilege, for as much as the host allows.
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
+        rustix::net::sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)?;
+    }
     set_nonblocking(socket)
 }
 
+/// In bytes, as the kernel counts them, which is several times what frames take.
+const RECEIVE_BUFFER: usize = 4 << 20;
 /// `linux/if_packet.h`.
 const PACKET_VNET_HDR: i32 = 15;
 

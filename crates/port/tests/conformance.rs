@@ -224,6 +224,23 @@ fn ip(arguments: &str) {
     assert!(done.success(), "ip {arguments}");
 }
 
+/// Sets an interface up. The kernel calls it up when its carrier is there, and sends nothing before.
+fn up(names: &[&str]) {
+    names.iter().for_each(|name| ip(&format!("link set {name} up")));
+    let deadline = Instant::now() + PATIENCE;
+    for name in names {
+        loop {
+            let shown = Command::new("ip").args(["-o", "link", "show", name]).output().unwrap();
+            // A TAP device's state stays unknown.
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            if ["state UP", "state UNKNOWN"].iter().any(|state| shown.contains(state)) && shown.contains("LOWER_UP") {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{name} does not come up");
+        }
+    }
+}
+
 fn opened(name: &str) -> Port {
     port::open(name, &OpenOptions::default()).unwrap()
 }
@@ -232,7 +249,8 @@ fn opened(name: &str) -> Port {
 fn tap_device() {
     let backend: Backend = |frames| {
         let tap = opened("tap:kt0");
-        ip("link set kt0 mtu 9200 up");
+        ip("link set kt0 mtu 9200");
+        up(&["kt0"]);
         between(tap, opened("packet:kt0"), frames, ())
     };
     in_new_namespace("tap_device", move || suite(backend));
@@ -243,8 +261,9 @@ fn packet_socket() {
     let backend: Backend = |frames| {
         let _ = Command::new("ip").args(["link", "del", "kv0"]).stderr(std::process::Stdio::null()).status();
         ip("link add kv0 type veth peer name kv1");
-        ip("link set kv0 mtu 9200 up");
-        ip("link set kv1 mtu 9200 up");
+        ip("link set kv0 mtu 9200");
+        ip("link set kv1 mtu 9200");
+        up(&["kv0", "kv1"]);
         between(opened("packet:kv0"), opened("packet:kv1"), frames, ())
     };
     in_new_namespace("packet_socket", move || suite(backend));
@@ -256,8 +275,7 @@ fn packet_socket_finishes_what_was_left_to_a_network_card() {
     let name = "packet_socket_finishes_what_was_left_to_a_network_card";
     in_new_namespace(name, || {
         ip("link add kv0 type veth peer name kv1");
-        ip("link set kv0 up");
-        ip("link set kv1 up");
+        up(&["kv0", "kv1"]);
         ip("addr add 10.9.0.1/24 dev kv0");
         ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:09 dev kv0");
         let mut far = opened("packet:kv1");
