@@ -89,6 +89,7 @@ pub fn run(begin: Begin, stay: bool) -> anyhow::Result<()> {
     while !keeper.is_done() {
         keeper.turn(&signals)?;
     }
+    keeper.end();
     Ok(())
 }
 
@@ -249,10 +250,26 @@ impl State {
         let Some(daemon) = self.daemon.take() else { return };
         if !self.stopping {
             let _ = rustix::process::pidfd_send_signal(&daemon.process, rustix::process::Signal::KILL);
-            let _ = wait(&mut [PollFd::new(&daemon.process, PollFlags::IN)], Some(Duration::from_secs(5)));
+        }
+        let _ = wait(&mut [PollFd::new(&daemon.process, PollFlags::IN)], Some(Duration::from_secs(5)));
+        if self.stopping {
+            return;
+        }
+        if self.held.contains_key(LOCK) {
             tracing::warn!("the daemon (process {}) is gone; starting another", daemon.pid);
             self.start_later(Some(daemon.since));
+        } else {
+            // It died while it made this its keeper. Without the lock there may be another node by now.
+            self.stopping = true;
         }
+    }
+
+    /// Gives up everything but the lock, which the kernel takes back with the process: whoever finds it free finds nothing
+    /// else of this node.
+    fn end(mut self) {
+        let lock = self.held.remove(LOCK);
+        drop(self);
+        std::mem::forget(lock);
     }
 }
 

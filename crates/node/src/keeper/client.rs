@@ -194,8 +194,10 @@ impl Inner {
         self.child = Some(command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?);
         self.lines = Lines::new(ours);
         self.greet()?;
-        let copies: Vec<(String, OwnedFd)> =
+        let mut copies: Vec<(String, OwnedFd)> =
             self.held.iter().map(|(label, fd)| Ok((label.clone(), fd.try_clone()?))).collect::<io::Result<_>>()?;
+        // The lock first: a keeper without it would give up.
+        copies.sort_by_key(|(label, _)| label != super::LOCK);
         for (label, fd) in copies {
             self.exchange(&Ask::Store { label }, &[fd.as_fd()])?;
         }
