@@ -172,6 +172,14 @@ mod tests {
     }
 
     #[test]
+    fn every_reason_is_documented() {
+        let page = include_str!("../../../docs/upf.md");
+        let missing: Vec<_> =
+            DropReason::ALL.iter().filter(|reason| !page.contains(&format!("`{}`", reason.name()))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
     fn counts_are_seen_by_others_once_published() {
         let mut drops = Drops::default();
         let board = drops.board();

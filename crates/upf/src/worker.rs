@@ -201,11 +201,9 @@ impl Hands {
             }
             let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
             let mut leave = 0;
-            for at in 0..count {
-                if fates[at] == Some(port) {
-                    leaving[leave] = burst.get(at);
-                    leave += 1;
-                }
+            for (at, _) in fates[..count].iter().enumerate().filter(|&(_, fate)| *fate == Some(port)) {
+                leaving[leave] = burst.get(at);
+                leave += 1;
             }
             self.send(port, &leaving[..leave], exits);
             left -= leave;
