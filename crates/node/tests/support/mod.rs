@@ -341,7 +341,14 @@ impl Drop for TestNode {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.paths.daemon_log()).unwrap_or_default();
             let _ = writeln!(std::io::stderr(), "--- kaistad.log\n{log}---");
-            let _ = self.call(&Request::Down { slices: Vec::new() });
+            // Whatever has become of keeper and daemon: containers must not outlive the test.
+            for _ in 0..10 {
+                let _ = self.spawn_kaistad().wait();
+                std::thread::sleep(Duration::from_millis(300));
+                if self.call(&Request::Down { slices: Vec::new() }).is_ok() {
+                    break;
+                }
+            }
             let _ = self.client().wait_stopped(Duration::from_secs(5));
             self.kill_node();
         }
