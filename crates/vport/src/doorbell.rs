@@ -60,6 +60,8 @@ pub(crate) struct Doorbell {
     needless: u32,
     muted_until: Option<Instant>,
     rung: bool,
+    /// Nobody holds the other end any more; the pipe would be readable for ever.
+    hung_up: bool,
 }
 
 /// Needless wake-ups in a row after which a doorbell is not listened to for [`BACKSTOP`].
@@ -67,18 +69,25 @@ const NEEDLESS_MAX: u32 = 64;
 
 impl Doorbell {
     pub(crate) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe, needless: 0, muted_until: None, rung: false }
+        Self { pipe, needless: 0, muted_until: None, rung: false, hung_up: false }
     }
 
-    /// The descriptor to sleep on, unless the peer has rung for nothing too often.
+    /// The descriptor to sleep on, unless the peer is gone or has rung for nothing too often.
     pub(crate) fn listen(&self) -> Option<&OwnedFd> {
+        if self.hung_up {
+            return None;
+        }
         self.muted_until.is_none_or(|until| until <= Instant::now()).then_some(&self.pipe)
     }
 
     /// Empties the pipe, within bounds.
     pub(crate) fn silence(&mut self) {
         let mut rings = [0_u8; 512];
-        self.rung |= read(self.pipe.as_fd(), &mut rings).is_ok_and(|count| count > 0);
+        match read(self.pipe.as_fd(), &mut rings) {
+            Ok(0) => self.hung_up = true,
+            Ok(_) => self.rung = true,
+            Err(_) => {}
+        }
     }
 
     /// Learns whether the receive after a wake-up found something.
@@ -168,6 +177,14 @@ mod tests {
         assert!(doorbell.listen().is_none());
         doorbell.muted_until = Some(Instant::now());
         assert!(doorbell.listen().is_some());
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_not_listened_to() {
+        let (mut doorbell, bell) = pair();
+        drop(bell);
+        doorbell.silence();
+        assert!(doorbell.listen().is_none());
     }
 
     #[test]

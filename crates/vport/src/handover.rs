@@ -123,9 +123,9 @@ impl<H> Handover<H> {
         self.wake.as_fd()
     }
 
-    /// Queue: makes it unreadable again.
-    pub(crate) fn calm(&self) {
-        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+    /// Queue: makes it unreadable again. False where it was not readable (yet).
+    pub(crate) fn calm(&self) -> bool {
+        rustix::io::read(&self.wake, &mut [0_u8; 8]).is_ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Boxes<H>> {

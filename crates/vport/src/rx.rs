@@ -78,6 +78,8 @@ pub struct RxRing {
     complaints: Arc<Complaints>,
     sleeps: u64,
     armed: bool,
+    /// A change was seen whose wake-up is still to be taken, or else no sleep would last.
+    woken: bool,
     /// Keeps the port attached.
     _port: Arc<dyn Any + Send + Sync>,
 }
@@ -103,6 +105,7 @@ impl RxRing {
             complaints,
             sleeps: 0,
             armed: false,
+            woken: false,
             _port: port,
         }
     }
@@ -174,6 +177,7 @@ impl RxRing {
     #[cold]
     fn look_for_changes(&mut self) {
         self.seen = self.handover.version();
+        self.woken = true;
         if self.half.is_none() {
             let (half, more) = self.handover.next();
             self.half = half;
@@ -229,8 +233,8 @@ impl RxRing {
         if let Some(half) = &mut self.half {
             half.doorbell.silence();
         }
-        if self.handover.version() != self.seen {
-            self.handover.calm();
+        if self.woken || self.handover.version() != self.seen {
+            self.woken = !self.handover.calm();
         }
     }
 
