@@ -116,7 +116,9 @@ pub fn parse(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
 /// nothing done, if this is not it.
 #[inline]
 fn parse_usual(header: &mut Header, bytes: &[u8], message_len: usize) -> bool {
-    let Some(&[flags, .., _, _, _, next, len, c0, c1, last]) = bytes.first_chunk::<GPDU_MAX_LEN>() else { return false };
+    let Some(&[flags, .., _, _, _, next, len, c0, c1, last]) = bytes.first_chunk::<GPDU_MAX_LEN>() else {
+        return false;
+    };
     let usual = flags == VERSION_1_GTP | E && [next, len, last] == [ExtensionType::PDU_SESSION.0, 1, 0];
     if !usual || message_len < GPDU_MAX_LEN {
         return false;
