@@ -23,14 +23,28 @@ use vport::wire::{Reply, Request};
 #[derive(Arbitrary, Debug)]
 enum Move {
     Connect,
-    Hello { oldest: u8, newest: u8, port: Port, resume: Generation },
+    Hello {
+        oldest: u8,
+        newest: u8,
+        port: Port,
+        resume: Generation,
+    },
     Mapped(Generation),
     Ready(Generation),
-    Quarantine { generation: Generation, queue: u8, violation: u8 },
+    Quarantine {
+        generation: Generation,
+        queue: u8,
+        violation: u8,
+    },
     Report(Vec<(Name, u64)>),
     Bytes(Vec<u8>),
     /// A lawful message with one byte changed, or cut.
-    Mangled { what: u8, at: u8, byte: u8, cut: u8 },
+    Mangled {
+        what: u8,
+        at: u8,
+        byte: u8,
+        cut: u8,
+    },
     Descriptors(u8),
     Read,
     Close,
@@ -195,7 +209,8 @@ thread_local! {
 fuzz_target!(|input: &[u8]| {
     let before = descriptors();
     let mut core = broker();
-    let mut clients = [("a", 0), ("b", 0), ("a", 0)].map(|(name, generation)| (name, Client { socket: None, generation }));
+    let mut clients =
+        [("a", 0), ("b", 0), ("a", 0)].map(|(name, generation)| (name, Client { socket: None, generation }));
     for (function, client) in &mut clients {
         client.connect(&mut core, function);
     }

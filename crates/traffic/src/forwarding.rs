@@ -29,7 +29,7 @@ pub struct Forwarded {
     pub seconds: f64,
     /// Received, port by port.
     pub ports: Vec<Received>,
-    /// Of every 1 polls over all ports, how many found packets.
+    /// Share of the worker's polls, each a look at all of its ports, that found packets.
     pub busy: f64,
     /// Packets discarded since the start because the port to send them to did not take them.
     pub refused: u64,
@@ -54,6 +54,8 @@ pub struct Received {
 
 /// Polls between two looks at the clock.
 const TURNS: usize = 256;
+/// Pauses of the processor after a poll that found nothing: a microsecond or a few.
+const BACK_OFF: u32 = 100;
 /// How long to wait for the peers of all ports at the start.
 const PEER_WAIT: Duration = Duration::from_secs(10);
 /// Time between two tries to send the first frames.
@@ -66,7 +68,7 @@ pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::R
     forward_for(forwarder, &mut waiter, plan.poll, Some(plan.warm_up))?;
     let before = forwarder.received();
     let begin = Instant::now();
-    forward_for(forwarder, &mut waiter, plan.poll, plan.window)?;
+    let polls = forward_for(forwarder, &mut waiter, plan.poll, plan.window)?;
     let seconds = begin.elapsed().as_secs_f64();
     let after = forwarder.received();
 
@@ -75,10 +77,7 @@ pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::R
         .zip(before.iter().zip(&after))
         .map(|(name, (b, a))| Received::between(name, b, a, seconds))
         .collect();
-    let polls: u64 = ports.iter().map(|port| port.polls).sum();
-    let empty: u64 = ports.iter().map(|port| port.empty_polls).sum();
-    let busy = if polls == 0 { 0.0 } else { (polls - empty) as f64 / polls as f64 };
-    Ok(Forwarded { seconds, ports, busy, refused: forwarder.refused() })
+    Ok(Forwarded { seconds, ports, busy: polls.busy(), refused: forwarder.refused() })
 }
 
 /// Sends the first frames out of each port, as soon as its peer is there to take them.
@@ -94,15 +93,31 @@ fn send_first(forwarder: &mut Forwarder, ports: usize, plan: Plan) {
     }
 }
 
+/// A worker's polls, each a look at all of its ports.
+#[derive(Clone, Copy, Debug, Default)]
+struct Polls {
+    all: u64,
+    found: u64,
+}
+
+impl Polls {
+    fn busy(self) -> f64 {
+        if self.all == 0 { 0.0 } else { self.found as f64 / self.all as f64 }
+    }
+}
+
 fn forward_for(
     forwarder: &mut Forwarder,
     waiter: &mut Waiter,
     poll: bool,
     time: Option<Duration>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Polls> {
     let begin = Instant::now();
+    let mut polls = Polls::default();
     while time.is_none_or(|time| begin.elapsed() < time) {
-        let found: usize = (0..TURNS).map(|_| forwarder.turn()).sum();
+        let found = (0..TURNS).filter(|_| turn_or_back_off(forwarder)).count() as u64;
+        polls.all += TURNS as u64;
+        polls.found += found;
         if found > 0 {
             waiter.worked();
         } else if !poll {
@@ -110,7 +125,18 @@ fn forward_for(
             waiter.wait(&mut forwarder.queues(), &[], left)?;
         }
     }
-    Ok(())
+    Ok(polls)
+}
+
+/// One poll; true if it found packets. After one that did not, packets are left to gather for a moment: polling an empty
+/// ring takes from the producer the line that it is about to write.
+#[inline]
+fn turn_or_back_off(forwarder: &mut Forwarder) -> bool {
+    let found = forwarder.turn() > 0;
+    if !found {
+        (0..BACK_OFF).for_each(|_| std::hint::spin_loop());
+    }
+    found
 }
 
 impl Received {
