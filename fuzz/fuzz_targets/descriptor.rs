@@ -24,7 +24,8 @@ fuzz_target!(|text: &str| {
     for mistake in report.mistakes() {
         assert!(!mistake.reason.is_empty() && !mistake.remedy.is_empty());
         assert!(mistake.at.line <= lines + 1 && mistake.at.column >= 1, "{mistake}");
-        assert!(!mistake.remedy.contains("report this"), "{mistake}");
+        // Unless the text itself says so and is quoted.
+        assert!(!mistake.remedy.contains("report this") || text.contains("report this"), "{mistake}");
     }
     let Some(slice) = slice else { return };
     assert!(diff(&slice, &slice).is_empty());
