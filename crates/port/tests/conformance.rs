@@ -241,8 +241,19 @@ fn up(names: &[&str]) {
     }
 }
 
+/// Opens a port. A TAP device of the test before is still busy while a program that another test starts has not yet let
+/// go of the descriptors of this process.
 fn opened(name: &str) -> Port {
-    port::open(name, &OpenOptions::default()).unwrap()
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match port::open(name, &OpenOptions::default()) {
+            Err(port::OpenError::Io(error)) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                assert!(Instant::now() < deadline, "{name} stays busy");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 #[test]
