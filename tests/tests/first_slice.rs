@@ -100,10 +100,16 @@ fn captures_of_every_hop_decode_without_a_malformed_packet() {
     }
     assert!(tshark(n3, "gtp.ext_hdr.pdu_ses_con.pdu_type == 1 && icmp.type == 8") >= 5, "uplink with its container");
     assert!(tshark(n3, "gtp.ext_hdr.pdu_ses_con.pdu_type == 0 && icmp.type == 0") >= 5, "downlink with its container");
-    assert!(tshark(n3, "gtp && http") >= 2, "HTTP inside the tunnel");
+    assert!(tshark(n3, "gtp && http") >= 2, "HTTP inside the tunnel: {}", listing(n3));
     assert!(tshark(n4, "pfcp.msg_type == 1") >= 1 && tshark(n4, "pfcp.msg_type == 2") >= 1, "heartbeats both ways");
     assert_eq!(tshark(n6, "gtp || udp.port == 2152"), 0, "N6 is plain IP");
-    assert!(tshark(n6, "icmp.type == 8") >= 5 && tshark(n6, "http") >= 2);
+    assert!(tshark(n6, "icmp.type == 8") >= 5 && tshark(n6, "http") >= 2, "pings and HTTP: {}", listing(n6));
+}
+
+/// A capture as tshark tells it.
+fn listing(file: &std::path::Path) -> String {
+    let output = Command::new("tshark").arg("-r").arg(file).output().expect("tshark runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
