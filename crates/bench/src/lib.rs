@@ -11,6 +11,7 @@ pub mod count;
 pub mod fed;
 pub mod folder;
 pub mod hugepages;
+mod interrupt;
 pub mod link;
 pub mod metric;
 pub mod progress;

@@ -14,6 +14,7 @@ use traffic::forwarding::Forwarded;
 use vport::broker::{Broker, Config, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
 
 use crate::folder::Folder;
+use crate::interrupt::Interrupt;
 use crate::metric::{Report, Samples};
 use crate::progress::Progress;
 use crate::testpmd::{self, Joint};
@@ -24,7 +25,7 @@ pub const BUSY_ENOUGH: f64 = 0.95;
 /// The cores were moved if one round trip was longer than another by this factor.
 const MOVED: f64 = 1.6;
 /// How often all systems take their turns until the cores stay where they are.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 5;
 /// Hugepages for the record areas of our two links, beside those of testpmd.
 const OUR_HUGEPAGES: u64 = 16;
 /// How often a full port is tried again, by us and by testpmd, so that packets in circulation are not lost.
@@ -90,28 +91,35 @@ impl Run {
 
 /// Measures and returns the report.
 pub fn run(args: &Args) -> anyhow::Result<Report> {
-    let pair = cores::pair()?;
-    let wanted_pages = testpmd::HUGEPAGES + OUR_HUGEPAGES;
-    let pages = hugepages::Reservation::at_least(wanted_pages);
+    let interrupt = Interrupt::take()?;
+    let pages = hugepages::Reservation::at_least(testpmd::HUGEPAGES + OUR_HUGEPAGES);
     let progress = Progress::new();
     let systems = systems(args, &pages, &progress);
     let conditions = conditions::of_this_machine();
-    let mut runs = Vec::new();
-    for round in 1..=args.rounds {
-        for &frame in &args.frames {
-            for attempt in 1..=ATTEMPTS {
-                progress.show(&format!("round {round} of {}, {frame} B frames", args.rounds));
-                let turn = take_turns(&systems, Turn { round, attempt, frame }, args.seconds, pair, &progress)?;
-                let moved = turn.iter().any(|run| run.moved);
-                runs.extend(turn);
-                if !moved {
-                    break;
-                }
-            }
-        }
+    let mut campaign = Campaign { args, systems, cores: cores::pair()?, progress, interrupt, runs: Vec::new() };
+    if campaign.measure()? == Stage::Interrupted {
+        campaign.progress.note("interrupted: what follows was measured before");
     }
-    drop(progress);
+    let runs = std::mem::take(&mut campaign.runs);
+    drop(campaign);
     Ok(report(conditions, &pages, &runs))
+}
+
+/// Turns after turns, and what they found.
+struct Campaign<'a> {
+    args: &'a Args,
+    systems: Vec<System>,
+    cores: [usize; 2],
+    progress: Progress,
+    interrupt: Interrupt,
+    runs: Vec<Run>,
+}
+
+/// How a part of a campaign ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Done,
+    Interrupted,
 }
 
 /// One turn of all systems with one frame size.
@@ -122,31 +130,58 @@ struct Turn {
     frame: u16,
 }
 
-/// Runs every system once, with a round trip measured before each and after the last.
-fn take_turns(
-    systems: &[System],
-    turn: Turn,
-    seconds: f64,
-    pair: [usize; 2],
-    progress: &Progress,
-) -> anyhow::Result<Vec<Run>> {
-    let Turn { round, frame, .. } = turn;
-    let mut runs = Vec::new();
-    let mut trips = vec![cores::round_trip_ns(pair)?];
-    for &system in systems {
-        progress.show(&format!("round {round}: {} with {frame} B frames", system.name()));
-        let Figures { mpps, busy, lost } = measure(system, frame.into(), seconds, pair)
-            .with_context(|| format!("{} with {frame} B frames", system.name()))?;
-        let rtt_ns = trips[trips.len() - 1];
-        trips.push(cores::round_trip_ns(pair)?);
-        runs.push(Run { turn, system: system.name(), mpps, busy, lost, rtt_ns, moved: false, limit: String::new() });
+impl Campaign<'_> {
+    fn measure(&mut self) -> anyhow::Result<Stage> {
+        for round in 1..=self.args.rounds {
+            for &frame in &self.args.frames {
+                for attempt in 1..=ATTEMPTS {
+                    let runs = self.take_turns(Turn { round, attempt, frame });
+                    // On a terminal, Ctrl-C ended the measured programs, too: their errors mean nothing then.
+                    if self.interrupt.came() {
+                        return Ok(Stage::Interrupted);
+                    }
+                    let runs = runs?;
+                    let moved = runs.iter().any(|run| run.moved);
+                    self.runs.extend(runs);
+                    if !moved {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(Stage::Done)
     }
-    let moved = have_moved(&trips);
-    for run in &mut runs {
-        run.moved = moved;
-        run.limit = limit(run.busy, moved);
+
+    /// Runs every system once, with a round trip measured before each and after the last.
+    fn take_turns(&self, turn: Turn) -> anyhow::Result<Vec<Run>> {
+        let Turn { round, frame, .. } = turn;
+        let mut runs = Vec::new();
+        let mut trips = vec![cores::round_trip_ns(self.cores)?];
+        for &system in &self.systems {
+            let what = format!("{} with {frame} B frames", system.name());
+            self.progress.show(&format!("round {round} of {}: {what}", self.args.rounds));
+            let Figures { mpps, busy, lost } =
+                measure(system, frame.into(), self.args.seconds, self.cores).context(what)?;
+            let rtt_ns = trips[trips.len() - 1];
+            trips.push(cores::round_trip_ns(self.cores)?);
+            runs.push(Run {
+                turn,
+                system: system.name(),
+                mpps,
+                busy,
+                lost,
+                rtt_ns,
+                moved: false,
+                limit: String::new(),
+            });
+        }
+        let moved = have_moved(&trips);
+        for run in &mut runs {
+            run.moved = moved;
+            run.limit = limit(run.busy, moved);
+        }
+        Ok(runs)
     }
-    Ok(runs)
 }
 
 /// Whether the cores were in different places in the course of the given round trips.
@@ -178,7 +213,8 @@ fn limit(busy: f64, moved: bool) -> String {
 struct Figures {
     /// Millions of packets a second, port and direction.
     mpps: f64,
-    /// Share of polls that found input (of testpmd: or of time spent on packets), in the busier process.
+    /// How busy the busier process was: of ours, the share of polls that found input or of time not spent waiting for it,
+    /// whichever is less; of testpmd, whichever is more.
     busy: f64,
     lost: Option<u64>,
 }

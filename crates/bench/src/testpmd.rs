@@ -172,7 +172,7 @@ impl Testpmd {
             .args(["--no-pci", "--in-memory", "--single-file-segments", "--no-telemetry"])
             .args(["-m", &MEMORY_MIB.to_string()])
             .args(joint.devices(server, folder))
-            .args(["--", "-i", "--nb-cores=1", "--forward-mode=io", "--no-lsc-interrupt"])
+            .args(["--", "-i", "--nb-cores=1", "--forward-mode=io", "--no-lsc-interrupt", "--disable-link-check"])
             .args([format!("--rxd={RING}"), format!("--txd={RING}")])
             .args([format!("--burst={}", settings.burst), format!("--txpkts={}", settings.frame)])
             .stdin(Stdio::piped())

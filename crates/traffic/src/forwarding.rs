@@ -29,7 +29,8 @@ pub struct Forwarded {
     pub seconds: f64,
     /// Received, port by port.
     pub ports: Vec<Received>,
-    /// Share of the worker's polls, each a look at all of its ports, that found packets.
+    /// Share of the worker's polls, each a look at all of its ports, that found packets; or of its time that it did not
+    /// spend waiting for some after a poll that did not: whichever is less.
     pub busy: f64,
     /// Packets discarded since the start because the port to send them to did not take them.
     pub refused: u64,
@@ -69,7 +70,8 @@ pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::R
     let before = forwarder.received();
     let begin = Instant::now();
     let polls = forward_for(forwarder, &mut waiter, plan.poll, plan.window)?;
-    let seconds = begin.elapsed().as_secs_f64();
+    let time = begin.elapsed();
+    let seconds = time.as_secs_f64();
     let after = forwarder.received();
 
     let ports: Vec<Received> = names
@@ -77,7 +79,7 @@ pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::R
         .zip(before.iter().zip(&after))
         .map(|(name, (b, a))| Received::between(name, b, a, seconds))
         .collect();
-    Ok(Forwarded { seconds, ports, busy: polls.busy(), refused: forwarder.refused() })
+    Ok(Forwarded { seconds, ports, busy: polls.busy(time), refused: forwarder.refused() })
 }
 
 /// Sends the first frames out of each port, as soon as its peer is there to take them.
@@ -98,11 +100,18 @@ fn send_first(forwarder: &mut Forwarder, ports: usize, plan: Plan) {
 struct Polls {
     all: u64,
     found: u64,
+    /// Time spent waiting after polls that found nothing.
+    waited: Duration,
 }
 
 impl Polls {
-    fn busy(self) -> f64 {
-        if self.all == 0 { 0.0 } else { self.found as f64 / self.all as f64 }
+    fn busy(self, time: Duration) -> f64 {
+        if self.all == 0 {
+            return 0.0;
+        }
+        let of_polls = self.found as f64 / self.all as f64;
+        let of_time = 1.0 - self.waited.as_secs_f64() / time.as_secs_f64();
+        of_polls.min(of_time)
     }
 }
 
@@ -115,28 +124,32 @@ fn forward_for(
     let begin = Instant::now();
     let mut polls = Polls::default();
     while time.is_none_or(|time| begin.elapsed() < time) {
-        let found = (0..TURNS).filter(|_| turn_or_back_off(forwarder)).count() as u64;
-        polls.all += TURNS as u64;
-        polls.found += found;
-        if found > 0 {
+        let before = polls.found;
+        (0..TURNS).for_each(|_| turn_or_back_off(forwarder, &mut polls));
+        if polls.found > before {
             waiter.worked();
         } else if !poll {
             let left = time.map(|time| time.saturating_sub(begin.elapsed()));
+            let since = Instant::now();
             waiter.wait(&mut forwarder.queues(), &[], left)?;
+            polls.waited += since.elapsed();
         }
     }
     Ok(polls)
 }
 
-/// One poll; true if it found packets. After one that did not, packets are left to gather for a moment: polling an empty
-/// ring takes from the producer the line that it is about to write.
+/// One poll. After one that found nothing, packets are left to gather for a moment: polling an empty ring takes from the
+/// producer the line that it is about to write.
 #[inline]
-fn turn_or_back_off(forwarder: &mut Forwarder) -> bool {
-    let found = forwarder.turn() > 0;
-    if !found {
-        (0..BACK_OFF).for_each(|_| std::hint::spin_loop());
+fn turn_or_back_off(forwarder: &mut Forwarder, polls: &mut Polls) {
+    polls.all += 1;
+    if forwarder.turn() > 0 {
+        polls.found += 1;
+        return;
     }
-    found
+    let since = Instant::now();
+    (0..BACK_OFF).for_each(|_| std::hint::spin_loop());
+    polls.waited += since.elapsed();
 }
 
 impl Received {
@@ -159,6 +172,16 @@ mod tests {
 
     use super::*;
     use crate::forwarder::Addresses;
+
+    #[test]
+    fn a_worker_is_as_busy_as_the_lesser_of_its_two_shares() {
+        let window = Duration::from_millis(100);
+        let busy = |all, found, waited| Polls { all, found, waited: Duration::from_millis(waited) }.busy(window);
+        assert_eq!(busy(0, 0, 0), 0.0);
+        assert_eq!(busy(4, 4, 0), 1.0);
+        assert_eq!(busy(4, 3, 10), 0.75);
+        assert_eq!(busy(100, 99, 50), 0.5);
+    }
 
     #[test]
     fn the_window_counts_what_came_within_it() {

@@ -19,6 +19,7 @@
 //! ```
 //!
 //! - [`ring`] is the arithmetic of positions and records, pure and safe; [`layout`] says where words lie.
+//! - `distance` finds out whether the peer's core shares a cache with ours; `stream` writes records past the caches where not.
 //! - [`packet`] is what functions see: private head, opaque rest.
 //! - [`segment`] makes and seals memory; `mapping` bounds it.
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
@@ -34,6 +35,7 @@ compile_error!("virtual ports need 64-bit little-endian Linux");
 pub mod broker;
 pub mod client;
 pub mod counters;
+mod distance;
 mod doorbell;
 pub mod frames;
 mod handover;
@@ -48,6 +50,7 @@ mod rx;
 pub mod segment;
 mod socket;
 pub mod steering;
+mod stream;
 mod tx;
 pub mod wire;
 mod writer;

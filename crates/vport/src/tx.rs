@@ -136,6 +136,7 @@ impl TxHalf {
     #[inline(always)]
     fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         let writer = &mut self.channels[0].writer;
+        writer.expect(bytes_of(packets));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
             if !is_sendable(packet.len()) {
@@ -151,6 +152,8 @@ impl TxHalf {
     }
 
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+        let bytes = bytes_of(packets) / self.channels.len();
+        self.channels.iter_mut().for_each(|channel| channel.writer.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
             if !is_sendable(packet.len()) {
@@ -206,6 +209,12 @@ impl TxHalf {
             self.layout.tx_counter(&self.index, n).store(value, Ordering::Relaxed);
         }
     }
+}
+
+/// About how many bytes the packets have: those of a burst are often alike.
+#[inline(always)]
+fn bytes_of(packets: &[PacketRef<'_>]) -> usize {
+    packets.first().map_or(0, |packet| packet.len() * packets.len())
 }
 
 #[inline(always)]

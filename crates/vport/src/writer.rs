@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::distance::Distance;
 use crate::mapping::Mapping;
 use crate::packet::{PacketRef, copy_short};
 use crate::ring::{HEADER, Place, Ring, Violation, frame_header};
+use crate::stream;
 
 /// A ring in mapped memory, of which this is the only writer.
 #[derive(Debug)]
@@ -21,6 +23,9 @@ pub(crate) struct Writer {
     head_word: *const AtomicU64,
     tail_word: *const AtomicU64,
     broken: Option<Violation>,
+    distance: Distance,
+    /// Records go past the caches.
+    streaming: bool,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 3],
 }
@@ -30,6 +35,9 @@ unsafe impl Send for Writer {}
 
 /// How far ahead of the head cache lines are fetched for writing.
 const AHEAD: u64 = 512;
+/// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
+/// memory does slowly.
+const STREAM_MIN: usize = 512;
 
 impl Writer {
     /// Writes the ring at `offset` of `records`. The head is a word of `own`, the tail one of `peer`.
@@ -51,8 +59,16 @@ impl Writer {
             head_word: head_word(own),
             tail_word: tail_word(peer),
             broken: None,
+            distance: Distance::default(),
+            streaming: false,
             _keep: [records.clone(), own.clone(), peer.clone()],
         }
+    }
+
+    /// About so many bytes will be pushed before the next [`Writer::publish`].
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, bytes: usize) {
+        self.streaming = stream::POSSIBLE && self.distance.is_far() && bytes >= STREAM_MIN;
     }
 
     /// Appends a frame of 1 to [`FRAME_MAX`](crate::packet::FRAME_MAX) bytes; the reader sees it after
@@ -66,7 +82,6 @@ impl Writer {
         if place.next.wrapping_sub(self.published) > self.ring.unpublished_max() {
             self.publish();
         }
-        self.fetch_ahead(place.next);
         // SAFETY: `place` lies within the ring and within what the reader has given back.
         unsafe { self.write(place, packet) };
         self.head = place.next;
@@ -78,6 +93,9 @@ impl Writer {
     pub(crate) fn publish(&mut self) -> bool {
         let news = self.published != self.head;
         if news {
+            if self.streaming {
+                stream::fence();
+            }
             self.published = self.head;
             // SAFETY: the mapping is kept.
             unsafe { &*self.head_word }.store(self.head, Ordering::Release);
@@ -102,7 +120,9 @@ impl Writer {
             return None;
         }
         // SAFETY: the mapping is kept.
-        let tail = unsafe { &*self.tail_word }.load(Ordering::Acquire);
+        let tail_word = unsafe { &*self.tail_word };
+        let last = self.tail;
+        let tail = self.distance.time(|| tail_word.load(Ordering::Acquire), |tail| tail != last);
         // Against what is published: a reader cannot have read more. Nor can it take back what it gave.
         let checked = match self.ring.check_tail(self.published, tail) {
             Ok(()) if tail.wrapping_sub(self.tail) > self.ring.size() => Err(Violation::TailOutOfRange),
@@ -129,6 +149,10 @@ impl Writer {
                 self.data.add(head).cast::<u64>().write(self.ring.skip_header(self.head));
             }
             let record = self.data.add(at);
+            if self.streaming {
+                return stream::record(frame_header(packet.len()), packet, record);
+            }
+            self.fetch_ahead(place.next);
             record.cast::<u64>().write(frame_header(packet.len()));
             let body = record.add(HEADER as usize);
             copy_short(packet.head, body);
