@@ -72,6 +72,8 @@ struct Run {
     #[serde(flatten)]
     turn: Turn,
     system: &'static str,
+    /// Its settings, where there were several to choose from.
+    setting: String,
     mpps: f64,
     busy: f64,
     /// Packets that fell out of circulation; not known of testpmd.
@@ -160,13 +162,14 @@ impl Campaign<'_> {
         for &system in &self.systems {
             let what = format!("{} with {frame} B frames", system.name());
             self.progress.show(&format!("round {round} of {}: {what}", self.args.rounds));
-            let Figures { mpps, busy, lost } =
+            let Figures { setting, mpps, busy, lost } =
                 measure(system, frame.into(), self.args.seconds, self.cores).context(what)?;
             let rtt_ns = trips[trips.len() - 1];
             trips.push(cores::round_trip_ns(self.cores)?);
             runs.push(Run {
                 turn,
                 system: system.name(),
+                setting,
                 mpps,
                 busy,
                 lost,
@@ -211,6 +214,7 @@ fn limit(busy: f64, moved: bool) -> String {
 
 /// What one run found.
 struct Figures {
+    setting: String,
     /// Millions of packets a second, port and direction.
     mpps: f64,
     /// How busy the busier process was: of ours, the share of polls that found input or of time not spent waiting for it,
@@ -224,8 +228,14 @@ fn measure(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> any
     match system {
         System::Direct => direct(frame, warm_up, window, cores),
         System::Testpmd(joint) => {
-            let measured = testpmd::measure(joint, &testpmd::Settings::best(joint, cores, frame, warm_up, window))?;
-            Ok(Figures { mpps: measured.mpps, busy: measured.busy.share(), lost: None })
+            let figures = joint.candidates().map(|rings| {
+                let settings = testpmd::Settings { cores, frame, rings, warm_up, window };
+                let testpmd::Measured { mpps, busy } = testpmd::measure(joint, &settings).context(rings)?;
+                Ok(Figures { setting: rings.to_string(), mpps, busy: busy.share(), lost: None })
+            });
+            let [first, second]: [anyhow::Result<Figures>; 2] = figures;
+            let (first, second) = (first?, second?);
+            Ok(if first.mpps > second.mpps { first } else { second })
         }
     }
 }
@@ -265,6 +275,7 @@ fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) 
     let invalid: u64 = first.ports.iter().chain(&second.ports).map(|port| port.invalid).sum();
     anyhow::ensure!(invalid == 0, "{invalid} packets were invalid");
     Ok(Figures {
+        setting: String::new(),
         mpps: rates.iter().sum::<f64>() / rates.len() as f64,
         busy: first.busy.max(second.busy),
         lost: Some(first.refused + second.refused),
@@ -341,7 +352,8 @@ mod tests {
 
     fn run(round: u32, system: &'static str, mpps: f64, busy: f64) -> Run {
         let turn = Turn { round, attempt: 1, frame: 64 };
-        Run { turn, system, mpps, busy, lost: None, rtt_ns: 100.0, moved: false, limit: limit(busy, false) }
+        let setting = String::new();
+        Run { turn, system, setting, mpps, busy, lost: None, rtt_ns: 100.0, moved: false, limit: limit(busy, false) }
     }
 
     #[test]

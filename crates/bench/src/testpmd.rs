@@ -41,29 +41,49 @@ impl Joint {
         }
     }
 
+    /// The rings and bursts with which testpmd was fastest of those tried (rings of 512 to 16,384, bursts of 32 to 256):
+    /// which of the two depends on frame size and on what distant lines cost, so both are run.
+    pub fn candidates(self) -> [Rings; 2] {
+        match self {
+            Self::Vhost => [Rings { descriptors: 1_024, burst: 32 }, Rings { descriptors: 2_048, burst: 256 }],
+            Self::Memif => [Rings { descriptors: 512, burst: 256 }, Rings { descriptors: 8_192, burst: 64 }],
+        }
+    }
+
     /// Arguments for the devices of the server (`true`) or the client.
-    fn devices(self, server: bool, folder: &Path) -> Vec<String> {
+    fn devices(self, server: bool, descriptors: usize, folder: &Path) -> Vec<String> {
         let folder = folder.display();
         let device = |port: usize| match (self, server) {
             (Self::Vhost, true) => format!("net_vhost{port},iface={folder}/vhost{port},queues=1"),
             // Without mergeable buffers and with the vector path: the fastest of the paths that virtio-user has here.
             (Self::Vhost, false) => format!(
-                "net_virtio_user{port},path={folder}/vhost{port},queues=1,queue_size={RING},mrg_rxbuf=0,vectorized=1"
+                "net_virtio_user{port},path={folder}/vhost{port},queues=1,queue_size={descriptors},mrg_rxbuf=0,vectorized=1"
             ),
             (Self::Memif, _) => format!(
-                "net_memif{port},role={},id={port},socket-abstract=no,socket={folder}/memif,rsize={MEMIF_RING_LOG2},\
+                "net_memif{port},role={},id={port},socket-abstract=no,socket={folder}/memif,rsize={},\
                  zero-copy=no",
-                if server { "server" } else { "client" }
+                if server { "server" } else { "client" },
+                descriptors.ilog2()
             ),
         };
         (0..2).flat_map(|port| ["--vdev".to_owned(), device(port)]).collect()
     }
 }
 
-/// Descriptors of each ring.
-const RING: usize = 1_024;
-/// The same as memif wants it.
-const MEMIF_RING_LOG2: usize = 10;
+/// How much waits, and is handled, at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Descriptors of each ring; a power of two.
+    pub descriptors: usize,
+    /// Packets that testpmd handles at once.
+    pub burst: usize,
+}
+
+impl std::fmt::Display for Rings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rings of {}, bursts of {}", self.descriptors, self.burst)
+    }
+}
 
 /// How a pair is run.
 #[derive(Clone, Debug)]
@@ -72,10 +92,8 @@ pub struct Settings {
     pub cores: [usize; 2],
     /// Bytes of a frame, without the check sequence.
     pub frame: usize,
-    /// Packets that testpmd handles at once.
-    pub burst: usize,
-    /// Bursts that each process sends out of each port at the start.
-    pub first_bursts: usize,
+    /// Rings and bursts.
+    pub rings: Rings,
     /// Time before counting begins.
     pub warm_up: Duration,
     /// Time to count for.
@@ -83,14 +101,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings with which testpmd was fastest of those tried. Of each circle of packets every process sends half;
+    /// Bursts that each process sends out of each port at the start. Of each circle of packets every process sends half;
     /// together they fill seven eighths of the two rings that the circle has.
-    pub fn best(joint: Joint, cores: [usize; 2], frame: usize, warm_up: Duration, window: Duration) -> Self {
-        let burst = match joint {
-            Joint::Vhost => 32,
-            Joint::Memif => 128,
-        };
-        Self { cores, frame, burst, first_bursts: RING * 7 / 8 / burst, warm_up, window }
+    fn first_bursts(&self) -> usize {
+        self.rings.descriptors * 7 / 8 / self.rings.burst
     }
 }
 
@@ -136,8 +150,8 @@ pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
         testpmd.tell("set fwd io retry")?;
         testpmd.tell(&format!("set burst tx delay 0 retry {RETRIES}"))?;
     }
-    server.tell(&format!("start tx_first {}", settings.first_bursts))?;
-    client.tell(&format!("start tx_first {}", settings.first_bursts))?;
+    server.tell(&format!("start tx_first {}", settings.first_bursts()))?;
+    client.tell(&format!("start tx_first {}", settings.first_bursts()))?;
     std::thread::sleep(settings.warm_up);
 
     // Two readings of the port's counters; testpmd divides by the time between them itself.
@@ -171,10 +185,10 @@ impl Testpmd {
             .args(["--lcores", &format!("0@{core},1@{core}")])
             .args(["--no-pci", "--in-memory", "--single-file-segments", "--no-telemetry"])
             .args(["-m", &MEMORY_MIB.to_string()])
-            .args(joint.devices(server, folder))
+            .args(joint.devices(server, settings.rings.descriptors, folder))
             .args(["--", "-i", "--nb-cores=1", "--forward-mode=io", "--no-lsc-interrupt", "--disable-link-check"])
-            .args([format!("--rxd={RING}"), format!("--txd={RING}")])
-            .args([format!("--burst={}", settings.burst), format!("--txpkts={}", settings.frame)])
+            .args([format!("--rxd={0}", settings.rings.descriptors), format!("--txd={0}", settings.rings.descriptors)])
+            .args([format!("--burst={}", settings.rings.burst), format!("--txpkts={}", settings.frame)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -333,10 +347,11 @@ mod tests {
     #[test]
     fn the_two_sides_of_a_joint_meet_in_one_place() {
         let folder = Path::new("/tmp/x");
-        let all = |joint: Joint, server| joint.devices(server, folder).join(" ");
+        let all = |joint: Joint, server| joint.devices(server, settings.rings.descriptors, folder).join(" ");
         assert!(all(Joint::Vhost, true).contains("iface=/tmp/x/vhost1"));
         assert!(all(Joint::Vhost, false).contains("path=/tmp/x/vhost1"));
         assert!(all(Joint::Memif, true).contains("role=server") && all(Joint::Memif, false).contains("role=client"));
-        assert!(all(Joint::Memif, false).contains("zero-copy=no"));
+        assert!(all(Joint::Memif, false).contains("rsize=13,zero-copy=no"));
+        assert!(all(Joint::Vhost, false).contains("queue_size=8192,"));
     }
 }
