@@ -102,6 +102,16 @@ impl Host {
         }
     }
 
+    /// Frames that tell everyone on the link where the host's IPv4 addresses are (RFC 5227, 3).
+    pub fn announcements(&self) -> Vec<Vec<u8>> {
+        let Role::Host(own) = &self.role else { return Vec::new() };
+        let announce = |address: &IpAddr| match *address {
+            IpAddr::V4(own) => Some(self.arp_frame(ArpOperation::Request, own, EthernetAddress(EVERYONE), own)),
+            IpAddr::V6(_) => None,
+        };
+        own.iter().filter_map(announce).collect()
+    }
+
     /// Looks at a frame and answers it if it is ARP, neighbour discovery or an echo request for this host.
     pub fn look_at(&mut self, frame: &[u8]) -> Outcome {
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return Outcome::Other };
@@ -343,6 +353,17 @@ mod tests {
             assert_eq!(gateway.look_at(&probe), Outcome::Consumed, "{tentative}");
         }
         assert!(gateway.has("2001:db8:0:1::17".parse().expect("an address")));
+    }
+
+    #[test]
+    fn an_announcement_tells_everyone_where_an_address_is_and_asks_nothing_of_them() {
+        let announcing = host(OWN_MAC, &[own(), own6()]);
+        let announcements = announcing.announcements();
+        assert_eq!(announcements.len(), 1);
+        let mut hearer = host(PEER_MAC, &[peer()]);
+        assert_eq!(hearer.look_at(&announcements[0]), Outcome::Consumed);
+        assert_eq!(hearer.neighbour(own()), Some(OWN_MAC));
+        assert!(Host::gateway(OWN_MAC, [own()]).announcements().is_empty());
     }
 
     fn solicitation_from_nowhere(target: Ipv6Addr) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -198,6 +198,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long somebody may take to come to the other end of a port.
+const PEER_WAIT: Duration = Duration::from_secs(10);
+
 /// A port with its one queue, and the host that it is on the link.
 struct Station {
     queue: QueuePair,
@@ -226,6 +229,20 @@ impl Station {
             self.answer_pending();
         }
         bail!("neighbour {neighbour} does not answer")
+    }
+
+    /// Tells the link where this station's addresses are, as soon as somebody is there to hear it.
+    fn announce(&mut self) -> anyhow::Result<()> {
+        let give_up = Instant::now() + PEER_WAIT;
+        for announcement in self.host.announcements() {
+            while self.queue.tx.send(&[port::PacketRef::from_slice(&announcement)]) == 0 {
+                if Instant::now() > give_up {
+                    bail!("nobody is at the other end of the sink's port");
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
     }
 
     fn answer_pending(&mut self) {
@@ -261,6 +278,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     });
     let mut station = Station::on(port)?;
     let mut sink_station = args.sink.as_ref().map(|name| Station::on(args.common.open(name)?)).transpose()?;
+    sink_station.as_mut().map_or(Ok(()), Station::announce)?;
     let to = station.find(args.via.or(args.tunnel_to).unwrap_or(args.to).into())?;
     let flows = (0..args.flows).map(|number| flow(args, own, number)).collect::<anyhow::Result<Vec<Flow>>>()?;
     let macs = Macs { from: station.host.mac(), to };

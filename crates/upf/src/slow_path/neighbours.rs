@@ -12,8 +12,8 @@ use crate::side::PortId;
 
 /// Between two questions.
 const RETRY: Duration = Duration::from_secs(1);
-/// Between the first questions for a neighbour, since traffic waits for the answer.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Between the first questions for a neighbour, and between all while traffic waits for the answer.
+const HASTY_RETRY: Duration = Duration::from_millis(100);
 /// Questions without an answer before packets are given up, or an address is.
 const TRIES: u32 = 3;
 /// How long an answer counts before it is confirmed.
@@ -53,7 +53,9 @@ struct Entry {
     mac: Option<[u8; 6]>,
     /// Questions since the last answer.
     tries: u32,
-    /// When the next question is due.
+    /// When the last question was asked.
+    asked: Instant,
+    /// When the next one is due.
     due: Instant,
     waiting: VecDeque<Vec<u8>>,
 }
@@ -95,7 +97,7 @@ impl Neighbours {
         let entry = self.entries.get_mut(&key).expect("just put in");
         match entry.mac {
             Some(mac) => actions.push(Action::Release(key, mac, frame)),
-            None if entry.waiting.len() < WAITING_MAX => entry.waiting.push_back(frame),
+            None if entry.waiting.len() < WAITING_MAX => entry.hold(frame),
             None => actions.push(Action::GiveUp(1)),
         }
         actions
@@ -140,7 +142,8 @@ impl Neighbours {
             }
             actions.push(Action::Solicit(key, entry.mac));
             entry.tries = entry.tries.saturating_add(1);
-            entry.due = now + if entry.mac.is_none() && entry.tries < TRIES { FIRST_RETRY } else { RETRY };
+            entry.asked = now;
+            entry.due = now + if entry.is_urgent() { HASTY_RETRY } else { RETRY };
             true
         });
         actions
@@ -160,7 +163,20 @@ impl Neighbours {
 impl Entry {
     /// A neighbour for whom the first question is out.
     fn new(lasting: bool, now: Instant) -> Self {
-        Self { lasting, mac: None, tries: 1, due: now + FIRST_RETRY, waiting: VecDeque::new() }
+        Self { lasting, mac: None, tries: 1, asked: now, due: now + HASTY_RETRY, waiting: VecDeque::new() }
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.mac.is_none() && (self.tries < TRIES || !self.waiting.is_empty())
+    }
+
+    /// A frame waits. Its neighbour may have come back since it was last asked for, and has all its tries again.
+    fn hold(&mut self, frame: Vec<u8>) {
+        if self.waiting.is_empty() && self.tries >= TRIES {
+            self.tries = 0;
+            self.due = self.due.min(self.asked + HASTY_RETRY);
+        }
+        self.waiting.push_back(frame);
     }
 }
 
@@ -213,6 +229,19 @@ mod tests {
         neighbours.want(key(), now);
         assert!(pass(&mut neighbours, &mut now, Duration::from_secs(20)).len() > 15);
         assert_eq!(neighbours.heard(key(), MAC, now), [Action::Publish(key(), Some(MAC))]);
+    }
+
+    #[test]
+    fn a_silent_gateway_is_asked_in_haste_while_frames_wait() {
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        neighbours.want(key(), now);
+        pass(&mut neighbours, &mut now, Duration::from_secs(20));
+        assert_eq!(neighbours.wait(key(), vec![1], now), []);
+        let asked =
+            |actions: &[Action]| actions.iter().filter(|action| **action == Action::Solicit(key(), None)).count();
+        let actions = pass(&mut neighbours, &mut now, Duration::from_millis(450));
+        assert!(asked(&actions) >= 3 && actions.contains(&Action::GiveUp(1)), "{actions:?}");
+        assert!(asked(&pass(&mut neighbours, &mut now, Duration::from_secs(3))) <= 3, "nobody waits any more");
     }
 
     #[test]
