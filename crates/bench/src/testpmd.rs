@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn the_two_sides_of_a_joint_meet_in_one_place() {
         let folder = Path::new("/tmp/x");
-        let all = |joint: Joint, server| joint.devices(server, settings.rings.descriptors, folder).join(" ");
+        let all = |joint: Joint, server| joint.devices(server, 8_192, folder).join(" ");
         assert!(all(Joint::Vhost, true).contains("iface=/tmp/x/vhost1"));
         assert!(all(Joint::Vhost, false).contains("path=/tmp/x/vhost1"));
         assert!(all(Joint::Memif, true).contains("role=server") && all(Joint::Memif, false).contains("role=client"));

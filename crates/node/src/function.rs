@@ -18,7 +18,7 @@ use crate::logs::{self, Capture, Pipes};
 use crate::node::Node;
 use crate::process::{Process, ProcessId};
 use crate::record::ProcessRecord;
-use crate::supervised::Supervised;
+use crate::supervised::{Supervise, Supervised};
 
 /// How long a function may take to end in good order.
 const GRACE: Duration = Duration::from_secs(2);
@@ -181,18 +181,6 @@ impl Function {
         }
     }
 
-    /// Makes the container and lets its program run.
-    pub(crate) fn start(&mut self) -> Result<()> {
-        let mut started = self.try_start();
-        if started.as_ref().is_err_and(keeper::died) {
-            started = self.try_start();
-        }
-        if started.is_err() {
-            let _ = self.container.delete();
-        }
-        started.with_context(|| format!("function {}", self.id.function()))
-    }
-
     fn try_start(&mut self) -> Result<()> {
         let spec = self.container_spec()?;
         self.container.prepare(&self.sandbox, &spec)?;
@@ -232,9 +220,25 @@ impl Function {
             ..ContainerSpec::new(image, &spec.name)
         })
     }
+}
 
-    /// Its process ended by itself.
-    pub(crate) fn ended(&mut self) {
+impl Supervise for Function {
+    fn run(&mut self) -> &mut Supervised {
+        &mut self.run
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let mut started = self.try_start();
+        if started.as_ref().is_err_and(keeper::died) {
+            started = self.try_start();
+        }
+        if started.is_err() {
+            let _ = self.container.delete();
+        }
+        started.with_context(|| format!("function {}", self.id.function()))
+    }
+
+    fn ended(&mut self) {
         let Some(pid) = self.run.process().map(|process| process.id.pid) else { return };
         let status = self.node.keeper.reap(pid);
         let again = self.run.ended(status, self.spec.restart);

@@ -26,7 +26,7 @@ use crate::node::{Node, segments};
 use crate::process::{self, Process, ProcessId};
 use crate::pump;
 use crate::record::ProcessRecord;
-use crate::supervised::Supervised;
+use crate::supervised::{Supervise, Supervised};
 
 /// One end of a link, with all that is needed to reach it.
 pub(crate) enum EndPoint<'a> {
@@ -283,32 +283,11 @@ impl Pump {
         make()
     }
 
-    /// Starts its process.
-    pub(crate) fn start(&mut self) -> Result<()> {
-        process::kill_all_of(self.uid, &self.node.paths.run);
-        let socket = self.node.paths.pump(self.id.slice(), self.id.function()).join("ports.sock");
-        let command = pump::command(self.uid, &socket, &self.port)?;
-        let log = std::io::stderr();
-        let pid = self.node.keeper.spawn(&command, [self.interface.as_fd(), self.node.null(), log.as_fd()])?;
-        let process = ProcessId::of(pid).and_then(Process::open).context("the pump ended at once")?;
-        self.run.started(process);
-        self.follow_shared_cores();
-        Ok(())
-    }
-
     /// Keeps it off the cores that functions have for themselves.
     pub(crate) fn follow_shared_cores(&self) {
         if let Some(process) = self.run.process() {
             process::set_cores(process.id.pid, &self.node.cores().shared());
         }
-    }
-
-    /// Its process ended by itself.
-    pub(crate) fn ended(&mut self) {
-        let Some(pid) = self.run.process().map(|process| process.id.pid) else { return };
-        let status = self.node.keeper.reap(pid);
-        self.run.ended(status, slice::Restart::Always);
-        tracing::warn!("{}: ended: {}", self.id, self.run.record().last_exit.as_deref().unwrap_or_default());
     }
 
     /// The user that it runs as.
@@ -330,6 +309,31 @@ impl Pump {
         std::fs::remove_dir_all(&directory)?;
         let _ = directory.parent().map(std::fs::remove_dir);
         Ok(IdRanges::release(&node.layout, &id)?)
+    }
+}
+
+impl Supervise for Pump {
+    fn run(&mut self) -> &mut Supervised {
+        &mut self.run
+    }
+
+    fn start(&mut self) -> Result<()> {
+        process::kill_all_of(self.uid, &self.node.paths.run);
+        let socket = self.node.paths.pump(self.id.slice(), self.id.function()).join("ports.sock");
+        let command = pump::command(self.uid, &socket, &self.port)?;
+        let log = std::io::stderr();
+        let pid = self.node.keeper.spawn(&command, [self.interface.as_fd(), self.node.null(), log.as_fd()])?;
+        let process = ProcessId::of(pid).and_then(Process::open).context("the pump ended at once")?;
+        self.run.started(process);
+        self.follow_shared_cores();
+        Ok(())
+    }
+
+    fn ended(&mut self) {
+        let Some(pid) = self.run.process().map(|process| process.id.pid) else { return };
+        let status = self.node.keeper.reap(pid);
+        self.run.ended(status, slice::Restart::Always);
+        tracing::warn!("{}: ended: {}", self.id, self.run.record().last_exit.as_deref().unwrap_or_default());
     }
 }
 

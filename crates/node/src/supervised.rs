@@ -10,6 +10,32 @@ use crate::logs::now_ns;
 use crate::process::Process;
 use crate::record::ProcessRecord;
 
+/// What has a process that is kept running.
+pub(crate) trait Supervise {
+    /// Its process's life.
+    fn run(&mut self) -> &mut Supervised;
+
+    /// Starts the process.
+    fn start(&mut self) -> anyhow::Result<()>;
+
+    /// The process ended by itself.
+    fn ended(&mut self);
+
+    /// Notices an end, and starts the process when that is due. Whether anything changed; `of` says whose it is.
+    fn look_after(&mut self, of: &str) -> bool {
+        let ended = self.run().process().is_some_and(|process| process.has_ended());
+        if ended {
+            self.ended();
+        }
+        let due = self.run().is_due();
+        if due && let Err(e) = self.start() {
+            tracing::error!("slice {of}: {e:#}");
+            self.run().failed_to_start();
+        }
+        ended || due
+    }
+}
+
 /// A process that is started again when it ends, as its policy says.
 #[derive(Debug, Default)]
 pub(crate) struct Supervised {
@@ -93,6 +119,11 @@ impl Supervised {
     /// When to start it next.
     pub(crate) fn start_at(&self) -> Option<Instant> {
         self.start_at
+    }
+
+    /// Whether it is to be started now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.start_at.is_some_and(|at| at <= Instant::now() + Duration::from_micros(500))
     }
 
     /// Its history, to be kept.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -18,7 +18,7 @@ use crate::link::{self, ActiveLink, EndPoint, Pump};
 use crate::logs::now_ns;
 use crate::node::Node;
 use crate::record::{self, Record};
-use crate::supervised::Supervised;
+use crate::supervised::{Supervise, Supervised};
 
 /// What a worker is told.
 pub(crate) enum Command {
@@ -222,32 +222,12 @@ impl Worker {
 
     /// Notices ends, and starts what is due.
     fn supervise(&mut self) {
+        let functions = self.functions.values_mut().map(|function| function as &mut dyn Supervise);
+        let pumps =
+            self.links.values_mut().filter_map(|link| link.pump.as_mut()).map(|pump| pump as &mut dyn Supervise);
         let mut changed = false;
-        for function in self.functions.values_mut() {
-            if function.run.process().is_some_and(|process| process.has_ended()) {
-                function.ended();
-                changed = true;
-            }
-            if is_due(&function.run) {
-                if let Err(e) = function.start() {
-                    tracing::error!("slice {}: {e:#}", self.name);
-                    function.run.failed_to_start();
-                }
-                changed = true;
-            }
-        }
-        for pump in self.links.values_mut().filter_map(|link| link.pump.as_mut()) {
-            if pump.run.process().is_some_and(|process| process.has_ended()) {
-                pump.ended();
-                changed = true;
-            }
-            if is_due(&pump.run) {
-                if let Err(e) = pump.start() {
-                    tracing::error!("slice {}: {e:#}", self.name);
-                    pump.run.failed_to_start();
-                }
-                changed = true;
-            }
+        for supervised in functions.chain(pumps) {
+            changed |= supervised.look_after(&self.name);
         }
         if changed {
             self.store_record(&[], &[]);
@@ -558,10 +538,6 @@ impl Worker {
             Some(process(&self.name, &link.spec.label(), ProcessKind::Pump, &pump.run, pump.uid(), shared.clone()))
         })
     }
-}
-
-fn is_due(run: &Supervised) -> bool {
-    run.start_at().is_some_and(|at| at <= Instant::now() + Duration::from_micros(500))
 }
 
 fn process(slice: &str, name: &str, kind: ProcessKind, run: &Supervised, uid: u32, cpus: String) -> Process {

@@ -183,7 +183,9 @@ impl Client {
     }
 }
 
-fn is_transient(error: &io::Error) -> bool {
+/// Whether an error of a UDP socket says no more than that nothing came, or that a peer that was sent to is not there,
+/// which ICMP tells.
+pub fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     matches!(
         error.kind(),

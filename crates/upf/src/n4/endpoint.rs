@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pfcp::RecoveryTimeStamp;
+use pfcp::client::is_transient;
 
 use super::{Config, Datagram, Node, RuleTables};
 
@@ -74,19 +75,4 @@ impl<T: RuleTables> Endpoint<T> {
             tracing::debug!("cannot send to {}: {error}", datagram.to);
         }
     }
-}
-
-/// Nothing came, or a peer that was sent to is not there, which ICMP tells.
-fn is_transient(error: &io::Error) -> bool {
-    use io::ErrorKind::*;
-    matches!(
-        error.kind(),
-        WouldBlock
-            | TimedOut
-            | Interrupted
-            | ConnectionRefused
-            | ConnectionReset
-            | HostUnreachable
-            | NetworkUnreachable
-    )
 }
