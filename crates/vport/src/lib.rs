@@ -52,6 +52,7 @@ mod socket;
 pub mod steering;
 mod stream;
 mod tx;
+mod wide;
 pub mod wire;
 mod writer;
 

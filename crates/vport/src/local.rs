@@ -11,7 +11,7 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
 use crate::reader::{Mapped, Reader, Source};
 use crate::ring::{Ring, record_bytes};
-use crate::writer::Writer;
+use crate::writer::{Pushed, Writer};
 
 /// Head and tail of a private ring lie on lines of their own.
 const HEAD: usize = 0;
@@ -146,24 +146,21 @@ impl LocalSink {
     /// Sends the packets.
     #[inline]
     pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
-        for packet in packets {
-            if !(1..=FRAME_MAX).contains(&packet.len()) {
-                discarded += 1;
-                continue;
+        let mut all = Pushed::default();
+        loop {
+            let pushed = self.writer.push_burst(&packets[all.done()..]);
+            all.packets += pushed.packets;
+            all.bytes += pushed.bytes;
+            all.discarded += pushed.discarded;
+            self.writer.publish();
+            if all.done() == packets.len() {
+                return self.counters.count(all.packets, all.bytes, all.discarded);
             }
-            while !self.writer.push(packet) {
-                self.swallow();
-            }
-            sent += 1;
-            bytes += packet.len() as u64;
+            self.swallow();
         }
-        self.writer.publish();
-        self.counters.count(sent, bytes, discarded)
     }
 
     fn swallow(&mut self) {
-        self.writer.publish();
         self.index.word(TAIL).store(self.writer.published(), Ordering::Release);
     }
 
@@ -192,6 +189,7 @@ fn writer(ring: Ring, records: &Arc<Mapping>, index: &Arc<Mapping>) -> Writer {
         (index, |index: &Mapping| index.word(HEAD)),
         (index, |index: &Mapping| index.word(TAIL)),
     )
+    .with_near_reader()
 }
 
 /// Puts a skip record from `head` to the ring's end.

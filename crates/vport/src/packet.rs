@@ -335,10 +335,8 @@ pub(crate) unsafe fn copy_short(from: &[u8], to: *mut u8) {
         ($block:literal) => {{
             // SAFETY: len is at least a block; both blocks lie within the source, and within as much of `to`.
             unsafe {
-                let (a, b) = (source.cast::<[u8; $block]>(), source.add(len - $block).cast::<[u8; $block]>());
-                let (a, b) = (a.read_unaligned(), b.read_unaligned());
-                to.cast::<[u8; $block]>().write_unaligned(a);
-                to.add(len - $block).cast::<[u8; $block]>().write_unaligned(b);
+                core::ptr::copy_nonoverlapping(source, to, $block);
+                core::ptr::copy_nonoverlapping(source.add(len - $block), to.add(len - $block), $block);
             }
         }};
     }

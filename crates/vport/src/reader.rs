@@ -45,6 +45,8 @@ pub struct Reader {
     /// The tail that the writer knows of.
     released: u64,
     broken: Option<Violation>,
+    /// The processor has wide registers.
+    wide: bool,
 }
 
 /// How far ahead of the record at hand memory is asked for.
@@ -53,13 +55,24 @@ const AHEAD: u64 = 512;
 impl Reader {
     /// A reader at the start of an empty ring.
     pub fn new(ring: Ring) -> Self {
-        Self { ring, tail: 0, head: 0, released: 0, broken: None }
+        Self { ring, tail: 0, head: 0, released: 0, broken: None, wide: crate::wide::is_here() }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
     /// `wanted` refuses are passed over. After a violation, which [`Reader::broken`] names, nothing more is read.
     #[inline(always)]
     pub fn fill<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: impl FnMut(&Slot) -> bool,
+    ) -> Filled {
+        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted))
+    }
+
+    #[inline(always)]
+    fn fill_all<S: Source>(
         &mut self,
         source: &S,
         slots: &mut [Slot],

@@ -9,9 +9,9 @@ use crate::doorbell::Bell;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
-use crate::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
+use crate::packet::{HEAD_MAX, PacketRef};
 use crate::steering::{BucketTable, Steering};
-use crate::writer::Writer;
+use crate::writer::{Pushed, Writer, is_sendable};
 
 /// One generation of the sending half.
 #[derive(Debug)]
@@ -135,24 +135,12 @@ impl Drop for TxRing {
 impl TxHalf {
     #[inline(always)]
     fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let writer = &mut self.channels[0].writer;
-        writer.expect(bytes_of(packets));
-        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
-        for packet in packets {
-            if !is_sendable(packet.len()) {
-                discarded += 1;
-            } else if writer.push(packet) {
-                sent += 1;
-                bytes += packet.len() as u64;
-            } else {
-                break;
-            }
-        }
-        counters.count(sent, bytes, discarded)
+        let Pushed { packets, bytes, discarded } = self.channels[0].writer.push_burst(packets);
+        counters.count(packets, bytes, discarded)
     }
 
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let bytes = bytes_of(packets) / self.channels.len();
+        let bytes = packets.first().map_or(0, |packet| packet.len() * packets.len()) / self.channels.len();
         self.channels.iter_mut().for_each(|channel| channel.writer.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
@@ -209,17 +197,6 @@ impl TxHalf {
             self.layout.tx_counter(&self.index, n).store(value, Ordering::Relaxed);
         }
     }
-}
-
-/// About how many bytes the packets have: those of a burst are often alike.
-#[inline(always)]
-fn bytes_of(packets: &[PacketRef<'_>]) -> usize {
-    packets.first().map_or(0, |packet| packet.len() * packets.len())
-}
-
-#[inline(always)]
-fn is_sendable(len: usize) -> bool {
-    len.wrapping_sub(1) < FRAME_MAX
 }
 
 /// The bucket of a packet whose head need not hold all of its headers.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::distance::Distance;
 use crate::mapping::Mapping;
-use crate::packet::{PacketRef, copy_short};
-use crate::ring::{HEADER, Place, Ring, Violation, frame_header};
+use crate::packet::{FRAME_MAX, PacketRef, copy_short};
+use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stream;
 
 /// A ring in mapped memory, of which this is the only writer.
@@ -26,12 +26,32 @@ pub(crate) struct Writer {
     distance: Distance,
     /// Records go past the caches.
     streaming: bool,
+    /// The processor has wide registers.
+    wide: bool,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 3],
 }
 
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Writer {}
+
+/// What became of a burst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    /// Frames appended.
+    pub(crate) packets: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Frames discarded for their length.
+    pub(crate) discarded: u64,
+}
+
+impl Pushed {
+    /// How many frames of the burst need no further thought.
+    pub(crate) fn done(self) -> usize {
+        (self.packets + self.discarded) as usize
+    }
+}
 
 /// How far ahead of the head cache lines are fetched for writing.
 const AHEAD: u64 = 512;
@@ -61,31 +81,97 @@ impl Writer {
             broken: None,
             distance: Distance::default(),
             streaming: false,
+            wide: crate::wide::is_here(),
             _keep: [records.clone(), own.clone(), peer.clone()],
         }
     }
 
-    /// About so many bytes will be pushed before the next [`Writer::publish`].
+    /// About so many bytes will be pushed before the next [`Writer::publish`]. Nothing waits to be published.
     #[inline(always)]
     pub(crate) fn expect(&mut self, bytes: usize) {
         self.streaming = stream::POSSIBLE && self.distance.is_far() && bytes >= STREAM_MIN;
     }
 
-    /// Appends a frame of 1 to [`FRAME_MAX`](crate::packet::FRAME_MAX) bytes; the reader sees it after
-    /// [`Writer::publish`]. False while there is no room.
+    /// Appends frames in order until there is no room for one; the reader sees them after [`Writer::publish`], which must
+    /// follow. Frames of a length that no frame has are discarded.
+    #[inline]
+    pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        // Those of a burst are often alike.
+        self.expect(packets.first().map_or(0, |packet| packet.len() * packets.len()));
+        if self.streaming {
+            return self.push_all::<STREAMING>(packets);
+        }
+        crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
+    }
+
     #[inline(always)]
-    pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
-        let len = packet.len();
-        let Some(place) = self.ring.place(self.head, self.tail, len).or_else(|| self.look_for_room(len)) else {
-            return false;
+    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
+        let to = Records { ring: self.ring, data: self.data };
+        let (mut head, mut limit) = (self.head, self.limit());
+        let (mut pushed, mut bytes, mut discarded) = (0, 0, 0);
+        for packet in packets {
+            let len = packet.len();
+            if !is_sendable(len) {
+                discarded += 1;
+                continue;
+            }
+            let record = record_bytes(len);
+            if limit.wrapping_sub(head) < record {
+                self.head = head;
+                let Some(further) = self.make_room(len) else { break };
+                (head, limit) = (self.head, further);
+            }
+            // SAFETY: the record ends before the limit.
+            unsafe { to.write::<HOW>(head, packet) };
+            head = head.wrapping_add(record);
+            pushed += 1;
+            bytes += len as u64;
+        }
+        self.head = head;
+        Pushed { packets: pushed, bytes, discarded }
+    }
+
+    /// Up to where records can be written one after the other, with nothing else to be thought of: not over unread ones,
+    /// not over the ring's end, not more than may go unpublished.
+    #[inline(always)]
+    fn limit(&self) -> u64 {
+        let free = self.ring.size() - self.head.wrapping_sub(self.tail);
+        let to_end = self.ring.to_end(self.head);
+        let unpublished = self.ring.unpublished_max().saturating_sub(self.head.wrapping_sub(self.published));
+        self.head.wrapping_add(free.min(to_end).min(unpublished))
+    }
+
+    /// Does what the limit stands for: looks how far the reader is, skips to the ring's start, publishes. The new limit, with
+    /// room for a frame of `len` bytes; None while there is none.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, len: usize) -> Option<u64> {
+        let place = match self.ring.place(self.head, self.tail, len) {
+            Some(place) => place,
+            None => {
+                self.look_for_room();
+                self.ring.place(self.head, self.tail, len)?
+            }
         };
         if place.next.wrapping_sub(self.published) > self.ring.unpublished_max() {
             self.publish();
         }
-        // SAFETY: `place` lies within the ring and within what the reader has given back.
-        unsafe { self.write(place, packet) };
-        self.head = place.next;
-        true
+        if place.at != self.head {
+            // SAFETY: the offset is within the ring, in bytes that the reader has given back.
+            unsafe { self.data.add(self.ring.offset(self.head)).cast::<u64>().write(self.ring.skip_header(self.head)) };
+            self.head = place.at;
+        }
+        Some(self.limit())
+    }
+
+    /// Appends one frame of 1 to [`FRAME_MAX`] bytes. False while there is no room.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
+        let packet = core::slice::from_ref(packet);
+        let pushed =
+            if self.streaming { self.push_all::<STREAMING>(packet) } else { self.push_all::<ORDINARY>(packet) };
+        pushed.packets == 1
     }
 
     /// Lets the reader see what was pushed. True if there was anything.
@@ -103,6 +189,12 @@ impl Writer {
         news
     }
 
+    /// Takes the reader for near, wherever it is: it is in this thread.
+    pub(crate) fn with_near_reader(mut self) -> Self {
+        self.distance = Distance::near();
+        self
+    }
+
     /// The rule that the reader broke, if it did.
     #[inline(always)]
     pub(crate) fn broken(&self) -> Option<Violation> {
@@ -114,10 +206,10 @@ impl Writer {
         self.published
     }
 
-    #[inline(never)]
-    fn look_for_room(&mut self, len: usize) -> Option<Place> {
+    /// Takes over the reader's tail, unless it makes no sense.
+    fn look_for_room(&mut self) {
         if self.broken.is_some() {
-            return None;
+            return;
         }
         // SAFETY: the mapping is kept.
         let tail_word = unsafe { &*self.tail_word };
@@ -125,34 +217,40 @@ impl Writer {
         let tail = self.distance.time(|| tail_word.load(Ordering::Acquire), |tail| tail != last);
         // Against what is published: a reader cannot have read more. Nor can it take back what it gave.
         let checked = match self.ring.check_tail(self.published, tail) {
-            Ok(()) if tail.wrapping_sub(self.tail) > self.ring.size() => Err(Violation::TailOutOfRange),
+            Ok(()) if tail.wrapping_sub(last) > self.ring.size() => Err(Violation::TailOutOfRange),
             checked => checked,
         };
-        if let Err(violation) = checked {
-            self.broken = Some(violation);
-            return None;
+        match checked {
+            Ok(()) => self.tail = tail,
+            Err(violation) => self.broken = Some(violation),
         }
-        self.tail = tail;
-        self.ring.place(self.head, tail, len)
     }
+}
 
+/// Where records go.
+#[derive(Clone, Copy)]
+struct Records {
+    ring: Ring,
+    data: *mut u8,
+}
+
+/// How records are written.
+const ORDINARY: bool = false;
+const STREAMING: bool = true;
+
+impl Records {
     /// # Safety
-    /// `place` must come from [`Ring::place`] with this head, a checked tail and this packet's length.
+    /// The record must lie within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    unsafe fn write(&mut self, place: Place, packet: &PacketRef<'_>) {
-        let head = self.ring.offset(self.head);
-        let at = self.ring.offset(place.at);
-        // SAFETY: both offsets are within the ring and multiples of 8; the record lies within one lap, in bytes that the
-        // reader does not look at until the next head is published. Others only read.
+    unsafe fn write<const HOW: bool>(self, head: u64, packet: &PacketRef<'_>) {
+        // SAFETY: the offset is a multiple of 8, the record by contract in bytes that the reader does not look at until
+        // the next head is published. Others only read.
         unsafe {
-            if place.at != self.head {
-                self.data.add(head).cast::<u64>().write(self.ring.skip_header(self.head));
-            }
-            let record = self.data.add(at);
-            if self.streaming {
+            let record = self.data.add(self.ring.offset(head));
+            if HOW == STREAMING {
                 return stream::record(frame_header(packet.len()), packet, record);
             }
-            self.fetch_ahead(place.next);
+            self.fetch_ahead(head);
             record.cast::<u64>().write(frame_header(packet.len()));
             let body = record.add(HEADER as usize);
             copy_short(packet.head, body);
@@ -163,14 +261,137 @@ impl Writer {
     }
 
     #[inline(always)]
-    fn fetch_ahead(&self, next: u64) {
+    fn fetch_ahead(self, head: u64) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint; it cannot fault. An offset is within the ring.
         unsafe {
-            let line = self.data.add(self.ring.offset(next.wrapping_add(AHEAD)));
+            let line = self.data.add(self.ring.offset(head.wrapping_add(AHEAD)));
             core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = next;
+        let _ = head;
+    }
+}
+
+/// Whether frames may have this length.
+#[inline(always)]
+pub(crate) fn is_sendable(len: usize) -> bool {
+    len.wrapping_sub(1) < FRAME_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::{HEAD_MAX, Rest, Slot};
+    use crate::reader::{Mapped, Reader};
+
+    const HEAD: usize = 0;
+    const TAIL: usize = 128;
+
+    /// Both ends of a ring of 16 KiB, over private memory.
+    struct Ends {
+        writer: Writer,
+        reader: Reader,
+        source: Mapped,
+        index: Arc<Mapping>,
+        slots: Vec<Slot>,
+    }
+
+    impl Ends {
+        fn new(distance: Distance) -> Self {
+            let ring = Ring::new(16 << 10).unwrap();
+            let records = Arc::new(Mapping::anonymous(ring.size() as usize + 4096).unwrap());
+            let index = Arc::new(Mapping::anonymous(4096).unwrap());
+            let mut writer = Writer::new(
+                ring,
+                (&records, 0),
+                (&index, |index: &Mapping| index.word(HEAD)),
+                (&index, |index: &Mapping| index.word(TAIL)),
+            );
+            writer.distance = distance;
+            let source = Mapped::new(ring, &records, 0, &index, |index: &Mapping| index.word(HEAD));
+            let slots = (0..8).map(|_| Slot::new()).collect();
+            Self { writer, reader: Reader::new(ring), source, index, slots }
+        }
+
+        /// Offers frames, each cut in two at a place that differs, and returns how many were taken.
+        fn send(&mut self, frames: &[Vec<u8>]) -> usize {
+            let packets: Vec<PacketRef<'_>> = frames
+                .iter()
+                .map(|frame| {
+                    let (head, rest) = frame.split_at(frame.len().min(frame.len() * 7 % (HEAD_MAX + 1)));
+                    PacketRef { head, rest: Rest::from_slice(rest) }
+                })
+                .collect();
+            let pushed = self.writer.push_burst(&packets);
+            self.writer.publish();
+            assert_eq!(pushed.discarded, 0);
+            pushed.done()
+        }
+
+        fn receive(&mut self) -> Vec<Vec<u8>> {
+            let filled = self.reader.fill(&self.source, &mut self.slots, 64, |_| true);
+            assert_eq!(self.reader.broken(), None);
+            let received = crate::packet::Burst::new(&mut self.slots[..filled.packets]);
+            let copy = |n| {
+                let packet: PacketRef<'_> = received.get(n);
+                let mut frame = vec![0; packet.len()];
+                packet.copy_to(&mut frame);
+                frame
+            };
+            let frames = (0..filled.packets).map(copy).collect();
+            if let Some(tail) = self.reader.release(true) {
+                self.index.word(TAIL).store(tail, Ordering::Release);
+            }
+            frames
+        }
+    }
+
+    fn check(distance: Distance, bursts: &[(Vec<usize>, u8)]) {
+        let mut ends = Ends::new(distance);
+        let (mut expected, mut received, mut value) = (Vec::new(), Vec::new(), 0_u8);
+        for (lengths, receives) in bursts {
+            let frames: Vec<Vec<u8>> = lengths
+                .iter()
+                .map(|&len| {
+                    value = value.wrapping_add(1);
+                    (0..len).map(|at| value.wrapping_add(at as u8)).collect()
+                })
+                .collect();
+            let taken = ends.send(&frames);
+            expected.extend(frames.into_iter().take(taken));
+            (0..*receives).for_each(|_| received.extend(ends.receive()));
+        }
+        while received.len() < expected.len() {
+            let more = ends.receive();
+            assert!(!more.is_empty(), "{} of {} frames came", received.len(), expected.len());
+            received.extend(more);
+        }
+        assert_eq!(received, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_comes_out_whole_and_in_order(
+            bursts in prop::collection::vec((prop::collection::vec(1..=2_000_usize, 0..32), 0..4_u8), 1..60),
+        ) {
+            check(Distance::near(), &bursts);
+            check(Distance::far(), &bursts);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_takes_nothing_until_it_was_read() {
+        for distance in [Distance::near(), Distance::far()] {
+            let mut ends = Ends::new(distance);
+            let burst = vec![vec![7; 120]; 32];
+            let taken: usize = (0..8).map(|_| ends.send(&burst)).sum();
+            assert_eq!(taken, (16 << 10) / 128);
+            assert_eq!(ends.send(&burst), 0);
+            assert_eq!(ends.receive().len(), 8);
+            assert_eq!(ends.send(&burst), 8);
+        }
     }
 }
