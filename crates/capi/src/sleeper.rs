@@ -130,3 +130,83 @@ fn watch(set: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use port::{Burst, RxCounters};
+    use rustix::io::{dup2, write};
+    use rustix::pipe::pipe;
+
+    /// A queue with nothing but descriptors.
+    struct Bare(Vec<OwnedFd>);
+
+    impl RxQueue for Bare {
+        fn recv(&mut self) -> Burst<'_> {
+            Burst::new(&mut [])
+        }
+
+        fn arm(&mut self) -> bool {
+            true
+        }
+
+        fn disarm(&mut self) {}
+
+        fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+            self.0.iter().map(AsFd::as_fd).collect()
+        }
+
+        fn counters(&self) -> RxCounters {
+            RxCounters::default()
+        }
+    }
+
+    fn armed(sleeper: &mut Sleeper, queue: &mut Bare) {
+        assert!(sleeper.arm(queue).unwrap());
+        // Of what is asked here only descriptors are to tell, not time.
+        sleeper.set_timer(Duration::ZERO).unwrap();
+    }
+
+    fn is_readable(sleeper: &Sleeper) -> bool {
+        poll(&mut [PollFd::new(&sleeper.set, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn a_descriptor_with_the_number_of_an_earlier_one_wakes_too() {
+        let ((first, _quiet), (second, bell)) = (pipe().unwrap(), pipe().unwrap());
+        let (mut sleeper, mut queue) = (Sleeper::new().unwrap(), Bare(vec![first]));
+        armed(&mut sleeper, &mut queue);
+        sleeper.disarm(&mut queue);
+        dup2(&second, &mut queue.0[0]).unwrap();
+        armed(&mut sleeper, &mut queue);
+        assert!(!is_readable(&sleeper));
+        write(&bell, &[1]).unwrap();
+        assert!(is_readable(&sleeper));
+    }
+
+    #[test]
+    fn a_descriptor_that_the_queue_no_longer_names_does_not_wake() {
+        let (muted, bell) = pipe().unwrap();
+        let (mut sleeper, mut queue) = (Sleeper::new().unwrap(), Bare(vec![muted]));
+        armed(&mut sleeper, &mut queue);
+        write(&bell, &[1]).unwrap();
+        assert!(is_readable(&sleeper));
+        sleeper.disarm(&mut queue);
+        let muted = queue.0.pop();
+        armed(&mut sleeper, &mut queue);
+        assert!(!is_readable(&sleeper));
+        queue.0.extend(muted);
+        armed(&mut sleeper, &mut queue);
+        assert!(is_readable(&sleeper), "it is listened to again");
+    }
+
+    #[test]
+    fn a_sleep_that_nobody_ends_ends_by_itself_until_it_is_taken_back() {
+        let (mut sleeper, mut queue) = (Sleeper::new().unwrap(), Bare(Vec::new()));
+        assert!(sleeper.arm(&mut queue).unwrap());
+        poll(&mut [PollFd::new(&sleeper.set, PollFlags::IN)], None).unwrap();
+        assert!(is_readable(&sleeper));
+        sleeper.disarm(&mut queue);
+        assert!(!is_readable(&sleeper));
+    }
+}

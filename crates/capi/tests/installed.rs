@@ -241,6 +241,12 @@ fn reflects(linked: Linked, test: &str) {
 
     let reflector = start(&mut peer);
     assert_reflects(&mut peer);
+
+    drop(peer);
+    let mut peer = bench.open_peer();
+    bench.until("the link is up again", |status| status.up);
+    assert!(peer.rx.recv().is_empty());
+    assert_reflects(&mut peer);
     reflector.signal(Signal::SIGTERM);
     let said = reflector.finish();
     assert!(said.ends_with(" packets reflected\n"), "{said}");
