@@ -35,6 +35,9 @@ build:
 	$(CARGO) build --release --locked --workspace --bins
 	@mkdir -p target/release
 	@for program in $(programs); do ln -f $(built)/$$program target/release/$$program; done
+	@$(MAKE) --no-print-directory capi
+
+include crates/capi/capi.mk
 
 #: make images     root filesystems of the demo's functions, under target/images
 images: build
@@ -63,8 +66,8 @@ $(tools)/bin/cargo-deny:
 $(tools)/bin/cargo-fuzz:
 	$(CARGO) install --locked --debug --root $(tools) cargo-fuzz@0.13.2 --target $(host)
 
-#: make install    binaries, man pages, completions and the systemd unit, below DESTDIR and PREFIX
-install: build
+#: make install    binaries, the C library, man pages, completions and the systemd unit, below DESTDIR and PREFIX
+install: build install-capi
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kaista
 	install -m 755 $(built)/kaista $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(addprefix $(built)/,kaistad kaista-upf kaista-ran kaista-traffic) $(DESTDIR)$(PREFIX)/libexec/kaista/
@@ -78,7 +81,7 @@ install: build
 	sed 's|@PREFIX@|$(PREFIX)|' deploy/kaistad.service > $(DESTDIR)/lib/systemd/system/kaistad.service
 
 #: make uninstall  takes away what install put there
-uninstall:
+uninstall: uninstall-capi
 	rm -f $(DESTDIR)$(PREFIX)/bin/kaista $(DESTDIR)/lib/systemd/system/kaistad.service
 	rm -rf $(DESTDIR)$(PREFIX)/libexec/kaista
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/kaista.1 $(DESTDIR)$(PREFIX)/share/man/man1/kaista-*.1
