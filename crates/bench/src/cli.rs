@@ -16,10 +16,11 @@ pub struct Bench {
 
 #[derive(Clone, Debug, Subcommand)]
 enum What {
-    /// Direct links beside testpmd over vhost-user and memif
+    /// Direct links beside testpmd, bare copies and bare wake-ups
     ///
-    /// Two processes, each on a core of its own, forward between two ports; packets circulate. The systems take turns, and
-    /// a cache line's round trip between the cores is measured before each run.
+    /// Throughput of two forwarders in turns with testpmd over vhost-user and memif, the share that the port reaches of a
+    /// bare copy, latency of one packet at a time, cost of a chain of functions, and cost of idle ones. A cache line's
+    /// round trip between the cores is measured beside each.
     Link {
         #[command(flatten)]
         args: link::Args,
@@ -46,6 +47,9 @@ enum What {
     /// The program that `instructions` counts
     #[command(hide = true)]
     Counted(count::Counted),
+    /// The program that `link` measures latency with
+    #[command(hide = true)]
+    Partner(link::partner::Partner),
 }
 
 /// Where the results go.
@@ -63,6 +67,7 @@ pub fn run(bench: &Bench) -> anyhow::Result<()> {
         What::Upf { args, output } => output.take(&upf::run(args)?),
         What::Instructions { args, output } => output.take(&count::run(args)?),
         What::Counted(counted) => count::be_counted(counted),
+        What::Partner(partner) => link::partner::be_partner(partner),
     }
 }
 

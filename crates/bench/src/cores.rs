@@ -21,10 +21,11 @@ pub fn pair() -> anyhow::Result<[usize; 2]> {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Time for one cache line to go to the other core and back, in nanoseconds: the median of ten stretches.
+/// Time for one cache line to go to the other core and back, in nanoseconds: the median of many stretches, each so short
+/// that few are interrupted.
 pub fn round_trip_ns(cores: [usize; 2]) -> anyhow::Result<f64> {
-    const STRETCHES: usize = 10;
-    const TRIPS: u64 = 10_000;
+    const STRETCHES: usize = 200;
+    const TRIPS: u64 = 500;
     let line = Arc::new(Line(AtomicU64::new(0)));
     let echo = std::thread::spawn({
         let line = line.clone();

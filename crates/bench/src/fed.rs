@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use port::{BURST_MAX, Burst, OpenOptions, PacketRef, PortInfo, QueuePair, RxCounters, RxQueue};
+use port::{BURST_MAX, Burst, PacketRef, PortInfo, QueuePair, RxCounters, RxQueue};
 use std::os::fd::BorrowedFd;
-use vport::broker::{Broker, Config, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+use vport::broker::EndSpec;
 
-use crate::folder::Folder;
+use crate::links::Links;
 use crate::rig::{Load, Plain, Subject, Upf, Way, n3, n6};
 
 /// What was found.
@@ -26,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `subject` once. The function's worker is on the second of `cores`.
 pub fn measure(subject: Subject, way: Way, load: Load, window: Duration, cores: [usize; 2]) -> anyhow::Result<Fed> {
-    let links = Links::new()?;
+    let links = links()?;
     let polls = Arc::new(Polls::default());
     let input = if way == Way::Uplink { "n3" } else { "n6" };
     let watched = |name: &str| -> anyhow::Result<QueuePair> {
@@ -109,32 +108,13 @@ fn feed(
     })
 }
 
-/// A broker with the links n3 and n6 between `load` and `function`.
-struct Links {
-    folder: Folder,
-    _broker: Broker,
-}
-
-impl Links {
-    fn new() -> anyhow::Result<Self> {
-        let folder = Folder::new()?;
-        let broker = Broker::start(Config::default(), |_| {})?;
-        for function in ["load", "function"] {
-            broker.listen(function, Broker::bind(&folder.path().join(function))?, 0..u32::MAX)?;
-        }
-        for port in [n3(), n6()] {
-            let end = |function: &str, port: PortInfo| EndSpec { function: function.to_owned(), port };
-            let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
-            let ends = [end("load", far), end("function", port.clone())];
-            broker.add_link(LinkSpec { name: port.name, ends, ring_bytes: RING_BYTES_DEFAULT })?;
-        }
-        Ok(Self { folder, _broker: broker })
-    }
-
-    fn open(&self, function: &str, name: &str) -> anyhow::Result<QueuePair> {
-        let options = OpenOptions { socket: self.folder.path().join(function), ..OpenOptions::default() };
-        port::open(name, &options)?.queues.into_iter().next().context("a port has a queue")
-    }
+/// Ports `n3` and `n6` of the function, each joined to the load.
+fn links() -> anyhow::Result<Links> {
+    Links::new([n3(), n6()].map(|port| {
+        let end = |function: &str, port: PortInfo| EndSpec { function: function.to_owned(), port };
+        let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
+        [end("load", far), end("function", port)]
+    }))
 }
 
 /// Polls of the input queue, for the feeding thread to read.

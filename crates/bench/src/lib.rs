@@ -1,18 +1,21 @@
 //! Measurements beside references: every figure comes from real code paths, is taken in turns with what it is compared
 //! to, and names the limit that it ran into.
 //!
-//! [`link`] compares the direct link with testpmd over vhost-user and memif; [`upf`] the UPF's worker with the plain
+//! [`link`] measures the direct link beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
 //! forwarder; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
 
 pub mod cli;
+pub mod companion;
 pub mod conditions;
 pub mod cores;
 pub mod count;
+pub mod cpu_time;
 pub mod fed;
 pub mod folder;
 pub mod hugepages;
 mod interrupt;
 pub mod link;
+pub mod links;
 pub mod metric;
 pub mod progress;
 pub mod rig;

@@ -124,11 +124,17 @@ fn forward_for(
     let begin = Instant::now();
     let mut polls = Polls::default();
     while time.is_none_or(|time| begin.elapsed() < time) {
+        if poll {
+            (0..TURNS).for_each(|_| turn_or_back_off(forwarder, &mut polls));
+            continue;
+        }
         let before = polls.found;
-        (0..TURNS).for_each(|_| turn_or_back_off(forwarder, &mut polls));
+        // At the first poll that finds nothing the core is left to whoever shares it.
+        let all_found = (0..TURNS).all(|_| turn(forwarder, &mut polls));
         if polls.found > before {
             waiter.worked();
-        } else if !poll {
+        }
+        if !all_found {
             let left = time.map(|time| time.saturating_sub(begin.elapsed()));
             let since = Instant::now();
             waiter.wait(&mut forwarder.queues(), &[], left)?;
@@ -138,18 +144,24 @@ fn forward_for(
     Ok(polls)
 }
 
+/// One poll. True if it found packets.
+#[inline]
+fn turn(forwarder: &mut Forwarder, polls: &mut Polls) -> bool {
+    let found = forwarder.turn() > 0;
+    polls.all += 1;
+    polls.found += u64::from(found);
+    found
+}
+
 /// One poll. After one that found nothing, packets are left to gather for a moment: polling an empty ring takes from the
 /// producer the line that it is about to write.
 #[inline]
 fn turn_or_back_off(forwarder: &mut Forwarder, polls: &mut Polls) {
-    polls.all += 1;
-    if forwarder.turn() > 0 {
-        polls.found += 1;
-        return;
+    if !turn(forwarder, polls) {
+        let since = Instant::now();
+        (0..BACK_OFF).for_each(|_| std::hint::spin_loop());
+        polls.waited += since.elapsed();
     }
-    let since = Instant::now();
-    (0..BACK_OFF).for_each(|_| std::hint::spin_loop());
-    polls.waited += since.elapsed();
 }
 
 impl Received {

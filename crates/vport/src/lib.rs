@@ -26,6 +26,7 @@
 //!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
 //!   mapped to the queues, between two bursts.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
+//! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
 //! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
 
@@ -44,6 +45,7 @@ pub mod layout;
 pub mod local;
 mod mapping;
 pub mod packet;
+pub mod raw_copy;
 pub mod reader;
 pub mod ring;
 mod rx;

@@ -1,0 +1,216 @@
+//! `kaista bench link`: what a direct link costs, part by part, each beside what it is compared with, and with a cache
+//! line's round trip between the two cores measured before and after.
+//!
+//! - [`throughput`]: two forwarders, beside testpmd over vhost-user and memif;
+//! - [`raw`]: one way, beside a bare copy of the same records;
+//! - [`latency`]: one packet at a time, beside half a round trip and beside a bare eventfd;
+//! - [`chain`]: functions in a row on one core, beside testpmd as the switch between them;
+//! - [`idle`]: what functions cost that have nothing to do.
+
+use std::cell::Cell;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::interrupt::Interrupt;
+use crate::metric::{Report, Samples};
+use crate::progress::Progress;
+use crate::{conditions, cores, hugepages, testpmd};
+
+pub mod chain;
+pub mod idle;
+pub mod latency;
+pub mod partner;
+pub mod raw;
+pub mod throughput;
+
+pub use throughput::{BUSY_ENOUGH, RETRIES};
+
+/// The cores were moved if one round trip was longer than another by this factor.
+const MOVED: f64 = 1.6;
+/// How often a measurement is taken until the cores stay where they are.
+const ATTEMPTS: u32 = 5;
+/// Hugepages for the record areas of our links, beside those of testpmd: of nine links at most.
+const OUR_HUGEPAGES: u64 = 2 * 9 + 2;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds; in each, everything is measured once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Length of each run in seconds
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Frame sizes in bytes, without the check sequence, of the throughput
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1518], value_parser = clap::value_parser!(u16).range(64..=2_000))]
+    pub frames: Vec<u16>,
+    /// Measure the direct link only, without testpmd
+    #[arg(long)]
+    pub alone: bool,
+    /// Measure only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    pub only: Vec<Part>,
+    /// Latency samples of each kind over all rounds
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    pub samples: u64,
+    /// Length of idleness in seconds, before a first packet and for the cost of idle functions
+    #[arg(long, default_value_t = 10.0)]
+    pub idle_seconds: f64,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Packets a second of two forwarders
+    Throughput,
+    /// Packets a second one way, as a share of a bare copy
+    Raw,
+    /// Time of one packet from function to function
+    Latency,
+    /// Time of a packet in each of several functions in a row
+    Chain,
+    /// CPU time of functions that have nothing to do
+    Idle,
+}
+
+impl Part {
+    const ALL: [Self; 5] = [Self::Throughput, Self::Raw, Self::Latency, Self::Chain, Self::Idle];
+
+    fn measure(self, bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
+        match self {
+            Self::Throughput => throughput::measure(bench, args, found),
+            Self::Raw => raw::measure(bench, args, found),
+            Self::Latency => latency::measure(bench, args, found),
+            Self::Chain => chain::measure(bench, args, found),
+            Self::Idle => idle::measure(bench, args, found),
+        }
+    }
+}
+
+/// Measures and returns the report.
+pub fn run(args: &Args) -> anyhow::Result<Report> {
+    let bench = Bench {
+        interrupt: Interrupt::take()?,
+        interrupted: Cell::new(false),
+        pages: hugepages::Reservation::at_least(testpmd::HUGEPAGES + OUR_HUGEPAGES),
+        progress: Progress::new(),
+        cores: cores::pair()?,
+    };
+    let mut found = Found { conditions: conditions::of_this_machine(), ..Found::default() };
+    found.conditions["hugepages_during"] = bench.pages.pages.into();
+    for part in Part::ALL.into_iter().filter(|part| args.only.is_empty() || args.only.contains(part)) {
+        let measured = part.measure(&bench, args, &mut found);
+        // On a terminal, Ctrl-C ended the measured programs, too: their errors mean nothing then.
+        if bench.is_interrupted() {
+            bench.progress.note("interrupted: what follows was measured before");
+            break;
+        }
+        measured?;
+    }
+    let metrics = found.samples.summaries();
+    let mut conditions = found.conditions;
+    conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
+    conditions.as_object_mut().map(|conditions| conditions.extend(found.parts));
+    Ok(Report { conditions, metrics })
+}
+
+/// What the parts share.
+pub struct Bench {
+    interrupt: Interrupt,
+    interrupted: Cell<bool>,
+    pages: hugepages::Reservation,
+    progress: Progress,
+    /// The two cores of every measurement.
+    cores: [usize; 2],
+}
+
+/// What the parts have found.
+#[derive(Default)]
+pub struct Found {
+    samples: Samples,
+    conditions: Value,
+    /// How each part was run.
+    parts: Map<String, Value>,
+}
+
+/// One measurement and where the cores were.
+#[derive(Clone, Debug, Serialize)]
+struct Taken<T> {
+    round: u32,
+    attempt: u32,
+    /// A cache line's round trip, before and after.
+    rtt_ns: [f64; 2],
+    /// The cores were moved meanwhile: it does not count.
+    moved: bool,
+    #[serde(flatten)]
+    value: T,
+}
+
+impl<T> Taken<T> {
+    /// The round trip that the figure is held against.
+    fn trip_ns(&self) -> f64 {
+        (self.rtt_ns[0] + self.rtt_ns[1]) / 2.0
+    }
+}
+
+impl Bench {
+    /// Whether Ctrl-C or SIGTERM came.
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.set(self.interrupted.get() || self.interrupt.came());
+        self.interrupted.get()
+    }
+
+    /// Measures once a round, and again where the cores were moved meanwhile. `take` gets every measurement.
+    fn each_round<T>(
+        &self,
+        rounds: u32,
+        what: &str,
+        found: &mut Found,
+        mut measure: impl FnMut() -> anyhow::Result<T>,
+        mut take: impl FnMut(&mut Samples, &Taken<T>),
+    ) -> anyhow::Result<Vec<Taken<T>>> {
+        let mut all = Vec::new();
+        for round in 1..=rounds {
+            for attempt in 1..=ATTEMPTS {
+                self.progress.show(&format!("round {round} of {rounds}: {what}"));
+                let before = cores::round_trip_ns(self.cores)?;
+                let value = measure()?;
+                let rtt_ns = [before, cores::round_trip_ns(self.cores)?];
+                if self.is_interrupted() {
+                    return Ok(all);
+                }
+                let taken = Taken { round, attempt, rtt_ns, moved: have_moved(&rtt_ns), value };
+                rtt_ns.iter().for_each(|trip| found.samples.add("link.rtt_ns", *trip, "ns"));
+                take(&mut found.samples, &taken);
+                let moved = taken.moved;
+                all.push(taken);
+                if !moved {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Whether the cores were in different places in the course of the given round trips.
+fn have_moved(trips: &[f64]) -> bool {
+    let (min, max) = trips.iter().fold((f64::MAX, 0.0_f64), |(min, max), &trip| (min.min(trip), max.max(trip)));
+    max > min * MOVED
+}
+
+/// What a part says of how it was run.
+fn part(how: Value, runs: &impl Serialize) -> Value {
+    json!({"how": how, "runs": runs})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_have_moved_where_round_trips_differ_much() {
+        assert!(have_moved(&[50.0, 52.0, 370.0]) && !have_moved(&[350.0, 380.0, 365.0]));
+    }
+}
