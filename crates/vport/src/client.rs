@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::doorbell::{Bell, Doorbell};
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::info::PortInfo;
-use crate::layout::{Index, VERSION};
+use crate::layout::{Index, TABLE_BYTES, VERSION};
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
 use crate::ring::Ring;
@@ -23,7 +23,8 @@ use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
 use crate::segment;
 use crate::socket::{self, Received};
 use crate::steering::{BucketTable, Steering};
-use crate::tx::{TxChannel, TxHalf, TxRing};
+use crate::table;
+use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
 use crate::wire::{COUNTER_NAME_MAX, FDS_PER_QUEUE, Malformed, REPORT_MAX, Reply, Request};
 use crate::writer::Writer;
 
@@ -249,12 +250,19 @@ struct Connection {
 struct Own {
     generation: Arc<Generation>,
     queues: Vec<OwnQueue>,
+    table: Arc<Mapping>,
 }
 
 struct OwnQueue {
     index: Arc<Mapping>,
     records: Arc<Mapping>,
     doorbell: OwnedFd,
+}
+
+struct Peer {
+    queues: Vec<PeerQueue>,
+    table: Arc<Mapping>,
+    steering: Steering,
 }
 
 struct PeerQueue {
@@ -342,8 +350,8 @@ impl Control {
             }
             Reply::Peer { generation, records_bytes, steering } => {
                 let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
-                let peer = self.map_peer(records_bytes as usize, fds)?;
-                self.hand_over(own, &peer, steering)?;
+                let peer = self.map_peer(records_bytes as usize, steering, fds)?;
+                self.hand_over(own, &peer)?;
                 self.say(&Request::Ready { generation })
             }
             Reply::Over { generation, dead } => {
@@ -370,20 +378,26 @@ impl Control {
     fn map_own(&self, generation: u64, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Own, Lost> {
         let index_bytes = Index::new(self.peer_queues).bytes();
         self.check_records(records_bytes, self.peer_queues)?;
-        let queues = triples(fds, self.boxes.len())?.into_iter().map(|[index, records, doorbell]| {
+        let (triples, table) = sort(fds, self.boxes.len())?;
+        let queues = triples.into_iter().map(|[index, records, doorbell]| {
             Ok(OwnQueue {
                 index: Arc::new(Mapping::writable(index.as_fd(), index_bytes)?),
                 records: Arc::new(Mapping::writable(records.as_fd(), records_bytes)?),
                 doorbell,
             })
         });
-        Ok(Own { generation: Generation::new(generation), queues: queues.collect::<io::Result<_>>()? })
+        Ok(Own {
+            generation: Generation::new(generation),
+            queues: queues.collect::<io::Result<_>>()?,
+            table: Arc::new(Mapping::writable(table.as_fd(), TABLE_BYTES)?),
+        })
     }
 
-    fn map_peer(&self, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Vec<PeerQueue>, Lost> {
+    fn map_peer(&self, records_bytes: usize, steering: Steering, fds: Vec<OwnedFd>) -> Result<Peer, Lost> {
         let index_bytes = Index::new(self.boxes.len()).bytes();
         self.check_records(records_bytes, self.boxes.len())?;
-        let queues = triples(fds, self.peer_queues)?.into_iter().map(|[index, records, bell]| {
+        let (triples, table) = sort(fds, self.peer_queues)?;
+        let queues = triples.into_iter().map(|[index, records, bell]| {
             segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
             segment::check(records.as_fd(), records_bytes).map_err(|_| Lost)?;
             Ok(PeerQueue {
@@ -392,7 +406,10 @@ impl Control {
                 bell,
             })
         });
-        queues.collect()
+        let queues = queues.collect::<Result<_, Lost>>()?;
+        segment::check(table.as_fd(), TABLE_BYTES).map_err(|_| Lost)?;
+        let table = Arc::new(Mapping::read_only(table.as_fd(), TABLE_BYTES)?);
+        Ok(Peer { queues, table, steering })
     }
 
     fn check_records(&self, bytes: usize, rings: usize) -> Result<(), Lost> {
@@ -401,9 +418,10 @@ impl Control {
     }
 
     /// Gives every queue its halves of the new generation.
-    fn hand_over(&mut self, own: Own, peer: &[PeerQueue], steering: Steering) -> Result<(), Lost> {
+    fn hand_over(&mut self, own: Own, peer: &Peer) -> Result<(), Lost> {
+        table::write(&own.table, 1, &BucketTable::fixed(self.boxes.len()));
         for (queue, (own_queue, (rx, tx))) in own.queues.into_iter().zip(&self.boxes).enumerate() {
-            let sending = self.tx_half(&own.generation, queue, &own_queue, peer, steering)?;
+            let sending = self.tx_half(&own.generation, queue, &own_queue, peer)?;
             let receiving = self.rx_half(&own.generation, queue, own_queue, peer);
             drop(tx.deliver(sending));
             drop(rx.deliver(receiving));
@@ -412,10 +430,10 @@ impl Control {
         Ok(())
     }
 
-    fn rx_half(&self, generation: &Arc<Generation>, queue: usize, own: OwnQueue, peer: &[PeerQueue]) -> RxHalf {
+    fn rx_half(&self, generation: &Arc<Generation>, queue: usize, own: OwnQueue, peer: &Peer) -> RxHalf {
         let peer_layout = Index::new(self.boxes.len());
         let offset = queue * self.ring.size() as usize;
-        let channels = peer.iter().map(|peer| RxChannel {
+        let channels = peer.queues.iter().map(|peer| RxChannel {
             reader: Reader::new(self.ring),
             source: Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue)),
             peer: peer.index.clone(),
@@ -431,16 +449,9 @@ impl Control {
         }
     }
 
-    fn tx_half(
-        &self,
-        generation: &Arc<Generation>,
-        queue: usize,
-        own: &OwnQueue,
-        peer: &[PeerQueue],
-        steering: Steering,
-    ) -> io::Result<TxHalf> {
+    fn tx_half(&self, generation: &Arc<Generation>, queue: usize, own: &OwnQueue, peer: &Peer) -> io::Result<TxHalf> {
         let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
-        let channels = peer.iter().enumerate().map(|(to, peer)| {
+        let channels = peer.queues.iter().enumerate().map(|(to, peer)| {
             let writer = Writer::new(
                 self.ring,
                 (&own.records, to * self.ring.size() as usize),
@@ -455,8 +466,8 @@ impl Control {
             channels: channels.collect::<io::Result<_>>()?,
             index: own.index.clone(),
             layout,
-            steering,
-            table: BucketTable::fixed(self.peer_queues),
+            steering: peer.steering,
+            table: PeerTable::new(peer.table.clone()),
         })
     }
 
@@ -516,12 +527,14 @@ impl From<Malformed> for Lost {
     }
 }
 
-fn triples(fds: Vec<OwnedFd>, count: usize) -> Result<Vec<[OwnedFd; FDS_PER_QUEUE]>, Lost> {
-    if fds.len() != count * FDS_PER_QUEUE {
+/// The descriptors of `count` queues, and that of the table.
+fn sort(mut fds: Vec<OwnedFd>, count: usize) -> Result<(Vec<[OwnedFd; FDS_PER_QUEUE]>, OwnedFd), Lost> {
+    if fds.len() != count * FDS_PER_QUEUE + 1 {
         return Err(Lost);
     }
+    let table = fds.pop().ok_or(Lost)?;
     let mut fds = fds.into_iter();
-    Ok(std::iter::from_fn(|| Some([fds.next()?, fds.next()?, fds.next()?])).collect())
+    Ok((std::iter::from_fn(|| Some([fds.next()?, fds.next()?, fds.next()?])).collect(), table))
 }
 
 fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {

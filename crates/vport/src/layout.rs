@@ -1,16 +1,18 @@
-//! Where things lie in the segments of a queue pair. Version 1; documented for others in `docs/ports.md`.
+//! Where things lie in the segments of a port. Version 2; documented for others in `docs/ports.md`.
 //!
 //! Each queue pair of each port has two segments, and its function is the only writer of both. The *index* segment has
 //! one line for every word that another core polls. The *record* segment has one byte ring for every queue of the peer.
-//! A line is 128 bytes, since processors fetch cache lines in pairs.
+//! A line is 128 bytes, since processors fetch cache lines in pairs. The *table* segment of a port says which of its
+//! queues owns which bucket.
 
 use core::sync::atomic::AtomicU64;
 
 use crate::info::QUEUES_MAX;
 use crate::mapping::Mapping;
+use crate::steering::BUCKETS;
 
 /// Version of layout and handshake.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Distance of independent words.
 pub const LINE: usize = 128;
 /// What may be read, never used, behind the last ring: receivers copy short heads in whole blocks.
@@ -75,6 +77,22 @@ impl Index {
         assert!(n < LINE / 8);
         segment.word(TX_COUNTERS_LINE * LINE + n * 8)
     }
+}
+
+/// Size of a table segment in bytes.
+pub const TABLE_BYTES: usize = PAGE;
+const TABLE_EPOCH: usize = 0;
+const TABLE_COPIES: usize = LINE;
+
+/// The epoch of the table that senders are to use; 0 before there is one.
+pub(crate) fn table_epoch(segment: &Mapping) -> &AtomicU64 {
+    segment.word(TABLE_EPOCH)
+}
+
+/// Word `n` of the table of `epoch`: the owners of eight buckets, a byte each. Two epochs in a row lie in different places.
+pub(crate) fn table_word(segment: &Mapping, epoch: u64, n: usize) -> &AtomicU64 {
+    assert!(n < BUCKETS / 8);
+    segment.word(TABLE_COPIES + (epoch % 2) as usize * BUCKETS + n * 8)
 }
 
 /// Size of a record segment with one ring for each queue of the peer, in whole pages of `page` bytes.

@@ -20,6 +20,7 @@
 //!
 //! - [`ring`] is the arithmetic of positions and records, pure and safe; [`layout`] says where words lie.
 //! - `distance` finds out whether the peer's core shares a cache with ours; `stream` writes records past the caches where not.
+//! - `table` is the bucket table as senders see it.
 //! - [`packet`] is what functions see: private head, opaque rest.
 //! - [`segment`] makes and seals memory; `mapping` bounds it.
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
@@ -53,6 +54,7 @@ pub mod segment;
 mod socket;
 pub mod steering;
 mod stream;
+mod table;
 mod tx;
 mod wide;
 pub mod wire;

@@ -47,11 +47,14 @@ pub enum Violation {
     /// The reader's tail is after the writer's head, or more than a ring before it.
     #[error("the tail is not within one ring of the head")]
     TailOutOfRange = 9,
+    /// A bucket is given to a queue that the port does not have.
+    #[error("a bucket belongs to a queue that does not exist")]
+    BadOwner = 10,
 }
 
 impl Violation {
     /// All rules, in order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::HeadOutOfRange,
         Self::Misaligned,
         Self::Empty,
@@ -61,6 +64,7 @@ impl Violation {
         Self::BadSkip,
         Self::UnknownKind,
         Self::TailOutOfRange,
+        Self::BadOwner,
     ];
 
     /// The rule with this number.

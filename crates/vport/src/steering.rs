@@ -72,18 +72,28 @@ fn ue_key(address: &[u8]) -> &[u8] {
     &address[..address.len().min(8)]
 }
 
-/// Which queue owns which bucket. Fixed: bucket `b` belongs to queue `b % queues`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which queue owns which bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketTable([u8; BUCKETS]);
 
 impl BucketTable {
-    /// The table of a port with `queues` queue pairs.
+    /// The table that a port with `queues` queue pairs begins with: bucket `b` belongs to queue `b % queues`.
     ///
     /// # Panics
     /// If `queues` is 0 or over [`BUCKETS`].
     pub fn fixed(queues: usize) -> Self {
         assert!((1..=BUCKETS).contains(&queues), "a port has 1 to {BUCKETS} queues");
         Self(core::array::from_fn(|bucket| (bucket % queues) as u8))
+    }
+
+    /// A table of `owners`, unless one of them is not among `queues` queues.
+    pub fn new(owners: [u8; BUCKETS], queues: usize) -> Option<Self> {
+        owners.iter().all(|&owner| usize::from(owner) < queues).then_some(Self(owners))
+    }
+
+    /// The owner of each bucket.
+    pub fn owners(&self) -> &[u8; BUCKETS] {
+        &self.0
     }
 
     /// The queue that owns `bucket`, of which the low seven bits count.
@@ -351,6 +361,14 @@ mod tests {
         for length in 0..frame.len() {
             assert_eq!(Steering::Teid.bucket(&frame[..length]), 0);
         }
+    }
+
+    #[test]
+    fn a_table_names_only_queues_that_exist() {
+        let mut owners = [2; BUCKETS];
+        assert!(BucketTable::new(owners, 3).is_some());
+        owners[127] = 3;
+        assert!(BucketTable::new(owners, 3).is_none());
     }
 
     #[test]

@@ -10,8 +10,10 @@ use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{HEAD_MAX, PacketRef};
+use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
-use crate::writer::{Pushed, Writer, is_sendable};
+use crate::table;
+use crate::writer::{Pushed, Writer, bytes_of, is_sendable};
 
 /// One generation of the sending half.
 #[derive(Debug)]
@@ -23,7 +25,39 @@ pub(crate) struct TxHalf {
     pub(crate) layout: Index,
     /// How the peer wants its frames spread.
     pub(crate) steering: Steering,
-    pub(crate) table: BucketTable,
+    pub(crate) table: PeerTable,
+}
+
+/// Which queue of the peer gets which bucket: its table, and the copy of it that is in use.
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    segment: Arc<Mapping>,
+    /// Epoch of the copy.
+    epoch: u64,
+    copy: BucketTable,
+    broken: Option<Violation>,
+}
+
+/// No peer gets so far; one that says so has given all its buckets to queue 0.
+const NONE: u64 = u64::MAX;
+
+impl PeerTable {
+    pub(crate) fn new(segment: Arc<Mapping>) -> Self {
+        Self { segment, epoch: NONE, copy: BucketTable::fixed(1), broken: None }
+    }
+
+    /// Takes another table over. False while the peer has none, or one that cannot be used.
+    #[cold]
+    fn follow(&mut self, epoch: u64, queues: usize) -> bool {
+        if epoch == 0 || self.broken.is_some() {
+            return false;
+        }
+        match table::read(&self.segment, epoch, queues) {
+            Ok(copy) => (self.epoch, self.copy) = (epoch, copy),
+            Err(violation) => self.broken = Some(violation),
+        }
+        self.broken.is_none()
+    }
 }
 
 /// What goes to one queue of the peer.
@@ -76,7 +110,7 @@ impl TxRing {
         self.counters.doorbells += half.publish();
         if accepted < packets.len() {
             self.counters.refused += (packets.len() - accepted) as u64;
-            self.check_reader();
+            self.check_peer();
         }
         if let Some(half) = &self.half {
             half.publish_counters(&self.counters);
@@ -108,11 +142,12 @@ impl TxRing {
         }
     }
 
-    /// A reader whose tail makes no sense gets nothing more.
+    /// A reader whose tail or table makes no sense gets nothing more.
     #[cold]
-    fn check_reader(&mut self) {
+    fn check_peer(&mut self) {
         let Some(half) = &self.half else { return };
-        let Some(violation) = half.channels.iter().find_map(|channel| channel.writer.broken()) else { return };
+        let of_tails = half.channels.iter().find_map(|channel| channel.writer.broken());
+        let Some(violation) = of_tails.or(half.table.broken) else { return };
         self.complaints.add(Complaint { generation: half.generation.number, queue: self.queue as u16, violation });
         self.replace(None);
     }
@@ -140,7 +175,11 @@ impl TxHalf {
     }
 
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let bytes = packets.first().map_or(0, |packet| packet.len() * packets.len()) / self.channels.len();
+        let epoch = table::epoch(&self.table.segment);
+        if epoch != self.table.epoch && !self.table.follow(epoch, self.channels.len()) {
+            return 0;
+        }
+        let bytes = bytes_of(packets) / self.channels.len();
         self.channels.iter_mut().for_each(|channel| channel.writer.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
@@ -148,7 +187,7 @@ impl TxHalf {
                 discarded += 1;
                 continue;
             }
-            let queue = self.table.queue(bucket(self.steering, packet));
+            let queue = self.table.copy.queue(bucket(self.steering, packet));
             if !self.channels[queue].writer.push(packet) {
                 break;
             }

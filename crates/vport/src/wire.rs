@@ -77,14 +77,16 @@ pub enum Reply {
         /// Whether it can be otherwise later.
         try_again: bool,
     },
-    /// Descriptors of the client's own segments: for each of its queues index, records and the reading end of its doorbell.
+    /// Descriptors of the client's own segments: for each of its queues index, records and the reading end of its doorbell;
+    /// then its bucket table.
     Own {
         /// Of this generation.
         generation: u64,
         /// Size of each record segment in bytes.
         records_bytes: u64,
     },
-    /// Descriptors of the peer's segments: for each of its queues index, records and the writing end of its doorbell.
+    /// Descriptors of the peer's segments: for each of its queues index, records and the writing end of its doorbell; then
+    /// its bucket table.
     Peer {
         /// Of this generation.
         generation: u64,
@@ -105,7 +107,7 @@ pub enum Reply {
 /// Descriptors a queue takes in [`Reply::Own`] and [`Reply::Peer`].
 pub const FDS_PER_QUEUE: usize = 3;
 /// Most descriptors of one message.
-pub const FDS_MAX: usize = FDS_PER_QUEUE * QUEUES_MAX;
+pub const FDS_MAX: usize = FDS_PER_QUEUE * QUEUES_MAX + 1;
 
 /// The datagram is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -96,8 +96,7 @@ impl Writer {
     /// follow. Frames of a length that no frame has are discarded.
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
-        // Those of a burst are often alike.
-        self.expect(packets.first().map_or(0, |packet| packet.len() * packets.len()));
+        self.expect(bytes_of(packets));
         if self.streaming {
             return self.push_all::<STREAMING>(packets);
         }
@@ -271,6 +270,12 @@ impl Records {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = head;
     }
+}
+
+/// About how many bytes the packets have: those of a burst are often alike.
+#[inline(always)]
+pub(crate) fn bytes_of(packets: &[PacketRef<'_>]) -> usize {
+    packets.first().map_or(0, |packet| packet.len() * packets.len())
 }
 
 /// Whether frames may have this length.

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use raw::{Bench, Memory, PATIENCE, Raw};
 use vport::broker::Event;
 use vport::client::{Attachment, attach};
+use vport::info::PortInfo;
+use vport::layout::VERSION;
 use vport::packet::PacketRef;
+use vport::steering::Steering;
 use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
@@ -31,6 +34,17 @@ struct Hostile {
 impl Hostile {
     fn new(test: &str) -> Self {
         let bench = Bench::new(test, false);
+        let raw = bench.connect("a");
+        raw.hello();
+        let b = honest(&bench);
+        let (memory, b) = Self::join(&bench, &raw, b);
+        Self { bench, raw, memory, b }
+    }
+
+    /// The test's port has two queues; the honest function looks into its table to send.
+    fn of_two_queues(test: &str) -> Self {
+        let two = PortInfo { queues: 2, steering: Steering::FiveTuple, ..PortInfo::named("p") };
+        let bench = Bench::between(test, false, [two, PortInfo::named("p")]);
         let raw = bench.connect("a");
         raw.hello();
         let b = honest(&bench);
@@ -132,6 +146,74 @@ fn a_writer_does_not_follow_a_tail_that_cannot_be() {
 }
 
 #[test]
+fn nothing_is_sent_to_a_port_without_a_table() {
+    let mut hostile = Hostile::of_two_queues("no-table");
+    assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 0);
+    hostile.memory.table(0).store(1, Ordering::Release);
+    assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 1);
+}
+
+#[test]
+fn a_writer_does_not_follow_a_table_that_cannot_be() {
+    for (n, owners) in [2, 0xff << 56, 0x0101_0101_0201_0101, u64::MAX].into_iter().enumerate() {
+        let mut hostile = Hostile::of_two_queues(&format!("table{n}"));
+        hostile.memory.table(128 + 128 + 8 * (n * 5)).store(owners, Ordering::Relaxed);
+        hostile.memory.table(0).store(1, Ordering::Release);
+        for _ in 0..2 {
+            assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 0);
+        }
+        assert_eq!(hostile.b.queues[0].1.counters().no_peer, 1);
+        hostile.expect_quarantine("a bucket belongs to a queue that does not exist");
+    }
+}
+
+#[test]
+fn a_table_that_changes_all_the_time_never_leads_out_of_the_ports_queues() {
+    let hostile = Hostile::of_two_queues("scribble");
+    let (memory, mut b) = (hostile.memory, hostile.b);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let memory = &memory;
+            let mut n = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                memory.table(128 + (n >> 33) as usize % 32 * 8).store(n & 0x0101_0101_0101_0101, Ordering::Relaxed);
+                memory.table(0).store(n >> 40, Ordering::Release);
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Its rings are full by then, and it has read nothing.
+    assert_eq!(b.queues[0].1.counters().no_peer, 0);
+}
+
+#[test]
+fn the_words_of_an_older_broker_reach_the_function() {
+    let path = std::env::temp_dir().join(format!("kaista-vport-{}-older", std::process::id()));
+    let socket = vport::broker::Broker::bind(&path).unwrap();
+    let older = std::thread::spawn(move || {
+        let mut fds = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        let raw = Raw { socket: rustix::net::accept(&socket).unwrap() };
+        let mut hello = [0; 64];
+        let (len, _) = rustix::net::recv(&raw.socket, &mut hello, rustix::net::RecvFlags::empty()).unwrap();
+        let Ok(Request::Hello { oldest, newest, .. }) = Request::decode(&hello[..len]) else { panic!() };
+        assert!(oldest > 1, "this library cannot do without tables");
+        let reason = format!("this broker speaks version 1, not {oldest} to {newest}");
+        raw.send(&Reply::Refused { reason, try_again: false }.encode(), &[]);
+    });
+    let error = attach(&path, "p", PATIENCE, 192).err().unwrap();
+    assert_eq!(error.to_string(), format!("this broker speaks version 1, not {VERSION} to {VERSION}"));
+    older.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn a_head_that_changes_all_the_time_is_read_once_a_look() {
     let mut hostile = Hostile::new("flicker");
     let memory = hostile.memory;
@@ -165,16 +247,21 @@ fn a_head_that_changes_all_the_time_is_read_once_a_look() {
 #[test]
 fn a_client_that_breaks_the_handshake_is_refused_in_words() {
     let hello = |oldest, newest| Request::Hello { oldest, newest, port: "p".into(), resume: 0 }.encode();
-    let cases: [(&str, Vec<Vec<u8>>); 9] = [
+    let cases: [(&str, Vec<Vec<u8>>); 10] = [
         ("not a port message", vec![b"GET / HTTP/1.1\r\n".to_vec()]),
         ("unknown message kind 99", vec![[b"KPRT".as_slice(), &[99, 0]].concat()]),
-        ("the message is too short", vec![hello(1, 1)[..10].to_vec()]),
-        ("the message is too long", vec![[hello(1, 1), vec![0]].concat()]),
+        ("the message is too short", vec![hello(VERSION, VERSION)[..10].to_vec()]),
+        ("the message is too long", vec![[hello(VERSION, VERSION), vec![0]].concat()]),
         ("the message is longer than any", vec![vec![0; 10_000]]),
-        ("this broker speaks version 1, not 2 to 9", vec![hello(2, 9)]),
+        ("this broker speaks version 2, not 3 to 9", vec![hello(3, 9)]),
+        // A library from before bucket tables.
+        ("this broker speaks version 2, not 1 to 1", vec![hello(1, 1)]),
         ("a connection begins with a greeting", vec![Request::Mapped { generation: 1 }.encode()]),
-        ("one connection holds one port", vec![hello(1, 1), hello(1, 1)]),
-        ("no such rule", vec![hello(1, 1), Request::Quarantine { generation: 0, queue: 0, violation: 77 }.encode()]),
+        ("one connection holds one port", vec![hello(VERSION, VERSION), hello(VERSION, VERSION)]),
+        (
+            "no such rule",
+            vec![hello(VERSION, VERSION), Request::Quarantine { generation: 0, queue: 0, violation: 77 }.encode()],
+        ),
     ];
     let bench = Bench::new("refused", false);
     for (reason, messages) in cases {
@@ -195,7 +282,7 @@ fn a_client_that_sends_descriptors_is_refused_and_they_are_closed() {
     let (reading, writing) = rustix::pipe::pipe().unwrap();
     for count in [1, 40] {
         let raw = bench.connect("a");
-        let hello = Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: 0 }.encode();
+        let hello = Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 }.encode();
         raw.send(&hello, &vec![writing.as_fd(); count]);
         assert_eq!(raw.refusal(), "a port sends no file descriptors");
     }
@@ -236,7 +323,7 @@ fn answers_to_generations_that_are_over_do_no_harm() {
 fn a_generation_from_the_future_does_not_confuse_the_broker() {
     let bench = Bench::new("future", false);
     let raw = bench.connect("a");
-    raw.say(&Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: u64::MAX });
+    raw.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: u64::MAX });
     let Some((Reply::Welcome { resumed: false, .. }, _)) = raw.receive() else { panic!() };
     let b = honest(&bench);
     Hostile::join(&bench, &raw, b);
@@ -251,7 +338,7 @@ fn clients_that_stall_do_not_keep_others_waiting() {
     let silent: Vec<Raw> = (0..60).map(|_| bench.connect("b")).collect();
     let b = honest(&bench);
     bench.broker.ports().unwrap();
-    assert_eq!(stalled.take_own().fds.len(), 3);
+    assert_eq!(stalled.take_own().fds.len(), 4);
     drop((silent, b));
 }
 

@@ -71,12 +71,12 @@ fn maps_writable(segment: BorrowedFd<'_>, len: usize) -> bool {
     }
 }
 
-/// Every segment of a link, as each side has it: index and records, each in the hands of its writer and of its reader.
+/// Every segment of a link, as each side has it: index, records and table, each in the hands of its writer and of its reader.
 fn segments(ends: &[Held; 2]) -> Vec<(String, BorrowedFd<'_>)> {
     let mut all = Vec::new();
     for (name, end) in ["a", "b"].iter().zip(ends) {
         for (whose, fds) in [("own", &end.own), ("peer's", &end.peer)] {
-            for (kind, fd) in ["index", "records"].iter().zip(fds) {
+            for (kind, fd) in ["index", "records", "table"].iter().zip([&fds[0], &fds[1], &fds[3]]) {
                 all.push((format!("{name}: {whose} {kind}"), fd.as_fd()));
             }
         }
@@ -160,7 +160,7 @@ fn holes_that_a_writer_punched_before_the_seal_are_filled() {
     let [a, b] = ["a", "b"].map(|function| bench.connect(function));
     let [a_own, b_own] = greet_and_take(&a, &b);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    for segment in &a_own.fds[..2] {
+    for segment in [0, 1, 3].map(|n| &a_own.fds[n]) {
         let len = fstat(segment).unwrap().st_size as u64;
         fallocate(segment, punch, 0, len).unwrap();
         assert_eq!(fstat(segment).unwrap().st_blocks, 0);
@@ -169,7 +169,8 @@ fn holes_that_a_writer_punched_before_the_seal_are_filled() {
         raw.say(&Request::Mapped { generation: a_own.generation });
     }
     drop(b_own);
-    for segment in &b.take_peer()[..2] {
+    let seen = b.take_peer();
+    for segment in [0, 1, 3].map(|n| &seen[n]) {
         let found = fstat(segment).unwrap();
         assert_eq!(found.st_blocks * 512, found.st_size, "every page is there again");
     }
@@ -181,7 +182,7 @@ fn a_writer_cannot_change_a_segment_s_size_before_the_seal() {
     let a = bench.connect("a");
     let b = bench.connect("b");
     let own = greet_and_take(&a, &b);
-    for segment in &own[0].fds[..2] {
+    for segment in [0, 1, 3].map(|n| &own[0].fds[n]) {
         assert!(ftruncate(segment, 0).is_err() && ftruncate(segment, 1 << 30).is_err());
     }
 }
@@ -201,7 +202,7 @@ fn a_writer_that_keeps_the_broker_from_sealing_is_cut_off_and_its_peer_sees_noth
             assert!(a.refusal().starts_with("segments could not be closed"));
         } else {
             // Harmless: what nobody can write, a reader need not fear.
-            assert_eq!(b.take_peer().len(), 3);
+            assert_eq!(b.take_peer().len(), 4);
         }
     }
 }
@@ -250,7 +251,7 @@ fn not_even_the_writer_can_take_pages_out_of_a_closed_segment() {
     let bench = Bench::new("remove", false);
     let [a, _b] = bench.handshake();
     assert!(!a.memory.remove_first_pages());
-    for segment in &a.own[..2] {
+    for segment in [0, 1, 3].map(|n| &a.own[n]) {
         let found = fstat(segment).unwrap();
         assert_eq!(found.st_blocks * 512, found.st_size);
     }

@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use super::observer::Tap;
 use super::{LinkSpec, PortName};
 use crate::counters::{RxCounters, TxCounters};
-use crate::layout::{Index, records_bytes};
+use crate::layout::{Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
 
@@ -127,6 +127,8 @@ pub(super) struct Segments {
 pub(super) struct EndSegments {
     pub(super) index: Vec<Segment>,
     pub(super) records: Vec<Segment>,
+    /// The bucket table.
+    pub(super) table: Segment,
     pub(super) records_bytes: usize,
     /// Pipes on which this end is woken: reading and writing ends. Gone once they are handed out.
     pub(super) doorbells: Vec<(OwnedFd, OwnedFd)>,
@@ -168,7 +170,7 @@ impl Segments {
     /// Nobody can open them for writing from here on, and readers may have them. On failure, says whose cannot be closed.
     pub(super) fn close_to_writers(&self) -> Result<(), (usize, SegmentError)> {
         for (end, segments) in self.ends.iter().enumerate() {
-            let mut all = segments.index.iter().chain(&segments.records);
+            let mut all = segments.index.iter().chain(&segments.records).chain([&segments.table]);
             all.try_for_each(Segment::close_to_writers).map_err(|error| (end, error))?;
         }
         Ok(())
@@ -182,6 +184,7 @@ impl Segments {
                 labelled.push((label(generation, end, queue, INDEX), index.try_clone()?));
                 labelled.push((label(generation, end, queue, RECORDS), records.try_clone()?));
             }
+            labelled.push((table_label(generation, end), segments.table.try_clone()?));
         }
         Ok(labelled)
     }
@@ -194,6 +197,10 @@ fn label(generation: u64, end: usize, queue: usize, kind: &str) -> String {
     format!("vport/{generation}/{end}/{queue}/{kind}")
 }
 
+fn table_label(generation: u64, end: usize) -> String {
+    format!("vport/{generation}/{end}/table")
+}
+
 impl EndSegments {
     fn create(spec: &LinkSpec, end: usize, huge: bool) -> Result<Self, SegmentError> {
         let (queues, peer_queues) = queues(spec, end);
@@ -203,20 +210,23 @@ impl EndSegments {
             |kind, bytes, huge| (0..queues).map(|_| Segment::create(kind, bytes, huge)).collect::<Result<Vec<_>, _>>();
         let index = each("kaista-index", index_bytes, false)?;
         let records = each("kaista-records", records_bytes, huge)?;
+        let table = Segment::create("kaista-table", TABLE_BYTES, false)?;
         let doorbells = (0..queues).map(|_| doorbell()).collect::<io::Result<_>>()?;
         let indices = mapped(&index)?;
-        Ok(Self { index, records, records_bytes, doorbells, indices })
+        Ok(Self { index, records, table, records_bytes, doorbells, indices })
     }
 
     fn adopt(spec: &LinkSpec, end: usize, generation: u64, labelled: &mut Vec<(String, OwnedFd)>) -> Option<Self> {
         let (queues, peer_queues) = queues(spec, end);
-        let mut take = |queue, kind| {
-            let wanted = label(generation, end, queue, kind);
+        let mut take = |wanted: String| {
             let at = labelled.iter().position(|(label, _)| *label == wanted)?;
             Some(labelled.swap_remove(at).1)
         };
-        let fds: Vec<(OwnedFd, OwnedFd)> =
-            (0..queues).map(|queue| Some((take(queue, INDEX)?, take(queue, RECORDS)?))).collect::<Option<_>>()?;
+        let mut of_queue = |queue, kind| take(label(generation, end, queue, kind));
+        let fds: Vec<(OwnedFd, OwnedFd)> = (0..queues)
+            .map(|queue| Some((of_queue(queue, INDEX)?, of_queue(queue, RECORDS)?)))
+            .collect::<Option<_>>()?;
+        let table = Segment::adopt(take(table_label(generation, end))?, TABLE_BYTES).ok()?;
         let [ordinary, huge] = [PAGE, HUGE_PAGE].map(|page| records_bytes(spec.ring_bytes as usize, peer_queues, page));
         let found = rustix::fs::fstat(&fds.first()?.1).ok()?.st_size as usize;
         let bytes = if found == huge { huge } else { ordinary };
@@ -226,22 +236,23 @@ impl EndSegments {
             records.push(Segment::adopt(records_fd, bytes).ok()?);
         }
         let indices = mapped(&index).ok()?;
-        Some(Self { index, records, records_bytes: bytes, doorbells: Vec::new(), indices })
+        Some(Self { index, records, table, records_bytes: bytes, doorbells: Vec::new(), indices })
     }
 
-    /// What the writer gets: per queue index, records and the end of the pipe on which it is woken.
+    /// What the writer gets: per queue index, records and the end of the pipe on which it is woken; its table.
     pub(super) fn for_writer(&self) -> Vec<BorrowedFd<'_>> {
-        self.triples(|(reading, _)| reading.as_fd())
+        self.descriptors(|(reading, _)| reading.as_fd())
     }
 
-    /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer.
+    /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer; its table.
     pub(super) fn for_reader(&self) -> Vec<BorrowedFd<'_>> {
-        self.triples(|(_, writing)| writing.as_fd())
+        self.descriptors(|(_, writing)| writing.as_fd())
     }
 
-    fn triples<'a>(&'a self, pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+    fn descriptors<'a>(&'a self, pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         let segments = self.index.iter().zip(&self.records).zip(&self.doorbells);
-        segments.flat_map(|((index, records), bell)| [index.as_fd(), records.as_fd(), pipe(bell)]).collect()
+        let of_queues = segments.flat_map(|((index, records), bell)| [index.as_fd(), records.as_fd(), pipe(bell)]);
+        of_queues.chain([self.table.as_fd()]).collect()
     }
 }
 

@@ -75,7 +75,8 @@ pub enum Event {
         link: String,
         /// Its generation.
         generation: u64,
-        /// Label and segment. Labels have the form `vport/<generation>/<end>/<queue>/<index|records>`.
+        /// Label and segment. Labels have the form `vport/<generation>/<end>/<queue>/<index|records>` or
+        /// `vport/<generation>/<end>/table`.
         segments: Vec<(String, OwnedFd)>,
     },
     /// A process closed a port, or died.

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::info::PortInfo;
+use vport::layout::VERSION;
 use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,6 +30,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(test: &str, hugepages: bool) -> Self {
+        Self::between(test, hugepages, [PortInfo::named("p"), PortInfo::named("p")])
+    }
+
+    pub fn between(test: &str, hugepages: bool, ports: [PortInfo; 2]) -> Self {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -38,8 +43,9 @@ impl Bench {
             let socket = Broker::bind(&directory.join(function)).unwrap();
             broker.listen(function, socket, 0..u32::MAX).unwrap();
         }
-        let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
-        let spec = LinkSpec { name: "link".into(), ends: [end("a"), end("b")], ring_bytes: RING_BYTES_MIN };
+        let [a, b] = ports;
+        let end = |function: &str, port| EndSpec { function: function.into(), port };
+        let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN };
         broker.add_link(spec).unwrap();
         Self { broker, events, directory }
     }
@@ -92,7 +98,7 @@ impl Drop for Bench {
     }
 }
 
-/// An end that holds a generation. Descriptors: index, records, doorbell.
+/// An end that holds a generation. Descriptors: index, records, doorbell, table.
 pub struct Held {
     pub raw: Raw,
     pub generation: u64,
@@ -107,10 +113,11 @@ pub struct Own {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Own segments, mapped for writing.
+/// Own segments (of several queues the first one's), mapped for writing.
 pub struct Memory {
     index: *mut u8,
     records: *mut u8,
+    table: *mut u8,
 }
 
 // SAFETY: only used through atomics, and never unmapped.
@@ -125,9 +132,15 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.index.add(offset).cast()) }
     }
 
+    /// The word at `offset` of the table segment.
+    pub fn table(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: tests use offsets within the page; the mapping is never undone.
+        unsafe { AtomicU64::from_ptr(self.table.add(offset).cast()) }
+    }
+
     /// Tries to free the first pages through the writable mappings.
     pub fn remove_first_pages(&self) -> bool {
-        [self.index, self.records].into_iter().any(|start| {
+        [self.index, self.records, self.table].into_iter().any(|start| {
             // SAFETY: the first page of a mapping that is never undone, used only through atomics.
             unsafe { rustix::mm::madvise(start.cast(), 4096, rustix::mm::Advice::LinuxRemove) }.is_ok()
         })
@@ -150,7 +163,7 @@ impl Raw {
     }
 
     pub fn hello(&self) {
-        self.say(&Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume: 0 });
+        self.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 });
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
@@ -209,7 +222,11 @@ impl Raw {
     }
 
     pub fn map(&self, own: &Own) -> Memory {
-        Memory { index: map(own.fds[0].as_fd(), 4096), records: map(own.fds[1].as_fd(), own.records_bytes) }
+        Memory {
+            index: map(own.fds[0].as_fd(), 4096),
+            records: map(own.fds[1].as_fd(), own.records_bytes),
+            table: map(own.fds.last().unwrap().as_fd(), 4096),
+        }
     }
 }
 
