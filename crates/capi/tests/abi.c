@@ -203,6 +203,13 @@ static void views_are_changed_sent_on_and_copied(struct kaista_rx *rx, struct ka
     late = packet;
     CHECK(late.rest_len == 60 + KAISTA_HEADROOM - 64 && kaista_rx_burst(rx, &packet, 1) == 0);
     CHECK(kaista_tx_burst(tx, &late, 1) == -EINVAL && kaista_packet_copy(&late, copy, sizeof copy) == -EINVAL);
+    packet = (struct kaista_packet){.head = frame, .head_len = 100};
+    send_all(tx, &packet, 1);
+    late = receive_one(rx);
+    CHECK(late.rest_len == 36 && kaista_packet_copy(&late, copy, sizeof copy) == 100);
+    while (kaista_rx_arm(rx) == 0)
+        CHECK(kaista_rx_burst(rx, &packet, 1) == 0);
+    CHECK(kaista_packet_copy(&late, copy, sizeof copy) == -EINVAL);
     packet = (struct kaista_packet){.head = NULL, .head_len = 60};
     CHECK(kaista_tx_burst(tx, &packet, 1) == -EINVAL);
     packet = (struct kaista_packet){.head = frame, .head_len = 60, .rest_len = 1};
