@@ -7,13 +7,14 @@
 //! - [`open`] opens ports by name; [`info`] describes them.
 //! - [`rx`] and [`tx`] are the two halves of a queue pair, [`counters`] what they count; [`packet`] is what goes through
 //!   them.
-//! - `sleeper` gives a receiving half its file descriptor.
+//! - `half` holds a receiving half's burst; `sleeper` gives it its file descriptor.
 //! - `edge` is where pointers of callers become references, and where panics end.
 
 pub mod abi;
 mod attach;
 pub mod counters;
 mod edge;
+mod half;
 pub mod info;
 pub mod open;
 pub mod packet;

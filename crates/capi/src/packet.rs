@@ -29,9 +29,10 @@ impl Held {
 
 /// One packet: a head to read and write, and the rest, which is opaque.
 ///
-/// A received packet is a view: it ends with the next `kaista_rx_burst` of its receiving half. Moving `head`, and
-/// shortening `head_len` and `rest_len`, changes the frame that is sent; up to `headroom` bytes before `head` may be filled
-/// (see `kaista_packet_prepend` and its kin). A packet in memory of the caller's own has `head` and `head_len`, and zeros.
+/// A received packet is a view: it ends with the next `kaista_rx_burst`, `kaista_rx_arm` or `kaista_rx_wait` of its half,
+/// which gives it back to its sender. Moving `head`, and shortening `head_len` and `rest_len`, changes the frame that is
+/// sent; up to `headroom` bytes before `head` may be filled (see `kaista_packet_prepend` and its kin). A packet in memory
+/// of the caller's own has `head` and `head_len`, and zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
