@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::cpu_time::CpuTime;
 use crate::folder::Folder;
 use crate::link::RETRIES;
 
@@ -50,8 +51,14 @@ impl Joint {
         }
     }
 
-    /// Arguments for the devices of the server (`true`) or the client.
-    fn devices(self, server: bool, descriptors: usize, folder: &Path) -> Vec<String> {
+    /// Arguments for the devices of the server (`true`) or the client, whose ports meet the other's by number.
+    fn devices(
+        self,
+        server: bool,
+        descriptors: usize,
+        folder: &Path,
+        ports: impl IntoIterator<Item = usize>,
+    ) -> Vec<String> {
         let folder = folder.display();
         let device = |port: usize| match (self, server) {
             (Self::Vhost, true) => format!("net_vhost{port},iface={folder}/vhost{port},queues=1"),
@@ -66,7 +73,7 @@ impl Joint {
                 descriptors.ilog2()
             ),
         };
-        (0..2).flat_map(|port| ["--vdev".to_owned(), device(port)]).collect()
+        ports.into_iter().flat_map(|port| ["--vdev".to_owned(), device(port)]).collect()
     }
 }
 
@@ -142,13 +149,11 @@ pub fn is_installed() -> bool {
 /// Runs a pair once.
 pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
     let folder = Folder::new()?;
-    let mut server = Testpmd::start(joint, true, settings, folder.path()).context("the first testpmd")?;
-    let mut client = Testpmd::start(joint, false, settings, folder.path()).context("the second testpmd")?;
-    server.await_links()?;
-    client.await_links()?;
+    let devices = |server| joint.devices(server, settings.rings.descriptors, folder.path(), 0..2);
+    let mut server = Testpmd::start(devices(true), settings.cores[0], settings).context("the first testpmd")?;
+    let mut client = Testpmd::start(devices(false), settings.cores[1], settings).context("the second testpmd")?;
     for testpmd in [&mut server, &mut client] {
-        testpmd.tell("set fwd io retry")?;
-        testpmd.tell(&format!("set burst tx delay 0 retry {RETRIES}"))?;
+        testpmd.make_ready(2)?;
     }
     server.tell(&format!("start tx_first {}", settings.first_bursts()))?;
     client.tell(&format!("start tx_first {}", settings.first_bursts()))?;
@@ -167,6 +172,59 @@ pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
     Ok(Measured { mpps: rates.iter().sum::<f64>() / 2.0 / 1e6, busy })
 }
 
+/// What a chain of functions with a switch between them does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Switched {
+    /// Packets a second that the functions handle, in millions, over all functions.
+    pub hops_mpps: f64,
+    /// CPU time that the functions had, as a share of the time.
+    pub functions_cpu: f64,
+    /// CPU time that the switch had, as a share of the time.
+    pub switch_cpu: f64,
+    /// How busy the switch was.
+    pub switch: Busy,
+    /// How busy the functions' core was.
+    pub functions: Busy,
+}
+
+/// Runs `functions` functions in a circle, each joined to the next by a switch: one process in the place of all functions,
+/// with two virtio-user ports for each, on the second core; and the switch, with a vhost-user port for each of those, on
+/// the first.
+pub fn measure_switched(functions: usize, settings: &Settings) -> anyhow::Result<Switched> {
+    let folder = Folder::new()?;
+    let (ports, descriptors) = (2 * functions, settings.rings.descriptors);
+    // Ports forward in pairs: function n between 2n and 2n + 1, the switch between 2n + 1 and 2n + 2.
+    let of_switch = Joint::Vhost.devices(true, descriptors, folder.path(), (1..=ports).map(|port| port % ports));
+    let of_functions = Joint::Vhost.devices(false, descriptors, folder.path(), 0..ports);
+    let mut switch = Testpmd::start(of_switch, settings.cores[0], settings).context("the switch")?;
+    let mut all = Testpmd::start(of_functions, settings.cores[1], settings).context("the functions")?;
+    for testpmd in [&mut switch, &mut all] {
+        testpmd.make_ready(ports)?;
+    }
+    switch.tell("start")?;
+    all.tell(&format!("start tx_first {}", settings.first_bursts()))?;
+    std::thread::sleep(settings.warm_up);
+
+    let cpu = [&all, &switch].map(|testpmd| CpuTime::of([testpmd.child.id()]));
+    all.ask("show port stats all")?;
+    let (begin, before) = (Instant::now(), [cpu[0].now()?, cpu[1].now()?]);
+    std::thread::sleep(settings.window);
+    let (time, after) = (begin.elapsed(), [cpu[0].now()?, cpu[1].now()?]);
+    let rates = receive_rates(&all.ask("show port stats all")?);
+    let share = |n: usize| (after[n] - before[n]).as_secs_f64() / time.as_secs_f64();
+    let busy = (switch.busy()?, all.busy()?);
+    anyhow::ensure!(rates.len() == ports, "testpmd showed {} ports instead of {ports}", rates.len());
+    switch.quit();
+    all.quit();
+    Ok(Switched {
+        hops_mpps: rates.iter().sum::<f64>() / 1e6,
+        functions_cpu: share(0),
+        switch_cpu: share(1),
+        switch: busy.0,
+        functions: busy.1,
+    })
+}
+
 /// One process.
 struct Testpmd {
     child: Child,
@@ -177,15 +235,14 @@ struct Testpmd {
 }
 
 impl Testpmd {
-    fn start(joint: Joint, server: bool, settings: &Settings, folder: &Path) -> anyhow::Result<Self> {
-        let core = settings.cores[usize::from(!server)];
+    fn start(devices: Vec<String>, core: usize, settings: &Settings) -> anyhow::Result<Self> {
         // stdbuf: what testpmd prints into a pipe would otherwise wait for a full buffer.
         let mut child = Command::new("stdbuf")
             .args(["-oL", PROGRAM])
             .args(["--lcores", &format!("0@{core},1@{core}")])
             .args(["--no-pci", "--in-memory", "--single-file-segments", "--no-telemetry"])
             .args(["-m", &MEMORY_MIB.to_string()])
-            .args(joint.devices(server, settings.rings.descriptors, folder))
+            .args(devices)
             .args(["--", "-i", "--nb-cores=1", "--forward-mode=io", "--no-lsc-interrupt", "--disable-link-check"])
             .args([format!("--rxd={0}", settings.rings.descriptors), format!("--txd={0}", settings.rings.descriptors)])
             .args([format!("--burst={}", settings.rings.burst), format!("--txpkts={}", settings.frame)])
@@ -236,11 +293,18 @@ impl Testpmd {
         Ok(answer)
     }
 
-    fn await_links(&mut self) -> anyhow::Result<()> {
+    /// Returns when the links of all `ports` are up, with the habits set that all runs have.
+    fn make_ready(&mut self, ports: usize) -> anyhow::Result<()> {
+        self.await_links(ports)?;
+        self.tell("set fwd io retry")?;
+        self.tell(&format!("set burst tx delay 0 retry {RETRIES}"))
+    }
+
+    fn await_links(&mut self, ports: usize) -> anyhow::Result<()> {
         let give_up = Instant::now() + PATIENCE;
         while Instant::now() < give_up {
             let summary = self.ask("show port summary all")?;
-            if summary.iter().filter(|line| line.contains(" up ")).count() == 2 {
+            if summary.iter().filter(|line| line.contains(" up ")).count() == ports {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -347,7 +411,7 @@ mod tests {
     #[test]
     fn the_two_sides_of_a_joint_meet_in_one_place() {
         let folder = Path::new("/tmp/x");
-        let all = |joint: Joint, server| joint.devices(server, 8_192, folder).join(" ");
+        let all = |joint: Joint, server| joint.devices(server, 8_192, folder, 0..2).join(" ");
         assert!(all(Joint::Vhost, true).contains("iface=/tmp/x/vhost1"));
         assert!(all(Joint::Vhost, false).contains("path=/tmp/x/vhost1"));
         assert!(all(Joint::Memif, true).contains("role=server") && all(Joint::Memif, false).contains("role=client"));

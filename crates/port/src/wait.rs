@@ -10,6 +10,8 @@ use crate::RxQueue;
 
 /// The longest sleep that relies on a peer to end it.
 const BACKSTOP: Duration = Duration::from_millis(10);
+/// The same where nothing has happened for long: each sleep that was ended by nobody doubles the next one, up to this.
+const BACKSTOP_IDLE: Duration = Duration::from_millis(40);
 /// Every how many rounds without work a waiter that never sleeps looks at the other descriptors.
 const LOOK_EVERY: u32 = 1024;
 
@@ -39,24 +41,27 @@ pub struct Waiter {
     spin: Duration,
     /// Since when there is nothing.
     idle: Option<Instant>,
+    /// How long to rely on the peers.
+    backstop: Duration,
     rounds: u32,
 }
 
 impl Waiter {
     /// A waiter with the given habit.
     pub fn new(sleep: Sleep) -> Self {
-        Self { sleep, spin: Duration::ZERO, idle: None, rounds: 0 }
+        Self { sleep, spin: Duration::ZERO, idle: None, backstop: BACKSTOP, rounds: 0 }
     }
 
     /// The round found work.
     #[inline]
     pub fn worked(&mut self) {
         self.idle = None;
+        self.backstop = BACKSTOP;
     }
 
     /// The round found nothing. Returns at once while it pays to poll on; otherwise sleeps until a queue has packets or
     /// a change of its link, one of `extra` is readable, or `timeout` has passed. With queues it never sleeps longer
-    /// than 10 ms, the backstop for doorbells that a peer did not ring.
+    /// than 10 ms, the backstop for doorbells that a peer did not ring; 40 ms where nothing has happened for long.
     pub fn wait(
         &mut self,
         queues: &mut [&mut dyn RxQueue],
@@ -73,7 +78,7 @@ impl Waiter {
                     std::thread::yield_now();
                     return Ok(Woken::default());
                 }
-                let woken = sleep_armed(queues, extra, timeout)?;
+                let woken = sleep_armed(queues, extra, timeout, self.backstop)?;
                 self.learn(now.elapsed(), most);
                 Ok(woken)
             }
@@ -92,6 +97,7 @@ impl Waiter {
     /// Spinning pays where sleeps are shorter than the longest spin.
     fn learn(&mut self, slept: Duration, most: Duration) {
         self.spin = if slept < most { most } else { self.spin / 2 };
+        self.backstop = if slept < self.backstop { BACKSTOP } else { (2 * self.backstop).min(BACKSTOP_IDLE) };
         self.idle = None;
     }
 }
@@ -100,9 +106,10 @@ fn sleep_armed(
     queues: &mut [&mut dyn RxQueue],
     extra: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
+    backstop: Duration,
 ) -> io::Result<Woken> {
     let nothing = queues.iter_mut().all(|queue| queue.arm());
-    let longest = if queues.is_empty() { timeout } else { Some(timeout.map_or(BACKSTOP, |most| most.min(BACKSTOP))) };
+    let longest = if queues.is_empty() { timeout } else { Some(timeout.map_or(backstop, |most| most.min(backstop))) };
     let timeout = if nothing { longest } else { Some(Duration::ZERO) };
     let fds = queues.iter().flat_map(|queue| queue.poll_fds()).collect();
     let woken = sleep_on(fds, extra, timeout);
@@ -159,5 +166,22 @@ mod tests {
         assert_eq!(waiter.spin, most);
         (0..20).for_each(|_| waiter.learn(Duration::from_millis(10), most));
         assert!(waiter.spin < Duration::from_micros(1));
+    }
+
+    #[test]
+    fn sleeps_grow_longer_while_nobody_ends_them_and_no_longer_than_that() {
+        let most = Duration::from_micros(50);
+        let mut waiter = Waiter::new(Sleep::After(most));
+        let mut grown = || {
+            let backstop = waiter.backstop;
+            waiter.learn(backstop, most);
+            backstop.as_millis()
+        };
+        assert_eq!([grown(), grown(), grown(), grown()], [10, 20, 40, 40]);
+        waiter.learn(Duration::from_millis(3), most);
+        assert_eq!(waiter.backstop, BACKSTOP, "a peer rang");
+        waiter.learn(BACKSTOP, most);
+        waiter.worked();
+        assert_eq!(waiter.backstop, BACKSTOP, "there was work that nobody rang for");
     }
 }

@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use port::{BURST_MAX, PacketRef, QueuePair};
 use serde::Serialize;
 use serde_json::json;
@@ -16,6 +16,7 @@ use super::{Args, Bench, Found, part};
 use crate::companion::{self, Companion};
 use crate::cpu_time::CpuTime;
 use crate::links::{Links, end};
+use crate::testpmd::{self, Rings};
 
 /// Numbers of functions.
 const LENGTHS: [usize; 4] = [1, 2, 4, 8];
@@ -23,6 +24,8 @@ const FRAME: usize = 64;
 /// Packets on the way at once: so many that a function has plenty to do whenever it gets the core, and fewer than fit one
 /// ring.
 const ON_THE_WAY: usize = 8_192;
+/// Of the rings that testpmd was fastest with, those that fit many ports.
+const RINGS: Rings = Rings { descriptors: 1_024, burst: 32 };
 const WARM_UP: Duration = Duration::from_millis(200);
 /// How long the first packet may take to come through.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,21 +48,38 @@ struct Chain {
     limit: &'static str,
 }
 
+/// The same chain with a switch between the functions.
+#[derive(Clone, Debug, Serialize)]
+struct SwitchedChain {
+    functions: usize,
+    /// CPU time of the functions for a packet and a function.
+    ns_per_hop: f64,
+    /// CPU time of the switch for the same.
+    switch_ns_per_hop: f64,
+    switch_busy: f64,
+    functions_busy: f64,
+}
+
 /// All lengths.
 #[derive(Clone, Debug, Serialize)]
 struct Chains {
     direct: Vec<Chain>,
+    testpmd: Vec<SwitchedChain>,
 }
 
 pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
     let window = Duration::from_secs_f64(args.seconds);
+    let with_testpmd = testpmd_runs(bench, args);
     let runs = bench.each_round(
         args.rounds,
         "chains of functions",
         found,
         || {
             let direct = LENGTHS.into_iter().map(|length| direct(length, bench.cores, window));
-            Ok(Chains { direct: direct.collect::<anyhow::Result<_>>()? })
+            let direct = direct.collect::<anyhow::Result<_>>()?;
+            let testpmd = LENGTHS.into_iter().filter(|_| with_testpmd);
+            let testpmd = testpmd.map(|length| switched(length, bench.cores, window).context("testpmd as the switch"));
+            Ok(Chains { direct, testpmd: testpmd.collect::<anyhow::Result<_>>()? })
         },
         |samples, run| {
             if run.moved {
@@ -70,13 +90,45 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
                 samples.add(name("ns_per_hop"), chain.ns_per_hop, "ns");
                 samples.add(name("mpps"), chain.mpps, "Mpps");
             }
+            for chain in &run.value.testpmd {
+                let name = |metric: &str| format!("link.chain.{}.{metric}", chain.functions);
+                samples.add(name("testpmd_ns_per_hop"), chain.ns_per_hop, "ns");
+                samples.add(name("testpmd_switch_ns_per_hop"), chain.switch_ns_per_hop, "ns");
+            }
             samples.add("link.chain.cost_spread", spread(&run.value.direct), "1");
         },
     )?;
     let how = json!({"frame": FRAME, "on_the_way": ON_THE_WAY,
-        "ns_per_hop": "CPU time of all functions, by packets and functions"});
+        "ns_per_hop": "CPU time of all functions, by packets and functions",
+        "testpmd": {"functions": "one process in io mode, virtio-user with vector path", "switch": "io mode, vhost-user",
+            "rings": RINGS.to_string(), "ns_per_hop": "as above; testpmd polls, so all of its time counts"}});
     found.parts.insert("chain".into(), part(how, &runs));
     Ok(())
+}
+
+/// Whether testpmd can be run; where not, says why.
+fn testpmd_runs(bench: &Bench, args: &Args) -> bool {
+    let reason = match bench.pages.shortage(testpmd::HUGEPAGES) {
+        _ if args.alone => return false,
+        _ if !testpmd::is_installed() => "dpdk-testpmd is not installed (package dpdk-dev)".to_owned(),
+        Some(shortage) => format!("there are only {shortage}"),
+        None => return true,
+    };
+    bench.progress.note(&format!("SKIPPED testpmd as the switch of a chain: {reason}"));
+    false
+}
+
+/// Runs one chain with testpmd as the switch.
+fn switched(functions: usize, cores: [usize; 2], window: Duration) -> anyhow::Result<SwitchedChain> {
+    let settings = testpmd::Settings { cores, frame: FRAME, rings: RINGS, warm_up: WARM_UP, window };
+    let found = testpmd::measure_switched(functions, &settings)?;
+    Ok(SwitchedChain {
+        functions,
+        ns_per_hop: 1e3 * found.functions_cpu / found.hops_mpps,
+        switch_ns_per_hop: 1e3 * found.switch_cpu / found.hops_mpps,
+        switch_busy: found.switch.share(),
+        functions_busy: found.functions.share(),
+    })
 }
 
 /// By how much the dearest hop exceeds the cheapest.
