@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 
 use libfuzzer_sys::fuzz_target;
 use vport::packet::{BURST_MAX, FRAME_MAX, HEAD_MAX, Slot};
-use vport::reader::{Reader, Source};
+use vport::reader::{Reader, Source, Wanted};
 use vport::ring::{HEADER, Ring};
 
 const SIZE: usize = 1 << 15;
@@ -100,7 +100,10 @@ fuzz_target!(|input: &[u8]| {
         let (before, broken) = (reader.tail(), reader.broken());
         source.looks.set(0);
         source.taken.set(0);
-        let filled = reader.fill(&source, &mut slots, peek, |slot| slot.head()[0] % 16 != 3);
+        let filled = reader.fill(&source, &mut slots, peek, |slot, _| match slot.head()[0] % 16 {
+            3 => Wanted::No,
+            _ => Wanted::Yes,
+        });
         assert!(source.looks.get() <= 1, "a head is looked at once a call");
         assert!(filled.packets <= BURST_MAX && filled.bytes as usize <= source.taken.get());
         assert!(reader.tail().wrapping_sub(before) <= 2 * SIZE as u64);

@@ -12,18 +12,21 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::cell::Cell;
 use crate::doorbell::{Bell, Doorbell};
+use crate::epoch::Crossing;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
+use crate::home::{Home, Newest};
 use crate::info::PortInfo;
 use crate::layout::{Index, TABLE_BYTES, VERSION};
 use crate::mapping::Mapping;
+use crate::owner::PortSteering;
 use crate::reader::{Mapped, Reader};
 use crate::ring::Ring;
 use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
 use crate::segment;
 use crate::socket::{self, Received};
 use crate::steering::{BucketTable, Steering};
-use crate::table;
 use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
 use crate::wire::{COUNTER_NAME_MAX, FDS_PER_QUEUE, Malformed, REPORT_MAX, Reply, Request};
 use crate::writer::Writer;
@@ -36,6 +39,8 @@ pub struct Attachment {
     pub queues: Vec<(RxRing, TxRing)>,
     /// Publishes named counters.
     pub reporter: Reporter,
+    /// To steer it, alone or with others.
+    pub steering: PortSteering,
 }
 
 /// Why a port could not be attached.
@@ -163,6 +168,9 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let count = usize::from(info.queues);
     let boxes = (0..count).map(|_| Ok((Handover::new()?, Handover::new()?))).collect::<io::Result<Vec<_>>>()?;
     let complaints = Arc::new(Complaints::new()?);
+    let table = BucketTable::fixed(count);
+    let cells = boxes.iter().enumerate().map(|(queue, (rx, _))| Arc::new(Cell::new(queue, &table, rx.clone())));
+    let home = Arc::new(Home::new(&info.name, cells.collect()));
     let shared =
         Arc::new(Shared { complaints: complaints.clone(), report: Mutex::new(None), stop: AtomicBool::new(false) });
     let control = Control {
@@ -173,6 +181,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         peer_queues,
         ring,
         boxes: boxes.clone(),
+        home: home.clone(),
         own: None,
         current: None,
         connect_at: Instant::now(),
@@ -183,14 +192,13 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let lease = Arc::new(Lease { shared, thread: Mutex::new(Some(thread)) });
     let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
         let port: Arc<dyn Any + Send + Sync> = lease.clone();
-        let table = BucketTable::fixed(count);
-        let ownership = Ownership { steering: info.steering, table, queue, queues: count };
+        let ownership = Ownership { steering: info.steering, cell: home.cells[queue].clone(), queue, queues: count };
         // Enough to find the key that a sender steered by, behind any headers that it looks behind.
         let peek = if count > 1 { peek.max(128) } else { peek };
         let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
         (rx, TxRing::new(queue, tx, complaints.clone(), port))
     });
-    Ok(Attachment { queues: queues.collect(), info, reporter: Reporter(lease) })
+    Ok(Attachment { queues: queues.collect(), info, reporter: Reporter(lease), steering: PortSteering(home.clone()) })
 }
 
 /// What the control thread and the port's users share.
@@ -232,6 +240,7 @@ struct Control {
     peer_queues: usize,
     ring: Ring,
     boxes: Vec<Boxes>,
+    home: Arc<Home>,
     /// Own segments of a generation whose peer's have not come yet.
     own: Option<Own>,
     current: Option<Arc<Generation>>,
@@ -419,13 +428,25 @@ impl Control {
 
     /// Gives every queue its halves of the new generation.
     fn hand_over(&mut self, own: Own, peer: &Peer) -> Result<(), Lost> {
-        table::write(&own.table, 1, &BucketTable::fixed(self.boxes.len()));
-        for (queue, (own_queue, (rx, tx))) in own.queues.into_iter().zip(&self.boxes).enumerate() {
+        let newest = Newest {
+            generation: own.generation.clone(),
+            table: own.table.clone(),
+            indices: own.queues.iter().map(|queue| queue.index.clone()).collect(),
+            peers: peer.queues.iter().map(|queue| queue.index.clone()).collect(),
+            layouts: (Index::new(self.peer_queues), Index::new(self.boxes.len())),
+        };
+        let halves = own.queues.into_iter().enumerate().map(|(queue, own_queue)| {
             let sending = self.tx_half(&own.generation, queue, &own_queue, peer)?;
-            let receiving = self.rx_half(&own.generation, queue, own_queue, peer);
-            drop(tx.deliver(sending));
-            drop(rx.deliver(receiving));
-        }
+            Ok((self.rx_half(&own.generation, queue, own_queue, peer), sending))
+        });
+        let halves: Vec<_> = halves.collect::<io::Result<_>>()?;
+        self.home.renew(newest, |epoch| {
+            for ((mut receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
+                receiving.epoch = epoch;
+                drop(tx.deliver(sending));
+                drop(rx.deliver(receiving));
+            }
+        });
         self.current = Some(own.generation);
         Ok(())
     }
@@ -439,6 +460,10 @@ impl Control {
             peer: peer.index.clone(),
             peer_layout: (peer_layout, queue),
             complained: false,
+            crossing: Crossing::default(),
+            paused: None,
+            dry: false,
+            given_up: None,
         });
         RxHalf {
             generation: generation.clone(),
@@ -446,6 +471,7 @@ impl Control {
             index: own.index,
             layout: Index::new(self.peer_queues),
             doorbell: Doorbell::new(own.doorbell),
+            epoch: 0,
         }
     }
 
@@ -468,6 +494,7 @@ impl Control {
             layout,
             steering: peer.steering,
             table: PeerTable::new(peer.table.clone()),
+            burst: 0,
         })
     }
 

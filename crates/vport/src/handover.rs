@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -54,6 +54,10 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Handover<H> {
     version: AtomicU64,
+    /// Whether the queue may be asleep.
+    asleep: AtomicBool,
+    /// Wake-ups that were, or soon will be, written.
+    wakes: AtomicU64,
     boxes: Mutex<Boxes<H>>,
     wake: OwnedFd,
 }
@@ -71,7 +75,13 @@ impl<H> Handover<H> {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let boxes = Mutex::new(Boxes { coming: VecDeque::new(), going: Vec::new() });
-        Ok(Arc::new(Self { version: AtomicU64::new(0), boxes, wake }))
+        Ok(Arc::new(Self {
+            version: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
+            boxes,
+            wake,
+        }))
     }
 
     /// Queue: changes whenever there is something to look at.
@@ -89,6 +99,11 @@ impl<H> Handover<H> {
     /// Queue: whether a generation waits.
     pub(crate) fn waits(&self) -> bool {
         !self.lock().coming.is_empty()
+    }
+
+    /// Queue: whether all generations that wait are such.
+    pub(crate) fn all_waiting(&self, are: impl FnMut(&H) -> bool) -> bool {
+        self.lock().coming.iter().all(are)
     }
 
     /// Queue: gives away what the control thread shall unmap.
@@ -110,7 +125,31 @@ impl<H> Handover<H> {
     /// Control thread: the queue should look (again).
     pub(crate) fn announce(&self) {
         self.version.fetch_add(1, Ordering::Release);
+        self.wake();
+    }
+
+    /// Any thread: the queue should look, and is woken only if it sleeps.
+    pub(crate) fn nudge(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::Release);
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Queue: whether it sleeps. A full fence must follow before it looks for the last time.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::Relaxed);
+    }
+
+    /// Queue: changes whenever [`Handover::wake_fd`] becomes readable, or earlier.
+    pub(crate) fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Acquire)
     }
 
     /// Control thread: takes what queues have retired.
@@ -118,14 +157,15 @@ impl<H> Handover<H> {
         std::mem::take(&mut self.lock().going)
     }
 
-    /// Becomes readable when [`Handover::announce`] was called.
+    /// Becomes readable when the queue should look.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Queue: makes it unreadable again. False where it was not readable (yet).
-    pub(crate) fn calm(&self) -> bool {
-        rustix::io::read(&self.wake, &mut [0_u8; 8]).is_ok()
+    /// Queue: makes it unreadable again. Returns how many wake-ups were written.
+    pub(crate) fn calm(&self) -> u64 {
+        let mut count = [0_u8; 8];
+        rustix::io::read(&self.wake, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
     fn lock(&self) -> MutexGuard<'_, Boxes<H>> {

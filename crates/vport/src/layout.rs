@@ -40,7 +40,7 @@ impl Index {
 
     /// Size in bytes, whole pages.
     pub fn bytes(self) -> usize {
-        ((HEADS_LINE + 2 * self.peer_queues) * LINE).next_multiple_of(PAGE)
+        ((HEADS_LINE + 2 * self.peer_queues + 1) * LINE).next_multiple_of(PAGE)
     }
 
     /// Odd while the owner sleeps.
@@ -58,6 +58,22 @@ impl Index {
     pub(crate) fn closed(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
         assert!(peer < self.peer_queues);
         segment.word((HEADS_LINE + peer) * LINE + 8)
+    }
+
+    /// The head at which the epoch begins that this queue has begun last, of what it sends to queue `peer`.
+    pub(crate) fn mark(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
+        assert!(peer < self.peer_queues);
+        segment.word((HEADS_LINE + peer) * LINE + 16)
+    }
+
+    /// Odd while this queue is within a burst.
+    pub(crate) fn burst(self, segment: &Mapping) -> &AtomicU64 {
+        segment.word((HEADS_LINE + 2 * self.peer_queues) * LINE)
+    }
+
+    /// The epoch that this queue has begun last.
+    pub(crate) fn epoch(self, segment: &Mapping) -> &AtomicU64 {
+        segment.word((HEADS_LINE + 2 * self.peer_queues) * LINE + 8)
     }
 
     /// Tail of what this queue receives from queue `peer` of the other port.
@@ -116,6 +132,7 @@ mod tests {
             }
             lines.push(index.rx_counter(&segment, 0).as_ptr() as usize);
             lines.push(index.tx_counter(&segment, 0).as_ptr() as usize);
+            lines.push(index.burst(&segment).as_ptr() as usize);
             let count = lines.len();
             lines.iter_mut().for_each(|address| *address /= LINE);
             lines.sort_unstable();

@@ -20,7 +20,8 @@
 //!
 //! - [`ring`] is the arithmetic of positions and records, pure and safe; [`layout`] says where words lie.
 //! - `distance` finds out whether the peer's core shares a cache with ours; `stream` writes records past the caches where not.
-//! - `table` is the bucket table as senders see it.
+//! - `table` is the bucket table as senders see it; `epoch` says when a queue is past a change of it; `cell` and `home` are
+//!   what a port's queues share within the function; [`owner`] hands buckets over between its workers.
 //! - [`packet`] is what functions see: private head, opaque rest.
 //! - [`segment`] makes and seals memory; `mapping` bounds it.
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
@@ -35,16 +36,20 @@
 compile_error!("virtual ports need 64-bit little-endian Linux");
 
 pub mod broker;
+mod cell;
 pub mod client;
 pub mod counters;
 mod distance;
 mod doorbell;
+mod epoch;
 pub mod frames;
 mod handover;
+mod home;
 pub mod info;
 pub mod layout;
 pub mod local;
 mod mapping;
+pub mod owner;
 pub mod packet;
 pub mod raw_copy;
 pub mod reader;

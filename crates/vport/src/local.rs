@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::counters::{RxCounters, TxCounters};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
-use crate::reader::{Mapped, Reader, Source};
+use crate::reader::{Mapped, Reader, Source, Wanted};
 use crate::ring::{Ring, record_bytes};
 use crate::writer::{Pushed, Writer};
 
@@ -110,7 +110,7 @@ impl LocalSource {
         if let Some(tail) = self.reader.release(false) {
             self.index.word(TAIL).store(tail, Ordering::Release);
         }
-        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_| true);
+        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_, _| Wanted::Yes);
         self.counters.packets += filled.packets as u64;
         self.counters.bytes += filled.bytes;
         self.counters.empty_polls += u64::from(filled.packets == 0);

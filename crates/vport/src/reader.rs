@@ -34,6 +34,17 @@ pub struct Filled {
     pub unwanted: u64,
 }
 
+/// What a caller of [`Reader::fill`] thinks of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Takes it.
+    Yes,
+    /// Passes it over.
+    No,
+    /// Leaves it where it is, and everything behind it.
+    NotYet,
+}
+
 /// A position in a ring, and what is known of the writer's.
 #[derive(Debug)]
 pub struct Reader {
@@ -59,14 +70,14 @@ impl Reader {
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
-    /// `wanted` refuses are passed over. After a violation, which [`Reader::broken`] names, nothing more is read.
+    /// `wanted`, which is also told their positions, refuses are passed over. After a violation, which [`Reader::broken`] names, nothing more is read.
     #[inline(always)]
     pub fn fill<S: Source>(
         &mut self,
         source: &S,
         slots: &mut [Slot],
         peek: usize,
-        wanted: impl FnMut(&Slot) -> bool,
+        wanted: impl FnMut(&Slot, u64) -> Wanted,
     ) -> Filled {
         crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted))
     }
@@ -77,7 +88,7 @@ impl Reader {
         source: &S,
         slots: &mut [Slot],
         peek: usize,
-        mut wanted: impl FnMut(&Slot) -> bool,
+        mut wanted: impl FnMut(&Slot, u64) -> Wanted,
     ) -> Filled {
         let mut filled = Filled::default();
         if self.broken.is_some() {
@@ -111,11 +122,13 @@ impl Reader {
                     let slot = &mut slots[filled.packets];
                     let short = len.min(peek);
                     source.take(offset + HEADER as usize, short, len - short, slot);
-                    if wanted(slot) {
-                        filled.packets += 1;
-                        filled.bytes += len as u64;
-                    } else {
-                        filled.unwanted += 1;
+                    match wanted(slot, tail) {
+                        Wanted::Yes => {
+                            filled.packets += 1;
+                            filled.bytes += len as u64;
+                        }
+                        Wanted::No => filled.unwanted += 1,
+                        Wanted::NotYet => break,
                     }
                     tail = next;
                     budget -= 1;

@@ -50,11 +50,17 @@ pub enum Violation {
     /// A bucket is given to a queue that the port does not have.
     #[error("a bucket belongs to a queue that does not exist")]
     BadOwner = 10,
+    /// A sender says that it began an epoch behind its head.
+    #[error("an epoch begins behind the head")]
+    BadMark = 11,
+    /// A sender has not ended its burst for too long while a bucket waits for it.
+    #[error("a burst does not end")]
+    EndlessBurst = 12,
 }
 
 impl Violation {
     /// All rules, in order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::HeadOutOfRange,
         Self::Misaligned,
         Self::Empty,
@@ -65,6 +71,8 @@ impl Violation {
         Self::UnknownKind,
         Self::TailOutOfRange,
         Self::BadOwner,
+        Self::BadMark,
+        Self::EndlessBurst,
     ];
 
     /// The rule with this number.

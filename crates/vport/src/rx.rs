@@ -6,17 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
+use crate::cell::Cell;
 use crate::counters::RxCounters;
 use crate::doorbell::Doorbell;
+use crate::epoch::{Crossing, Sender, reaches};
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
-use crate::reader::{Mapped, Reader};
-use crate::steering::{BucketTable, Steering};
+use crate::reader::{Filled, Mapped, Reader, Wanted};
+use crate::ring::Violation;
+use crate::steering::Steering;
 
 /// How long the records of a peer that may still be alive are waited for when its next generation is there.
 const CLOSE_WITHIN: Duration = Duration::from_millis(200);
+/// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
+/// the system has put aside some milliseconds.
+const BURST_WITHIN: Duration = Duration::from_secs(1);
 /// Every how many polls the poll counters are published.
 const PUBLISH_EVERY: u64 = 256;
 
@@ -29,6 +35,8 @@ pub(crate) struct RxHalf {
     pub(crate) index: Arc<Mapping>,
     pub(crate) layout: Index,
     pub(crate) doorbell: Doorbell,
+    /// The epoch of the table that senders began with.
+    pub(crate) epoch: u64,
 }
 
 /// What comes from one queue of the peer.
@@ -41,13 +49,20 @@ pub(crate) struct RxChannel {
     /// Its layout, and this queue's number in it.
     pub(crate) peer_layout: (Index, usize),
     pub(crate) complained: bool,
+    pub(crate) crossing: Crossing,
+    /// The next record is of this bucket, which has not arrived yet.
+    pub(crate) paused: Option<u8>,
+    /// The last look found the ring's end, and other channels may be waited for by those who write to this one.
+    pub(crate) dry: bool,
+    /// Broke a rule that the reader does not know of: nothing more is read.
+    pub(crate) given_up: Option<Violation>,
 }
 
 /// Which frames may come in by this queue.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     pub(crate) steering: Steering,
-    pub(crate) table: BucketTable,
+    pub(crate) cell: Arc<Cell>,
     pub(crate) queue: usize,
     pub(crate) queues: usize,
 }
@@ -58,8 +73,62 @@ impl Ownership {
         self.queues == 1
     }
 
-    fn covers(&self, slot: &Slot) -> bool {
-        self.table.queue(self.steering.bucket(slot.head())) == self.queue
+    /// Whether a frame at `position` of a channel is this queue's.
+    #[inline(always)]
+    fn judge(&self, slot: &Slot, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+        let bucket = self.steering.bucket(slot.head());
+        if self.cell.owns(bucket) {
+            self.cell.count(bucket);
+            return Wanted::Yes;
+        }
+        self.judge_foreign(bucket, position, sight, paused)
+    }
+
+    /// A bucket that is on its way is waited for, if its frame comes by the new table.
+    #[cold]
+    fn judge_foreign(&self, bucket: u8, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+        if !self.cell.awaits(bucket) {
+            // It may have arrived just now.
+            return if self.cell.owns(bucket) { Wanted::NotYet } else { Wanted::No };
+        }
+        if sight.epoch() != self.cell.epoch() || !reaches(position, sight.mark()) {
+            return Wanted::No;
+        }
+        *paused = Some(bucket);
+        Wanted::NotYet
+    }
+}
+
+/// A channel's sender, as a queue sees it.
+struct Sight<'a> {
+    generation: &'a Generation,
+    peer: &'a Mapping,
+    /// The peer's layout, and this queue's number in it.
+    layout: (Index, usize),
+}
+
+impl Sender for Sight<'_> {
+    fn is_over(&self) -> bool {
+        let (layout, queue) = self.layout;
+        self.generation.fate() == Fate::Dead || layout.closed(self.peer, queue).load(Ordering::Acquire) != 0
+    }
+
+    fn burst(&self) -> u64 {
+        self.layout.0.burst(self.peer).load(Ordering::Acquire)
+    }
+
+    fn head(&self) -> u64 {
+        let (layout, queue) = self.layout;
+        layout.head(self.peer, queue).load(Ordering::Acquire)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.layout.0.epoch(self.peer).load(Ordering::Acquire)
+    }
+
+    fn mark(&self) -> u64 {
+        let (layout, queue) = self.layout;
+        layout.mark(self.peer, queue).load(Ordering::Acquire)
     }
 }
 
@@ -78,8 +147,10 @@ pub struct RxRing {
     complaints: Arc<Complaints>,
     sleeps: u64,
     armed: bool,
-    /// A change was seen whose wake-up is still to be taken, or else no sleep would last.
-    woken: bool,
+    /// Wake-ups that were taken. While there are others, no sleep lasts.
+    woken: u64,
+    /// Since when a sender in a burst keeps this queue from crossing an epoch.
+    held_up: Option<Instant>,
     /// Keeps the port attached.
     _port: Arc<dyn Any + Send + Sync>,
 }
@@ -105,7 +176,8 @@ impl RxRing {
             complaints,
             sleeps: 0,
             armed: false,
-            woken: false,
+            woken: 0,
+            held_up: None,
             _port: port,
         }
     }
@@ -139,7 +211,7 @@ impl RxRing {
     fn release(&mut self, now: bool) {
         let Some(half) = &mut self.half else { return };
         for (peer, channel) in half.channels.iter_mut().enumerate() {
-            if let Some(tail) = channel.reader.release(now) {
+            if let Some(tail) = channel.reader.release(now | channel.dry) {
                 half.layout.tail(&half.index, peer).store(tail, Ordering::Release);
             }
         }
@@ -153,15 +225,17 @@ impl RxRing {
         for turn in 0..count {
             let channel = &mut half.channels[(self.next_channel + turn) % count];
             let slots = &mut self.slots[filled..];
+            let room = slots.len();
             let found = if self.ownership.is_whole() {
-                channel.reader.fill(&channel.source, slots, self.peek, |_| true)
+                channel.reader.fill(&channel.source, slots, self.peek, |_, _| Wanted::Yes)
             } else {
-                channel.reader.fill(&channel.source, slots, self.peek, |slot| self.ownership.covers(slot))
+                channel.fill_owned(&half.generation, slots, self.peek, &self.ownership)
             };
+            channel.dry = count > 1 && found.packets < room;
             filled += found.packets;
             self.counters.bytes += found.bytes;
             self.counters.invalid += found.unwanted;
-            if channel.reader.broken().is_some() && !channel.complained {
+            if channel.broken().is_some() && !channel.complained {
                 complain(channel, &half.generation, self.ownership.queue, &self.complaints);
                 self.counters.invalid += 1;
             }
@@ -177,7 +251,6 @@ impl RxRing {
     #[cold]
     fn look_for_changes(&mut self) {
         self.seen = self.handover.version();
-        self.woken = true;
         if self.half.is_none() {
             let (half, more) = self.handover.next();
             self.half = half;
@@ -185,6 +258,39 @@ impl RxRing {
         } else if self.changing.is_none() && self.handover.waits() {
             self.changing = Some(Instant::now());
         }
+        if let Some(epoch) = self.ownership.cell.to_cross() {
+            if self.is_past(epoch) {
+                self.ownership.cell.cross(epoch);
+                self.held_up = None;
+            } else {
+                // Look again at the next receive.
+                self.seen = self.seen.wrapping_sub(1);
+            }
+        }
+    }
+
+    /// Whether everything of epochs before `epoch` was delivered, and the caller is done with it.
+    fn is_past(&mut self, epoch: u64) -> bool {
+        if !self.handover.all_waiting(|half| half.epoch >= epoch) {
+            return false;
+        }
+        let Some(half) = &mut self.half else { return true };
+        if half.epoch >= epoch {
+            return true;
+        }
+        let (mut past, mut held_up) = (true, false);
+        for channel in &mut half.channels {
+            past &= channel.is_past(epoch, &half.generation);
+            held_up |= !channel.crossing.is_known() && channel.broken().is_none();
+        }
+        if !held_up {
+            self.held_up = None;
+        } else if self.held_up.get_or_insert_with(Instant::now).elapsed() > BURST_WITHIN {
+            for channel in half.channels.iter_mut().filter(|channel| !channel.crossing.is_known()) {
+                channel.given_up.get_or_insert(Violation::EndlessBurst);
+            }
+        }
+        past
     }
 
     /// Takes the next generation over once the present one is read to its end. The slots are free.
@@ -195,7 +301,7 @@ impl RxRing {
             || half.channels.iter().all(RxChannel::is_closed)
             || since.elapsed() > CLOSE_WITHIN;
         // What was published before the last word may have come after the last look.
-        if !last_word || half.channels.iter().any(|channel| channel.reader.has_more(&channel.source)) {
+        if !last_word || half.channels.iter().any(RxChannel::has_more) {
             return false;
         }
         let (next, more) = self.handover.next();
@@ -233,15 +339,15 @@ impl RxRing {
         if let Some(half) = &mut self.half {
             half.doorbell.silence();
         }
-        if self.woken || self.handover.version() != self.seen {
-            self.woken = !self.handover.calm();
+        if self.handover.wakes() != self.woken {
+            self.woken += self.handover.calm();
         }
     }
 
     /// Whether a receive would find something. Costs a look at each channel's head.
     pub fn has_more(&self) -> bool {
         let channels = self.half.iter().flat_map(|half| &half.channels);
-        channels.into_iter().any(|channel| channel.reader.has_more(&channel.source))
+        channels.into_iter().any(|channel| !channel.is_paused(&self.ownership.cell) && channel.has_more())
     }
 
     fn set_asleep(&mut self, asleep: bool) {
@@ -252,6 +358,7 @@ impl RxRing {
         if let Some(half) = &self.half {
             half.layout.sleep(&half.index).store(self.sleeps, Ordering::Release);
         }
+        self.handover.set_asleep(asleep);
         fence(Ordering::SeqCst);
     }
 
@@ -276,18 +383,64 @@ impl RxRing {
     }
 }
 
+impl Drop for RxRing {
+    /// Nobody waits for a queue that nobody receives on.
+    fn drop(&mut self) {
+        self.ownership.cell.cross(u64::MAX);
+    }
+}
+
 impl RxChannel {
+    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way.
+    #[inline(always)]
+    fn fill_owned(&mut self, generation: &Generation, slots: &mut [Slot], peek: usize, mine: &Ownership) -> Filled {
+        if self.is_paused(&mine.cell) || self.given_up.is_some() {
+            return Filled::default();
+        }
+        self.paused = None;
+        let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
+        let paused = &mut self.paused;
+        self.reader.fill(&self.source, slots, peek, |slot, at| mine.judge(slot, at, &sight, paused))
+    }
+
+    fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {
+        if self.broken().is_some() {
+            return true;
+        }
+        self.crossing.towards(epoch);
+        let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
+        self.crossing.look(&sight, self.reader.tail()).unwrap_or_else(|violation| {
+            self.given_up = Some(violation);
+            true
+        })
+    }
+
+    #[inline(always)]
+    fn is_paused(&self, cell: &Cell) -> bool {
+        self.paused.is_some_and(|bucket| !cell.owns(bucket))
+    }
+
+    fn has_more(&self) -> bool {
+        self.given_up.is_none() && self.reader.has_more(&self.source)
+    }
+
+    /// The rule that the sender broke, if it did.
+    #[inline(always)]
+    fn broken(&self) -> Option<Violation> {
+        self.reader.broken().or(self.given_up)
+    }
+
     fn is_closed(&self) -> bool {
         let (layout, queue) = self.peer_layout;
         let word: &AtomicU64 = layout.closed(&self.peer, queue);
-        self.reader.broken().is_some() || word.load(Ordering::Acquire) != 0
+        self.broken().is_some() || word.load(Ordering::Acquire) != 0
     }
 }
 
 #[cold]
 fn complain(channel: &mut RxChannel, generation: &Generation, queue: usize, complaints: &Complaints) {
     channel.complained = true;
-    if let Some(violation) = channel.reader.broken() {
+    if let Some(violation) = channel.broken() {
         complaints.add(Complaint { generation: generation.number, queue: queue as u16, violation });
     }
 }

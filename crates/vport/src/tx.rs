@@ -26,6 +26,8 @@ pub(crate) struct TxHalf {
     /// How the peer wants its frames spread.
     pub(crate) steering: Steering,
     pub(crate) table: PeerTable,
+    /// Odd within a burst.
+    pub(crate) burst: u64,
 }
 
 /// Which queue of the peer gets which bucket: its table, and the copy of it that is in use.
@@ -105,9 +107,8 @@ impl TxRing {
         let accepted = if half.channels.len() == 1 {
             half.send_all(packets, &mut self.counters)
         } else {
-            half.spread(packets, &mut self.counters)
+            half.send_by_bucket(packets, &mut self.counters)
         };
-        self.counters.doorbells += half.publish();
         if accepted < packets.len() {
             self.counters.refused += (packets.len() - accepted) as u64;
             self.check_peer();
@@ -171,14 +172,57 @@ impl TxHalf {
     #[inline(always)]
     fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         let Pushed { packets, bytes, discarded } = self.channels[0].writer.push_burst(packets);
+        if self.publish() {
+            counters.doorbells += self.ring();
+        }
         counters.count(packets, bytes, discarded)
     }
 
-    fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let epoch = table::epoch(&self.table.segment);
-        if epoch != self.table.epoch && !self.table.follow(epoch, self.channels.len()) {
-            return 0;
+    /// One burst by the peer's table.
+    fn send_by_bucket(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+        self.enter_burst();
+        let accepted = if self.follow_table() { self.spread(packets, counters) } else { 0 };
+        let news = self.publish();
+        self.leave_burst();
+        if news {
+            counters.doorbells += self.ring();
         }
+        accepted
+    }
+
+    /// From here on whoever changes the table waits for the end of the burst, or the burst uses the new table.
+    fn enter_burst(&mut self) {
+        self.burst = self.burst.wrapping_add(1);
+        self.layout.burst(&self.index).store(self.burst, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    fn leave_burst(&mut self) {
+        self.burst = self.burst.wrapping_add(1);
+        self.layout.burst(&self.index).store(self.burst, Ordering::Release);
+    }
+
+    /// Whether there is a table that can be used.
+    #[inline(always)]
+    fn follow_table(&mut self) -> bool {
+        let epoch = table::epoch(&self.table.segment);
+        epoch == self.table.epoch || self.begin_epoch(epoch)
+    }
+
+    /// Shows on all channels where the epoch begins, before its table is used.
+    #[cold]
+    fn begin_epoch(&mut self, epoch: u64) -> bool {
+        if !self.table.follow(epoch, self.channels.len()) {
+            return false;
+        }
+        for (peer, channel) in self.channels.iter().enumerate() {
+            self.layout.mark(&self.index, peer).store(channel.writer.published(), Ordering::Relaxed);
+        }
+        self.layout.epoch(&self.index).store(epoch, Ordering::Release);
+        true
+    }
+
+    fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         let bytes = bytes_of(packets) / self.channels.len();
         self.channels.iter_mut().for_each(|channel| channel.writer.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
@@ -197,16 +241,19 @@ impl TxHalf {
         counters.count(sent, bytes, discarded)
     }
 
-    /// Publishes all channels; returns how many doorbells were rung.
+    /// Publishes all channels. True if there was anything.
     #[inline(always)]
-    fn publish(&mut self) -> u64 {
+    fn publish(&mut self) -> bool {
         let mut news = false;
         for channel in &mut self.channels {
             news |= channel.writer.publish();
         }
-        if !news {
-            return 0;
-        }
+        news
+    }
+
+    /// Wakes those who sleep, after something was published; returns how many doorbells were rung.
+    #[inline(always)]
+    fn ring(&mut self) -> u64 {
         // Publish before reading the sleep words; see `doorbell`.
         fence(Ordering::SeqCst);
         let mut rung = 0;

@@ -1,0 +1,313 @@
+//! Steering groups: who decides which worker owns which bucket, and the workers, who hand buckets over to each other.
+//!
+//! A group has one table for several ports, and one owner for each queue number: owner *q* receives on queue *q* of every
+//! port. A new table opens an *epoch*. Each owner waits until its queues have delivered everything that was sent by the old
+//! table and what it sent itself is read, and then gives the buckets that leave it, with their state, to their new owners.
+//! A packet of a bucket that has not arrived yet waits where it is. When all is given and has arrived, the epoch is
+//! closed, and another may be opened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::home::{Home, Unread};
+use crate::steering::{BUCKETS, BucketTable};
+
+/// How long an owner waits at most for others to read what it sent before it gives buckets away.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// The steering of an open port.
+#[derive(Clone, Debug)]
+pub struct PortSteering(pub(crate) Arc<Home>);
+
+/// Why ports cannot form a group, or buckets cannot be given as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// A group without ports.
+    #[error("a steering group has at least one port")]
+    Empty,
+    /// Ports have different numbers of queues.
+    #[error("the ports of a steering group have the same number of queues")]
+    Queues,
+    /// A port is already in a group.
+    #[error("a port is in a steering group already")]
+    Taken,
+    /// The last epoch is not closed.
+    #[error("buckets are still on their way")]
+    Open,
+    /// A bucket was given to a queue that does not exist.
+    #[error("a bucket belongs to a queue that does not exist")]
+    Owner,
+}
+
+/// The state that a worker keeps for its buckets.
+pub trait Buckets {
+    /// What goes with a bucket.
+    type State: Send;
+
+    /// `bucket` leaves this worker for owner `to`. No packet of it comes any more.
+    fn leave(&mut self, bucket: u8, to: usize) -> Self::State;
+
+    /// `bucket` is this worker's now; its state comes from owner `from`. Its packets come from the next receive on.
+    fn arrive(&mut self, bucket: u8, from: usize, state: Self::State);
+}
+
+/// Makes a steering group of `ports`: whoever decides, and one owner for each of their queues, in order. Before an owner
+/// gives a bucket away it waits for what it sent by its queues of `ports` and `outputs` to be read, so that packets of one
+/// flow stay in order also where they are sent by two owners.
+pub fn group<S: Send>(
+    ports: &[PortSteering],
+    outputs: &[PortSteering],
+) -> Result<(Decider, Vec<Owner<S>>), GroupError> {
+    let queues = ports.first().ok_or(GroupError::Empty)?.0.cells.len();
+    if ports.iter().any(|port| port.0.cells.len() != queues) {
+        return Err(GroupError::Queues);
+    }
+    for (n, port) in ports.iter().enumerate() {
+        if !port.0.take() {
+            ports[..n].iter().for_each(|port| port.0.give_back());
+            return Err(GroupError::Taken);
+        }
+    }
+    // A port that had another group before is ahead of one that had none.
+    let epoch = ports.iter().map(|port| port.0.table().0).max().unwrap_or(0);
+    let table = BucketTable::fixed(queues);
+    let of = |ports: &[PortSteering]| ports.iter().map(|port| port.0.clone()).collect::<Vec<_>>();
+    let outputs = outputs.iter().filter(|output| !ports.iter().any(|port| Arc::ptr_eq(&port.0, &output.0))).cloned();
+    let shared = Arc::new(Group {
+        ports: of(ports),
+        outputs: of(&outputs.collect::<Vec<_>>()),
+        epoch: AtomicU64::new(epoch),
+        table: table.owners().map(AtomicU8::new),
+        given: AtomicUsize::new(queues),
+        moving: AtomicUsize::new(0),
+        sent: (0..queues).map(|_| AtomicU64::new(0)).collect(),
+        unread: AtomicU64::new(0),
+    });
+    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
+    let owners = inboxes.into_iter().enumerate().map(|(queue, inbox)| Owner {
+        queue,
+        group: shared.clone(),
+        given: epoch,
+        owned: (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) == queue).fold(0, |set, b| set | 1 << b),
+        giving: None,
+        inbox,
+        received: 0,
+        others: senders.clone(),
+    });
+    Ok((Decider { group: shared.clone(), epoch, table }, owners.collect()))
+}
+
+#[derive(Debug)]
+struct Group {
+    ports: Vec<Arc<Home>>,
+    /// Ports that are not steered by the group, but sent to.
+    outputs: Vec<Arc<Home>>,
+    /// The last epoch, once its table is with all senders.
+    epoch: AtomicU64,
+    /// Its table.
+    table: [AtomicU8; BUCKETS],
+    /// Owners that have given away in this epoch what they had to give.
+    given: AtomicUsize,
+    /// Buckets that have not arrived yet.
+    moving: AtomicUsize,
+    /// Buckets sent to each owner, ever.
+    sent: Box<[AtomicU64]>,
+    /// Times that an owner gave up waiting for what it sent to be read.
+    unread: AtomicU64,
+}
+
+impl Group {
+    fn owner(&self, bucket: u8) -> usize {
+        usize::from(self.table[usize::from(bucket) % BUCKETS].load(Ordering::Relaxed))
+    }
+
+    fn nudge(&self, queue: usize) {
+        self.ports.iter().for_each(|port| port.cells[queue].nudge());
+    }
+}
+
+/// Decides who owns which bucket.
+#[derive(Debug)]
+pub struct Decider {
+    group: Arc<Group>,
+    epoch: u64,
+    table: BucketTable,
+}
+
+impl Decider {
+    /// Opens an epoch in which each bucket belongs to the owner named here. Returns its number.
+    pub fn set_owners(&mut self, owners: &[u8; BUCKETS]) -> Result<u64, GroupError> {
+        let group = &*self.group;
+        let table = BucketTable::new(*owners, group.sent.len()).ok_or(GroupError::Owner)?;
+        if self.is_open() {
+            return Err(GroupError::Open);
+        }
+        let moves = |bucket: &u8| table.queue(*bucket) != self.table.queue(*bucket);
+        let moves: Vec<u8> = (0..BUCKETS as u8).filter(moves).collect();
+        group.moving.store(moves.len(), Ordering::Relaxed);
+        group.given.store(0, Ordering::Relaxed);
+        owners.iter().zip(&group.table).for_each(|(&owner, to)| to.store(owner, Ordering::Relaxed));
+        (self.epoch, self.table) = (self.epoch + 1, table);
+        for port in &group.ports {
+            port.cells.iter().for_each(|cell| cell.prepare(self.epoch));
+            moves.iter().for_each(|&bucket| port.cells[table.queue(bucket)].await_bucket(bucket));
+        }
+        group.ports.iter().for_each(|port| port.publish(self.epoch, &table));
+        // Every sender that begins a burst from here on sees the new table; see `epoch`.
+        fence(Ordering::SeqCst);
+        group.epoch.store(self.epoch, Ordering::Release);
+        group.ports.iter().flat_map(|port| &port.cells).for_each(|cell| cell.ask(self.epoch));
+        Ok(self.epoch)
+    }
+
+    /// Whether buckets of the last epoch are still on their way, or might still come by their old ways.
+    pub fn is_open(&self) -> bool {
+        let given = self.group.given.load(Ordering::Acquire);
+        given < self.group.sent.len() || self.group.moving.load(Ordering::Acquire) > 0
+    }
+
+    /// Who owns which bucket, or will when the epoch is closed.
+    pub fn owners(&self) -> &[u8; BUCKETS] {
+        self.table.owners()
+    }
+
+    /// Packets of each bucket that were delivered on all ports since these were opened.
+    pub fn load(&self) -> [u64; BUCKETS] {
+        let cells = || self.group.ports.iter().flat_map(|port| &port.cells);
+        core::array::from_fn(|bucket| cells().map(|cell| cell.load(bucket as u8)).sum())
+    }
+
+    /// Ports and queues that have not delivered everything of earlier epochs yet.
+    pub fn behind(&self) -> Vec<(&str, usize)> {
+        let queues = |port: &'_ Arc<Home>| (0..port.cells.len()).collect::<Vec<_>>();
+        let all = self.group.ports.iter().flat_map(|port| queues(port).into_iter().map(move |queue| (port, queue)));
+        let behind = all.filter(|(port, queue)| !port.cells[*queue].has_crossed(self.epoch));
+        if self.is_open() { behind.map(|(port, queue)| (port.name.as_str(), queue)).collect() } else { Vec::new() }
+    }
+
+    /// How often an owner waited in vain, for a second, for what it had sent to be read. Packets of buckets that it then
+    /// gave away may overtake there.
+    pub fn unread(&self) -> u64 {
+        self.group.unread.load(Ordering::Relaxed)
+    }
+}
+
+/// A worker of a group: receives on one queue of each port, and owns buckets. Belongs to the thread that does.
+#[derive(Debug)]
+pub struct Owner<S> {
+    queue: usize,
+    group: Arc<Group>,
+    /// The epoch of which everything was given that was to be given.
+    given: u64,
+    owned: u128,
+    giving: Option<Giving>,
+    inbox: Receiver<Arrival<S>>,
+    received: u64,
+    others: Vec<Sender<Arrival<S>>>,
+}
+
+#[derive(Debug)]
+struct Arrival<S> {
+    bucket: u8,
+    from: usize,
+    state: S,
+}
+
+/// Waits for what was sent to be read.
+#[derive(Debug)]
+struct Giving {
+    since: Instant,
+    unread: Vec<Unread>,
+}
+
+impl<S: Send> Owner<S> {
+    /// Gives the buckets away that are to leave and takes those in that have come. Call it between two bursts, when all
+    /// that was received has been dealt with and sent, in every round. True while there is more to come soon: do not
+    /// sleep then.
+    #[inline]
+    pub fn settle(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
+        let group = &self.group;
+        let calm = group.epoch.load(Ordering::Acquire) == self.given
+            && group.sent[self.queue].load(Ordering::Acquire) == self.received;
+        !calm && self.exchange(buckets)
+    }
+
+    /// The queue number that this owner receives on.
+    pub fn queue(&self) -> usize {
+        self.queue
+    }
+
+    /// Whether `bucket` is this owner's now.
+    pub fn owns(&self, bucket: u8) -> bool {
+        self.owned >> (bucket % 128) & 1 == 1
+    }
+
+    #[cold]
+    fn exchange(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
+        self.take_in(buckets);
+        let epoch = self.group.epoch.load(Ordering::Acquire);
+        if epoch != self.given && self.may_give(epoch) {
+            self.give(buckets);
+            self.given = epoch;
+            self.group.given.fetch_add(1, Ordering::AcqRel);
+        }
+        epoch != self.given
+    }
+
+    fn take_in(&mut self, buckets: &mut impl Buckets<State = S>) {
+        while let Ok(Arrival { bucket, from, state }) = self.inbox.try_recv() {
+            self.received += 1;
+            buckets.arrive(bucket, from, state);
+            self.owned |= 1 << bucket;
+            self.group.ports.iter().for_each(|port| port.cells[self.queue].gain(bucket));
+            self.group.moving.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether nothing of earlier epochs can come any more, and nothing that was sent can be overtaken.
+    fn may_give(&mut self, epoch: u64) -> bool {
+        let group = &self.group;
+        if !group.ports.iter().all(|port| port.cells[self.queue].has_crossed(epoch)) {
+            return false;
+        }
+        if self.leaving().next().is_none() {
+            return true;
+        }
+        let queue = self.queue;
+        let giving = self.giving.get_or_insert_with(|| {
+            let mut unread = Vec::new();
+            group.ports.iter().chain(&group.outputs).for_each(|port| port.sent(queue, &mut unread));
+            Giving { since: Instant::now(), unread }
+        });
+        giving.unread.retain(|channel| !channel.is_over());
+        let late = !giving.unread.is_empty() && giving.since.elapsed() > READ_WITHIN;
+        group.unread.fetch_add(u64::from(late), Ordering::Relaxed);
+        let ready = giving.unread.is_empty() || late;
+        if ready {
+            self.giving = None;
+        }
+        ready
+    }
+
+    fn leaving(&self) -> impl Iterator<Item = u8> + use<S> {
+        let (owned, group, queue) = (self.owned, self.group.clone(), self.queue);
+        (0..BUCKETS as u8).filter(move |&bucket| owned >> bucket & 1 == 1 && group.owner(bucket) != queue)
+    }
+
+    fn give(&mut self, buckets: &mut impl Buckets<State = S>) {
+        let mut told = vec![false; self.others.len()];
+        for bucket in self.leaving() {
+            let to = self.group.owner(bucket);
+            self.group.ports.iter().for_each(|port| port.cells[self.queue].lose(bucket));
+            self.owned &= !(1 << bucket);
+            let state = buckets.leave(bucket, to);
+            // Where the other owner is gone, the bucket stays on its way: the decider sees it.
+            let _ = self.others[to].send(Arrival { bucket, from: self.queue, state });
+            self.group.sent[to].fetch_add(1, Ordering::AcqRel);
+            told[to] = true;
+        }
+        (0..told.len()).filter(|&to| told[to]).for_each(|to| self.group.nudge(to));
+    }
+}
