@@ -4,10 +4,9 @@
 //! one line for every word that another core polls. The *record* segment has one byte ring for every queue of the peer.
 //! A line is 128 bytes, since processors fetch cache lines in pairs.
 
-use core::sync::atomic::AtomicU64;
-
 use crate::info::QUEUES_MAX;
 use crate::mapping::Mapping;
+use crate::sync::AtomicU64;
 
 /// Version of layout and handshake.
 pub const VERSION: u16 = 1;

@@ -43,6 +43,8 @@ pub mod info;
 pub mod layout;
 pub mod local;
 mod mapping;
+#[cfg(test)]
+mod models;
 pub mod packet;
 pub mod reader;
 pub mod ring;
@@ -51,6 +53,7 @@ pub mod segment;
 mod socket;
 pub mod steering;
 mod stream;
+mod sync;
 mod tx;
 pub mod wire;
 mod writer;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::counters::RxCounters;
@@ -14,6 +14,7 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
 use crate::reader::{Mapped, Reader};
 use crate::steering::{BucketTable, Steering};
+use crate::sync::{AtomicU64, fence};
 
 /// How long the records of a peer that may still be alive are waited for when its next generation is there.
 const CLOSE_WITHIN: Duration = Duration::from_millis(200);

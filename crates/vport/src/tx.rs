@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use crate::counters::TxCounters;
 use crate::doorbell::Bell;
@@ -11,6 +11,7 @@ use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
 use crate::steering::{BucketTable, Steering};
+use crate::sync::fence;
 use crate::writer::Writer;
 
 /// One generation of the sending half.

@@ -1,13 +1,14 @@
 //! The writing end of one channel. Trusts the reader's tail only as far as it is possible.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
 use crate::mapping::Mapping;
 use crate::packet::{PacketRef, copy_short};
 use crate::ring::{HEADER, Place, Ring, Violation, frame_header};
 use crate::stream;
+use crate::sync::{self, AtomicU64};
 
 /// A ring in mapped memory, of which this is the only writer.
 #[derive(Debug)]
@@ -146,9 +147,11 @@ impl Writer {
         // reader does not look at until the next head is published. Others only read.
         unsafe {
             if place.at != self.head {
+                sync::writes(self.data.add(head), HEADER as usize);
                 self.data.add(head).cast::<u64>().write(self.ring.skip_header(self.head));
             }
             let record = self.data.add(at);
+            sync::writes(record, HEADER as usize + packet.len());
             if self.streaming {
                 return stream::record(frame_header(packet.len()), packet, record);
             }
