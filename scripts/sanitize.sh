@@ -13,7 +13,7 @@ fi
 host=$(rustc -vV | sed -n 's/^host: //p')
 runtimes=$(rustc +nightly --print sysroot)/lib/rustlib/$host/lib
 export CARGO_TARGET_DIR=target/sanitize
-# A failure says where, a report is an error, and what is known to be wrong about reports stands in the file, with reasons.
+# What is known to be wrong about reports stands in the file, each line with its reason.
 export ASAN_OPTIONS=detect_stack_use_after_return=1 TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp"
 
 # Static linking (see .cargo/config.toml) must not apply: RUSTFLAGS takes its place. rustix calls the C library, not the
@@ -26,22 +26,24 @@ flags() {
     esac
 }
 
+# The thread sanitizer is slow; tests that run beside each other would take each other's time.
 tests() {
     case $1 in
-        realtime) echo "-p vport --test realtime" ;;
-        *) echo "-p vport -p port" ;;
+        address) echo "-p vport -p port -- --show-output" ;;
+        thread) echo "-p vport -p port -- --show-output --test-threads=1" ;;
+        realtime) echo "-p vport --test realtime -- --show-output" ;;
     esac
 }
 
 run() {
-    local log=target/sanitize-$1.log short=${1:0:1}san
-    [[ $1 == realtime ]] && short=rtsan
+    local log=target/sanitize-$1.log short
+    case $1 in address) short=asan ;; thread) short=tsan ;; realtime) short=rtsan ;; esac
     if ! compgen -G "$runtimes/*_rt.$short.a" >/dev/null; then
         echo "SKIPPED sanitize $1: the nightly compiler has no runtime for it here"
         return
     fi
     # shellcheck disable=SC2046
-    if RUSTFLAGS=$(flags "$1" | tr '\n' ' ') cargo +nightly test --locked --target "$host" $(tests "$1") -- --show-output >"$log" 2>&1; then
+    if RUSTFLAGS=$(flags "$1" | tr '\n' ' ') cargo +nightly test --locked --target "$host" $(tests "$1") >"$log" 2>&1; then
         grep -hE '^SKIPPED ' "$log" | sort -u || true
         awk -v name="$1" '/^test result:/ { passed += $4 } END { print "sanitize " name ": " passed + 0 " tests, nothing found" }' "$log"
     else
