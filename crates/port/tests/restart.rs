@@ -200,14 +200,14 @@ fn lossless(bench: &mut Bench, mut a: Port, mut b: Port, disturb: impl FnOnce(&m
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let (stop, accepted, arrived) = (AtomicBool::new(false), AtomicU64::new(u64::MAX), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let sender = scope.spawn(|| {
             let mut next = 0;
             while !stop.load(Ordering::Relaxed) {
                 next += send_some(&mut a.queues[0], next);
             }
             accepted.store(next, Ordering::Release);
         });
-        scope.spawn(|| {
+        let receiver = scope.spawn(|| {
             let mut expected = 0;
             while expected < accepted.load(Ordering::Acquire) {
                 for frame in receive(&mut *b.queues[0].rx) {
@@ -222,6 +222,8 @@ fn lossless(bench: &mut Bench, mut a: Port, mut b: Port, disturb: impl FnOnce(&m
         let before = arrived.load(Ordering::Relaxed);
         until("traffic flows again", || arrived.load(Ordering::Relaxed) > before + 1_000);
         stop.store(true, Ordering::Relaxed);
+        sender.join().unwrap();
+        receiver.join().unwrap();
     });
 }
 

@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::{read, write};
+use crate::sync::{read, write};
 
 /// The longest sleep that relies on a peer to end it.
 pub const BACKSTOP: Duration = Duration::from_millis(10);

@@ -5,11 +5,10 @@
 //! A line is 128 bytes, since processors fetch cache lines in pairs. The *table* segment of a port says which of its
 //! queues owns which bucket.
 
-use core::sync::atomic::AtomicU64;
-
 use crate::info::QUEUES_MAX;
 use crate::mapping::Mapping;
 use crate::steering::BUCKETS;
+use crate::sync::AtomicU64;
 
 /// Version of layout and handshake.
 pub const VERSION: u16 = 2;

@@ -49,6 +49,8 @@ pub mod info;
 pub mod layout;
 pub mod local;
 mod mapping;
+#[cfg(test)]
+mod models;
 pub mod owner;
 pub mod packet;
 pub mod raw_copy;
@@ -59,6 +61,7 @@ pub mod segment;
 mod socket;
 pub mod steering;
 mod stream;
+mod sync;
 mod table;
 mod tx;
 mod wide;

@@ -1,11 +1,12 @@
 //! Mapped memory, with bounds.
 
 use core::ffi::c_void;
-use core::sync::atomic::AtomicU64;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::sync::AtomicU64;
 
 /// Memory of this process, or shared with others; unmapped on drop.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! The reading end of one channel. Trusts neither positions nor headers nor that bytes stay what they were.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
 use crate::ring::{HEADER, Ring, Step, Violation};
+use crate::sync::{self, AtomicU64};
 
 /// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
 pub trait Source {
@@ -214,7 +215,10 @@ impl Source for Mapped {
     fn header(&self, offset: usize) -> u64 {
         // SAFETY: offsets are less than the ring's size and multiples of 8 (contract of `Source`). Atomic, so that it is
         // read once whatever the writer does.
-        unsafe { AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()) }.load(Ordering::Relaxed)
+        unsafe {
+            sync::reads(self.data.add(offset), HEADER as usize);
+            AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()).load(Ordering::Relaxed)
+        }
     }
 
     #[inline(always)]
@@ -222,6 +226,7 @@ impl Source for Mapped {
         // SAFETY: head and rest lie within the ring (contract of `Source`), 64 bytes are mapped behind it, and the
         // mapping is kept by the queue that owns the slots.
         unsafe {
+            sync::reads(self.data.add(offset), head);
             slot.copy_head(self.data.add(offset), head);
             if rest > 0 {
                 slot.set_rest(self.data.add(offset + head), rest as u32);

@@ -234,7 +234,28 @@ pub const fn record_bytes(len: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const SMALL: Ring = Ring::new(64).unwrap();
+    /// The smallest sizes: all that the arithmetic can meet shows there.
+    const SMALL: [Ring; 4] =
+        [Ring::new(16).unwrap(), Ring::new(32).unwrap(), Ring::new(64).unwrap(), Ring::new(128).unwrap()];
+
+    /// Every aligned position of a lap: of the first, of a later one, and of the last before positions begin again.
+    fn positions(ring: Ring) -> impl Iterator<Item = u64> {
+        [0, 5 * ring.size(), 0_u64.wrapping_sub(ring.size())]
+            .into_iter()
+            .flat_map(move |lap| (0..ring.size()).step_by(8).map(move |at| lap.wrapping_add(at)))
+    }
+
+    /// Every header but those that differ only in how far they are from any lawful one.
+    fn headers(ring: Ring) -> impl Iterator<Item = u64> {
+        let around = |length: u64| length - 1..=length + 1;
+        let lengths = (0..2 * ring.size() + 9)
+            .chain(around(FRAME_MAX as u64))
+            .chain(around(1 << 16))
+            .chain(around(1 << 31))
+            .chain([u64::from(u32::MAX) - 1, u64::from(u32::MAX)]);
+        let kinds = (0..4_u64).chain((2..32).map(|bit| 1 << bit)).chain([u64::from(u32::MAX)]);
+        lengths.flat_map(move |length| kinds.clone().map(move |kind| kind << 32 | length))
+    }
 
     #[test]
     fn only_powers_of_two_are_sizes() {
@@ -243,18 +264,34 @@ mod tests {
         }
     }
 
-    /// Every tail of a lap, every head, every header that could matter: what `step` lets pass stays within the ring, the
-    /// lap and the head, and goes forward.
+    /// The specification in other words: what a record is, said by what a reader may do with it.
+    fn lawful(ring: Ring, tail: u64, head: u64, header: u64) -> Option<Step> {
+        let (kind, length) = (header >> 32, header & 0xffff_ffff);
+        let (published, lap) = (head.wrapping_sub(tail), ring.size() - tail % ring.size());
+        let padded = 8 + length.div_ceil(8) * 8;
+        match kind {
+            0 if (1..=9_600).contains(&length) && padded <= lap && padded <= published => {
+                Some(Step::Frame { len: length as usize, next: tail.wrapping_add(padded) })
+            }
+            1 if length == lap && length <= published => Some(Step::Skip { next: tail.wrapping_add(length) }),
+            _ => None,
+        }
+    }
+
+    /// Every size, tail, head and header: `step` lets pass what is lawful and nothing else, and what passes stays within
+    /// ring, lap and head, and goes forward.
     #[test]
     fn no_header_leads_a_reader_out_of_bounds() {
-        for lap in [0, 640, u64::MAX - 63] {
-            for tail in (0..64).step_by(8).map(|tail| tail + lap) {
-                for distance in (8..=64).step_by(8) {
+        for ring in SMALL {
+            for tail in positions(ring) {
+                for distance in (8..=ring.size()).step_by(8) {
                     let head = tail.wrapping_add(distance);
-                    assert_eq!(SMALL.check_head(tail, head), Ok(()));
-                    for kind in 0..3_u64 {
-                        for length in (0..200).chain([9_599, 9_600, 9_601, u64::from(u32::MAX)]) {
-                            check_step(tail, head, kind << 32 | length);
+                    assert_eq!(ring.check_head(tail, head), Ok(()));
+                    for header in headers(ring) {
+                        let found = ring.step(tail, head, header).ok();
+                        assert_eq!(found, lawful(ring, tail, head, header), "{tail} {head} {header:#x}");
+                        if let Some(step) = found {
+                            check_step(ring, tail, head, step);
                         }
                     }
                 }
@@ -262,66 +299,109 @@ mod tests {
         }
     }
 
-    fn check_step(tail: u64, head: u64, header: u64) {
-        match SMALL.step(tail, head, header) {
-            Ok(Step::Frame { len, next }) => {
+    fn check_step(ring: Ring, tail: u64, head: u64, step: Step) {
+        let next = match step {
+            Step::Frame { len, next } => {
                 assert!((1..=FRAME_MAX).contains(&len));
-                assert!(SMALL.offset(tail) + HEADER as usize + len <= 64, "within the lap");
-                assert_within(tail, head, next);
+                assert!(ring.offset(tail) as u64 + HEADER + len as u64 <= ring.size(), "within the lap");
+                next
             }
-            Ok(Step::Skip { next }) => {
-                assert_eq!(SMALL.offset(next), 0);
-                assert_within(tail, head, next);
+            Step::Skip { next } => {
+                assert_eq!(ring.offset(next), 0);
+                next
             }
-            Err(_) => {}
-        }
-    }
-
-    fn assert_within(tail: u64, head: u64, next: u64) {
+        };
         assert!(next.wrapping_sub(tail) > 0 && next.wrapping_sub(tail) <= head.wrapping_sub(tail));
         assert_eq!(next % 8, 0);
     }
 
+    /// A refusal names the rule that was broken.
     #[test]
-    fn a_published_index_is_within_one_ring_or_refused() {
-        for tail in (0..128_u64).step_by(8) {
-            for head in 0..512_u64 {
-                let lawful = head % 8 == 0 && head >= tail && head - tail <= 64;
-                assert_eq!(SMALL.check_head(tail, head).is_ok(), lawful, "{tail} {head}");
-                assert_eq!(SMALL.check_tail(head, tail).is_ok(), head >= tail && head - tail <= 64);
-            }
+    fn every_refusal_names_its_rule() {
+        let ring = SMALL[2];
+        let cases = [
+            (0, 64, 0, Violation::Empty),
+            (0, 64, 9_601, Violation::TooLong),
+            (0, 64, 57, Violation::BeyondEnd),
+            (48, 112, 9, Violation::BeyondEnd),
+            (0, 32, 25, Violation::BeyondHead),
+            (16, 64, 1 << 32 | 40, Violation::BadSkip),
+            (16, 32, 1 << 32 | 48, Violation::BeyondHead),
+            (0, 64, 2 << 32 | 64, Violation::UnknownKind),
+        ];
+        for (tail, head, header, rule) in cases {
+            assert_eq!(ring.step(tail, head, header), Err(rule), "{tail} {head} {header:#x}");
         }
     }
 
-    /// Every state of a small ring: a frame is placed exactly where the free bytes allow it, never over unread ones, and a
-    /// reader that follows the headers gets to it.
+    /// Every tail and every head within four laps of it, aligned or not, before it or after.
     #[test]
-    fn a_writer_never_overwrites_and_a_reader_follows_it() {
-        for head in (0..64_u64).step_by(8).map(|head| head + 640) {
-            for used in (0..=64).step_by(8) {
-                let tail = head - used;
-                for len in 1..=56 {
-                    check_place(head, tail, len);
+    fn a_published_index_is_within_one_ring_or_refused() {
+        for ring in SMALL {
+            for tail in positions(ring) {
+                for ahead in 0..8 * ring.size() {
+                    let ahead = ahead.wrapping_sub(4 * ring.size());
+                    let other = tail.wrapping_add(ahead);
+                    let (aligned, near) = (ahead % 8 == 0, ahead <= ring.size());
+                    let expect = |far| match (aligned, near) {
+                        (false, _) => Err(Violation::Misaligned),
+                        (true, false) => Err(far),
+                        (true, true) => Ok(()),
+                    };
+                    assert_eq!(ring.check_head(tail, other), expect(Violation::HeadOutOfRange), "{tail} {other}");
+                    // The same distance, seen by the writer: its head is where the tail was, and the tail lies behind.
+                    let behind = tail.wrapping_sub(ahead);
+                    assert_eq!(ring.check_tail(tail, behind), expect(Violation::TailOutOfRange), "{tail} {behind}");
                 }
             }
         }
     }
 
-    fn check_place(head: u64, tail: u64, len: usize) {
+    /// Every state of a ring and every length up to twice its size: a frame is placed exactly where the free bytes allow
+    /// it, never over unread ones, and a reader that follows the headers gets to it.
+    #[test]
+    fn a_writer_never_overwrites_and_a_reader_follows_it() {
+        for ring in SMALL {
+            for head in positions(ring) {
+                for used in (0..=ring.size()).step_by(8) {
+                    for len in 1..=2 * ring.size() as usize {
+                        check_place(ring, head, head.wrapping_sub(used), len);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_place(ring: Ring, head: u64, tail: u64, len: usize) {
         let bytes = record_bytes(len);
-        let skip = if bytes > SMALL.to_end(head) { SMALL.to_end(head) } else { 0 };
-        let Some(place) = SMALL.place(head, tail, len) else {
-            assert!(skip + bytes > 64 - (head - tail), "refused though there was room");
+        assert!(bytes >= HEADER + len as u64 && bytes % 8 == 0 && bytes < HEADER + len as u64 + 8);
+        let skip = if bytes > ring.to_end(head) { ring.to_end(head) } else { 0 };
+        let Some(place) = ring.place(head, tail, len) else {
+            assert!(skip + bytes > ring.size() - head.wrapping_sub(tail), "refused though there was room");
             return;
         };
-        assert_eq!(place, Place { at: head + skip, next: head + skip + bytes });
-        assert!(place.next - tail <= 64, "overwrites unread bytes");
+        assert_eq!(place, Place { at: head.wrapping_add(skip), next: head.wrapping_add(skip + bytes) });
+        assert!(place.next.wrapping_sub(tail) <= ring.size(), "overwrites unread bytes");
         if skip > 0 {
-            let skipped = SMALL.step(head, place.next, SMALL.skip_header(head));
+            let skipped = ring.step(head, place.next, ring.skip_header(head));
             assert_eq!(skipped, Ok(Step::Skip { next: place.at }));
         }
-        let found = SMALL.step(place.at, place.next, frame_header(len));
+        let found = ring.step(place.at, place.next, frame_header(len));
         assert_eq!(found, Ok(Step::Frame { len, next: place.next }));
+    }
+
+    /// Of the size that ports have by default, with every length that a frame can have, where rings end.
+    #[test]
+    fn frames_of_every_length_are_placed_at_the_end_of_a_real_ring() {
+        let ring = Ring::new(1 << 20).unwrap();
+        for len in 1..=FRAME_MAX {
+            let bytes = record_bytes(len);
+            for left in [8, bytes - 8, bytes, bytes + 8] {
+                let head = 7 * ring.size() - left;
+                check_place(ring, head, head, len);
+                check_place(ring, head, head - (ring.size() - bytes), len);
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::cell::Cell;
@@ -17,6 +17,7 @@ use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
 use crate::reader::{Filled, Mapped, Reader, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
+use crate::sync::{AtomicU64, fence};
 
 /// How long the records of a peer that may still be alive are waited for when its next generation is there.
 const CLOSE_WITHIN: Duration = Duration::from_millis(200);

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use crate::counters::TxCounters;
 use crate::doorbell::Bell;
@@ -12,6 +12,7 @@ use crate::mapping::Mapping;
 use crate::packet::{HEAD_MAX, PacketRef};
 use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
+use crate::sync::fence;
 use crate::table;
 use crate::writer::{Pushed, Writer, bytes_of, is_sendable};
 

@@ -1,13 +1,14 @@
 //! The writing end of one channel. Trusts the reader's tail only as far as it is possible.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_short};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stream;
+use crate::sync::{self, AtomicU64};
 
 /// A ring in mapped memory, of which this is the only writer.
 #[derive(Debug)]
@@ -158,7 +159,11 @@ impl Writer {
         }
         if place.at != self.head {
             // SAFETY: the offset is within the ring, in bytes that the reader has given back.
-            unsafe { self.data.add(self.ring.offset(self.head)).cast::<u64>().write(self.ring.skip_header(self.head)) };
+            unsafe {
+                let skip = self.data.add(self.ring.offset(self.head));
+                sync::writes(skip, HEADER as usize);
+                skip.cast::<u64>().write(self.ring.skip_header(self.head));
+            }
             self.head = place.at;
         }
         Some(self.limit())
@@ -246,6 +251,7 @@ impl Records {
         // the next head is published. Others only read.
         unsafe {
             let record = self.data.add(self.ring.offset(head));
+            sync::writes(record, HEADER as usize + packet.len());
             if HOW == STREAMING {
                 return stream::record(frame_header(packet.len()), packet, record);
             }
