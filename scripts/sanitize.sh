@@ -29,8 +29,8 @@ flags() {
 # The thread sanitizer is slow; tests that run beside each other would take each other's time.
 tests() {
     case $1 in
-        address) echo "-p vport -p port -- --show-output" ;;
-        thread) echo "-p vport -p port -- --show-output --test-threads=1" ;;
+        address) echo "-p vport -p port --tests -- --show-output" ;;
+        thread) echo "-p vport -p port --tests -- --show-output --test-threads=1" ;;
         realtime) echo "-p vport --test realtime -- --show-output" ;;
     esac
 }

@@ -29,6 +29,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(test: &str, hugepages: bool) -> Self {
+        Self::with(test, hugepages, ["p", "p"].map(PortInfo::named))
+    }
+
+    pub fn with(test: &str, hugepages: bool, [a, b]: [PortInfo; 2]) -> Self {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -38,8 +42,8 @@ impl Bench {
             let socket = Broker::bind(&directory.join(function)).unwrap();
             broker.listen(function, socket, 0..u32::MAX).unwrap();
         }
-        let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
-        let spec = LinkSpec { name: "link".into(), ends: [end("a"), end("b")], ring_bytes: RING_BYTES_MIN };
+        let end = |function: &str, port| EndSpec { function: function.into(), port };
+        let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN };
         broker.add_link(spec).unwrap();
         Self { broker, events, directory }
     }
