@@ -55,7 +55,7 @@ lint: $(tools)/bin/cargo-deny
 
 #: make models     explores every execution of the ring and the doorbell (loom)
 models:
-	RUSTFLAGS="--cfg loom" CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_TARGET_DIR=target/models $(CARGO) test --locked -p vport --lib models::
+	RUSTFLAGS="--cfg loom" CARGO_PROFILE_TEST_OPT_LEVEL=1 $(CARGO) test --locked -p vport --lib models::
 
 #: make sanitize   tests of the ports under the address, thread and realtime sanitizers
 sanitize:
