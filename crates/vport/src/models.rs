@@ -6,7 +6,9 @@
 //! is also taken away, to show that the model notices. Built otherwise, the same models run many times on real threads
 //! and pipes (under the thread sanitizer too, `make sanitize`).
 //!
-//! Not modelled: loom executes accesses in program order, so a load is never satisfied by a store that comes later.
+//! Fences are modelled as sequentially consistent, as they are; of accesses loom models acquire, release and relaxed, and
+//! the protocols use no others. Not modelled: loom executes accesses in program order, so a load is never satisfied by a
+//! store that comes later.
 
 use std::sync::Arc;
 
