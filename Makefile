@@ -13,7 +13,7 @@ fuzz_targets := gtpu pfcp descriptor handshake records
 FUZZ_SECONDS ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup build images bench lint fuzz install uninstall clean
+.PHONY: help demo test setup build images bench lint models sanitize fuzz install uninstall clean
 
 help:
 	@sed -n 's/^#: //p' $(MAKEFILE_LIST)
@@ -22,8 +22,8 @@ help:
 demo: setup build images
 	examples/first-slice/demo.sh
 
-#: make test       set up, build, run every test, the lints and the fuzzers
-test: setup build images lint fuzz
+#: make test       set up, build, run every test, the lints, the models, the sanitizers and the fuzzers
+test: setup build images lint models sanitize fuzz
 	scripts/test.sh
 
 setup:
@@ -55,6 +55,14 @@ lint: $(tools)/bin/cargo-deny
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
+
+#: make models     explores every execution of the ring and the doorbell (loom)
+models:
+	RUSTFLAGS="--cfg loom" CARGO_PROFILE_TEST_OPT_LEVEL=1 $(CARGO) test --locked -p vport --lib models::
+
+#: make sanitize   tests of the ports under the address, thread and realtime sanitizers
+sanitize:
+	scripts/sanitize.sh
 
 #: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
 fuzz: $(tools)/bin/cargo-fuzz

@@ -6,22 +6,26 @@
 //! is also taken away, to show that the model notices. Built otherwise, the same models run many times on real threads
 //! and pipes (under the thread sanitizer too, `make sanitize`).
 //!
-//! Not modelled: loom executes accesses in program order, so a load is never satisfied by a store that comes later.
+//! Fences are modelled as sequentially consistent, as they are; of accesses loom models acquire, release and relaxed, and
+//! the protocols use no others. Not modelled: loom executes accesses in program order, so a load is never satisfied by a
+//! store that comes later.
 
 use std::sync::Arc;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::cell::Cell;
 use crate::doorbell::{Bell, Doorbell};
+use crate::epoch::Crossing;
 use crate::handover::{Complaints, Generation, Handover};
-use crate::layout::{Index, RECORDS_PAD};
+use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};
 use crate::mapping::Mapping;
 use crate::packet::PacketRef;
 use crate::reader::{Mapped, Reader};
 use crate::ring::Ring;
 use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
 use crate::steering::{BucketTable, Steering};
-use crate::tx::{TxChannel, TxHalf, TxRing};
+use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
 use crate::writer::Writer;
 
 #[cfg(loom)]
@@ -74,7 +78,8 @@ impl Link {
             index: sender.clone(),
             layout,
             steering: Steering::None,
-            table: BucketTable::fixed(1),
+            table: PeerTable::new(memory(TABLE_BYTES)),
+            burst: 0,
         };
         let rx_half = RxHalf {
             generation: Generation::new(1),
@@ -84,14 +89,20 @@ impl Link {
                 peer: sender.clone(),
                 peer_layout: (layout, 0),
                 complained: false,
+                crossing: Crossing::default(),
+                paused: None,
+                dry: false,
+                given_up: None,
             }],
             index: receiver.clone(),
             layout,
             doorbell: Doorbell::new(listening),
+            epoch: 1,
         };
         let (to_tx, to_rx) = (Handover::new().unwrap(), Handover::new().unwrap());
         assert!(to_tx.deliver(tx_half).is_none() && to_rx.deliver(rx_half).is_none());
-        let ownership = Ownership { steering: Steering::None, table: BucketTable::fixed(1), queue: 0, queues: 1 };
+        let cell = Arc::new(Cell::new(0, &BucketTable::fixed(1), to_rx.clone()));
+        let ownership = Ownership { steering: Steering::None, cell, queue: 0, queues: 1 };
         let complaints = Arc::new(Complaints::new().unwrap());
         let tx = TxRing::new(0, to_tx, complaints.clone(), Arc::new(()));
         let rx = RxRing::new(PEEK, ownership, to_rx, complaints, Arc::new(()));

@@ -374,7 +374,7 @@ mod tests {
 
     fn check_place(ring: Ring, head: u64, tail: u64, len: usize) {
         let bytes = record_bytes(len);
-        assert!(bytes >= HEADER + len as u64 && bytes % 8 == 0 && bytes < HEADER + len as u64 + 8);
+        assert!(bytes >= HEADER + len as u64 && bytes.is_multiple_of(8) && bytes < HEADER + len as u64 + 8);
         let skip = if bytes > ring.to_end(head) { ring.to_end(head) } else { 0 };
         let Some(place) = ring.place(head, tail, len) else {
             assert!(skip + bytes > ring.size() - head.wrapping_sub(tail), "refused though there was room");

@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::packet::{HEAD_MAX, Rest, Slot};
-    use crate::reader::{Mapped, Reader};
+    use crate::reader::{Mapped, Reader, Wanted};
 
     const HEAD: usize = 0;
     const TAIL: usize = 128;
@@ -343,7 +343,7 @@ mod tests {
         }
 
         fn receive(&mut self) -> Vec<Vec<u8>> {
-            let filled = self.reader.fill(&self.source, &mut self.slots, 64, |_| true);
+            let filled = self.reader.fill(&self.source, &mut self.slots, 64, |_, _| Wanted::Yes);
             assert_eq!(self.reader.broken(), None);
             let received = crate::packet::Burst::new(&mut self.slots[..filled.packets]);
             let copy = |n| {

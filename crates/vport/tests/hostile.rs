@@ -12,7 +12,7 @@ use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::VERSION;
 use vport::packet::PacketRef;
-use vport::steering::Steering;
+use vport::steering::{Steering, address_bucket};
 use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
@@ -143,6 +143,38 @@ fn a_writer_does_not_follow_a_tail_that_cannot_be() {
         }
         hostile.expect_quarantine(rule);
     }
+}
+
+/// An Ethernet frame whose IPv4 destination belongs to queue `queue` of two, as words.
+fn frame_for(queue: u8) -> Vec<u64> {
+    let host = (0..).find(|host| address_bucket([10, 0, 0, *host].into()) % 2 == queue).unwrap();
+    let mut frame = [0; 40];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14] = 0x45;
+    frame[30..34].copy_from_slice(&[10, 0, 0, host]);
+    frame.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
+    let steered = PortInfo { queues: 2, steering: Steering::UeAddress, ..PortInfo::named("p") };
+    let bench = Bench::between("bucket", false, [PortInfo::named("p"), steered]);
+    let raw = bench.connect("a");
+    raw.hello();
+    let b = honest(&bench);
+    let (memory, mut b) = Hostile::join(&bench, &raw, b);
+    // To queue 0: one frame of queue 1, one of queue 0.
+    for (at, queue) in [(0, 1), (48, 0)] {
+        memory.records(at).store(40, Ordering::Relaxed);
+        for (n, word) in frame_for(queue).into_iter().enumerate() {
+            memory.records(at + 8 + 8 * n).store(word, Ordering::Relaxed);
+        }
+    }
+    memory.index(HEAD).store(96, Ordering::Release);
+    let rx = &mut b.queues[0].0;
+    assert_eq!(rx.recv().len(), 1);
+    assert_eq!((rx.counters().packets, rx.counters().invalid), (1, 1));
+    assert!(b.queues[1].0.recv().is_empty());
 }
 
 #[test]
