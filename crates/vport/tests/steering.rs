@@ -326,10 +326,11 @@ impl Drop for Alarm<'_> {
 
 /// Sends everything, however long it takes.
 fn send_all(tx: &mut TxRing, packets: &[PacketRef<'_>], failed: &AtomicBool) {
-    let mut done = 0;
+    // Also where there is nothing to send: a channel of a generation that is over is closed by its sender's next call.
+    let mut done = tx.send(packets);
     while done < packets.len() && !failed.load(Ordering::Relaxed) {
-        done += tx.send(&packets[done..]);
         std::thread::yield_now();
+        done += tx.send(&packets[done..]);
     }
 }
 
@@ -401,13 +402,14 @@ fn check(sink: &mut Attachment, total: &AtomicU64, failed: &AtomicBool) {
     }
 }
 
-/// Opens `changes` epochs with random tables, one after the other. Returns how many buckets moved, and the times until the
+/// Opens at least `changes` epochs with random tables, one after the other, and for two seconds. Returns how many buckets moved, and the times until the
 /// epochs were closed.
 fn change(decider: &mut Decider, queues: usize, changes: usize, failed: &AtomicBool) -> (u64, Vec<Duration>) {
     let _alarm = Alarm(failed);
     let mut random = Random(42);
     let (mut moved, mut times) = (0, Vec::new());
-    for _ in 0..changes {
+    let begun = Instant::now();
+    while times.len() < changes || begun.elapsed() < Duration::from_secs(2) {
         let mut owners = *decider.owners();
         // A few buckets, many, or all to few workers.
         let (count, to) =
@@ -429,11 +431,31 @@ fn change(decider: &mut Decider, queues: usize, changes: usize, failed: &AtomicB
 }
 
 /// `KAISTA_STEERING_CHANGES` sets the number of changes.
+fn changes(otherwise: usize) -> usize {
+    std::env::var("KAISTA_STEERING_CHANGES").map_or(otherwise, |count| count.parse().unwrap())
+}
+
 #[test]
 fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
+    under_load("random", changes(1_000), |_, _, _| {});
+}
+
+#[test]
+fn new_generations_meanwhile_change_nothing_of_that() {
+    under_load("renewed", changes(300), |node, stop, failed| {
+        while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
+            for link in ["source.out-worker.in", "worker.out-sink.in"] {
+                node.broker.renew(link).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+}
+
+/// Two producers, eight workers, a sink, and a decider that changes its mind, while `disturb` runs.
+fn under_load(test: &str, changes: usize, disturb: impl FnOnce(&Node, &AtomicBool, &AtomicBool) + Send) {
     const QUEUES: usize = 8;
-    let changes = std::env::var("KAISTA_STEERING_CHANGES").map_or(1_000, |count| count.parse().unwrap());
-    let node = Node::new("random");
+    let node = &Node::new(test);
     let [source, worker] = node.join([("source", "out", 2), ("worker", "in", QUEUES as u16)]);
     let [out, mut sink] = node.join([("worker", "out", QUEUES as u16), ("sink", "in", 3)]);
     let (mut decider, owners) =
@@ -452,7 +474,8 @@ fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
             scope.spawn(move || work(rx, tx, owner, QUEUES, stop, failed))
         });
         let workers: Vec<_> = workers.collect();
-        let total = &total;
+        let (total, stop) = (&total, &stop);
+        scope.spawn(move || disturb(node, stop, failed));
         let checker = scope.spawn(move || check(&mut sink, total, failed));
         let (moved, mut times) = change(&mut decider, QUEUES, changes, failed);
         stop.store(true, Ordering::Relaxed);
@@ -478,7 +501,8 @@ fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
         times.sort();
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         println!(
-            "{changes} changes, {moved} buckets handed over, {sent:?} packets; until closed: p50 {:?}, p99 {:?}, max {:?}",
+            "{test}: {} changes, {moved} buckets handed over, {sent:?} packets; until closed: p50 {:?}, p99 {:?}, max {:?}",
+            times.len(),
             at(0.5),
             at(0.99),
             at(1.0)
