@@ -184,13 +184,15 @@ impl TxHalf {
                 break;
             }
         }
+        let accepted = counters.count(sent, bytes, discarded);
         if self.publish() {
             counters.doorbells += self.ring();
         }
-        counters.count(sent, bytes, discarded)
+        accepted
     }
 
-    /// One burst by the peer's table.
+    /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing.
+    #[inline(never)]
     fn send_by_bucket(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         self.enter_burst();
         let accepted = if self.follow_table() { self.spread(packets, counters) } else { 0 };
