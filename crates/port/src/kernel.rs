@@ -47,7 +47,7 @@ pub(crate) fn from_packet_fd(info: PortInfo, queues: Vec<OwnedFd>, peek: usize) 
 fn port(mut info: PortInfo, queues: Vec<OwnedFd>, pair: impl Fn(OwnedFd) -> io::Result<QueuePair>) -> io::Result<Port> {
     info.queues = queues.len() as u16;
     let queues = queues.into_iter().map(pair).collect::<io::Result<_>>()?;
-    Ok(Port { info, queues, control: Control::default() })
+    Ok(Port { info, queues, control: Control::default(), steering: None })
 }
 
 /// Receives from a TAP device, whose frames are always complete.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::info::{PortInfo, Route};
+pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
 pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest, Slot};
 pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
@@ -67,9 +68,16 @@ pub struct Port {
     /// The queue pairs, `info.queues` of them.
     pub queues: Vec<QueuePair>,
     control: Control,
+    steering: Option<PortSteering>,
 }
 
 impl Port {
+    /// To change which of the port's queues owns which bucket, see [`owner::group`]. Only ports that a broker joined have
+    /// this.
+    pub fn steering(&self) -> Option<PortSteering> {
+        self.steering.clone()
+    }
+
     /// Publishes named counters of the function (drops by reason, say), replacing those of the last call. They reach the
     /// node within a second. At most 64; names of up to 48 bytes. Ports without a broker ignore them.
     pub fn report(&self, counters: &[(&str, u64)]) {

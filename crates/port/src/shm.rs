@@ -19,6 +19,7 @@ pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError>
         info: attached.info,
         queues: attached.queues.into_iter().map(pair).collect(),
         control: Control(Some(attached.reporter)),
+        steering: Some(attached.steering),
     })
 }
 

@@ -93,7 +93,12 @@ impl Synthetic {
             let tx = Tx { sink: LocalSink::new()?, captured: captured.cloned() };
             Ok(QueuePair { rx: Box::new(rx), tx: Box::new(tx) })
         });
-        Ok(Port { queues: queues.collect::<io::Result<_>>()?, info: self.info, control: Control::default() })
+        Ok(Port {
+            queues: queues.collect::<io::Result<_>>()?,
+            info: self.info,
+            control: Control::default(),
+            steering: None,
+        })
     }
 }
 

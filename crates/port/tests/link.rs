@@ -74,6 +74,41 @@ fn frames_reach_the_queue_that_owns_their_bucket() {
     assert_eq!(seen, 256);
 }
 
+/// Nothing goes with a bucket.
+struct Nothing;
+
+impl port::Buckets for Nothing {
+    type State = ();
+
+    fn leave(&mut self, _bucket: u8, _to: usize) {}
+
+    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
+}
+
+#[test]
+fn buckets_go_where_the_function_wants_them() {
+    let bench = Bench::new("steering");
+    let mut info = PortInfo::named("p");
+    (info.queues, info.steering) = (3, Steering::UeAddress);
+    let (mut a, mut b) = bench.joined(PortInfo::named("p"), info);
+    let (mut decider, mut owners) = port::owner::group::<()>(&[b.steering().unwrap()], &[]).unwrap();
+    for owner in [2, 0, 1] {
+        decider.set_owners(&[owner; port::steering::BUCKETS]).unwrap();
+        while decider.is_open() {
+            for (pair, owner) in b.queues.iter_mut().zip(&mut owners) {
+                assert!(pair.rx.recv().is_empty());
+                owner.settle(&mut Nothing);
+            }
+        }
+        for host in 0..=255 {
+            assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&bench::ip_frame(host))]), 1);
+        }
+        let counts: Vec<usize> = b.queues.iter_mut().map(|pair| receive(&mut *pair.rx).len()).collect();
+        assert_eq!(counts[usize::from(owner)], 256, "{counts:?}");
+    }
+    assert_eq!(decider.load().iter().sum::<u64>(), 3 * 256);
+}
+
 #[test]
 fn a_sleeper_is_woken_by_its_peer() {
     let bench = Bench::new("sleep");

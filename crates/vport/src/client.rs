@@ -506,6 +506,7 @@ impl Control {
                 rx.announce();
                 tx.announce();
             }
+            current.set_told();
         }
     }
 

@@ -29,11 +29,13 @@ pub(crate) enum Fate {
 pub(crate) struct Generation {
     pub(crate) number: u64,
     fate: AtomicU8,
+    /// All queues of the port were told of the end.
+    told: AtomicBool,
 }
 
 impl Generation {
     pub(crate) fn new(number: u64) -> Arc<Self> {
-        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8) })
+        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8), told: AtomicBool::new(false) })
     }
 
     pub(crate) fn fate(&self) -> Fate {
@@ -42,6 +44,16 @@ impl Generation {
             1 => Fate::Over,
             _ => Fate::Dead,
         }
+    }
+
+    /// Whether no queue of the port begins another burst in this generation.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// All queues were told of the end.
+    pub(crate) fn set_told(&self) {
+        self.told.store(true, Ordering::Release);
     }
 
     /// Fates only get worse.

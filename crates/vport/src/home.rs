@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cell::Cell;
 use crate::epoch::reaches;
-use crate::handover::{Fate, Generation};
+use crate::handover::Generation;
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::steering::BucketTable;
@@ -118,6 +118,6 @@ impl Unread {
     /// Whether the peer has read them all, or will before anything that is sent from now on.
     pub(crate) fn is_over(&self) -> bool {
         let tail = self.peer_layout.tail(&self.peer, self.queue).load(Ordering::Acquire);
-        reaches(tail, self.head) || self.generation.fate() != Fate::Present
+        reaches(tail, self.head) || self.generation.is_told()
     }
 }

@@ -232,11 +232,13 @@ impl RxRing {
             } else {
                 channel.fill_owned(&half.generation, slots, self.peek, &self.ownership)
             };
-            channel.dry = count > 1 && found.packets < room;
+            if count > 1 {
+                channel.dry = found.packets < room;
+            }
             filled += found.packets;
             self.counters.bytes += found.bytes;
             self.counters.invalid += found.unwanted;
-            if channel.broken().is_some() && !channel.complained {
+            if channel.reader.broken().is_some() && !channel.complained {
                 complain(channel, &half.generation, self.ownership.queue, &self.complaints);
                 self.counters.invalid += 1;
             }
@@ -290,6 +292,10 @@ impl RxRing {
             for channel in half.channels.iter_mut().filter(|channel| !channel.crossing.is_known()) {
                 channel.given_up.get_or_insert(Violation::EndlessBurst);
             }
+        }
+        for channel in half.channels.iter_mut().filter(|channel| channel.given_up.is_some() && !channel.complained) {
+            complain(channel, &half.generation, self.ownership.queue, &self.complaints);
+            self.counters.invalid += 1;
         }
         past
     }

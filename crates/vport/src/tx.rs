@@ -179,7 +179,8 @@ impl TxHalf {
         counters.count(packets, bytes, discarded)
     }
 
-    /// One burst by the peer's table.
+    /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing.
+    #[inline(never)]
     fn send_by_bucket(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         self.enter_burst();
         let accepted = if self.follow_table() { self.spread(packets, counters) } else { 0 };

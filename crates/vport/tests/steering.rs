@@ -315,12 +315,32 @@ impl Random {
     }
 }
 
+/// Ends the loops of all threads when one of them has failed, so that the test does too.
+struct Alarm<'a>(&'a AtomicBool);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
+/// Sends everything, however long it takes.
+fn send_all(tx: &mut TxRing, packets: &[PacketRef<'_>], failed: &AtomicBool) {
+    // Also where there is nothing to send: a channel of a generation that is over is closed by its sender's next call.
+    let mut done = tx.send(packets);
+    while done < packets.len() && !failed.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+        done += tx.send(&packets[done..]);
+    }
+}
+
 /// Sends packets of random flows (of half of them each) until told to stop. Returns how many.
-fn produce(tx: &mut TxRing, parity: u16, idle: bool, stop: &AtomicBool) -> u64 {
+fn produce(tx: &mut TxRing, parity: u16, idle: bool, stop: &AtomicBool, failed: &AtomicBool) -> u64 {
+    let _alarm = Alarm(failed);
     let mut random = Random(0x9e37_79b9_7f4a_7c15 + u64::from(parity));
     let mut next = vec![0_u64; 1 << 16];
     let mut sent = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
         let burst: Vec<[u8; 64]> = (0..1 + random.next(32))
             .map(|_| {
                 let flow = (random.next(1 << 15) as u16) << 1 | parity;
@@ -329,11 +349,7 @@ fn produce(tx: &mut TxRing, parity: u16, idle: bool, stop: &AtomicBool) -> u64 {
             })
             .collect();
         let packets: Vec<PacketRef<'_>> = burst.iter().map(|frame| PacketRef::from_slice(frame)).collect();
-        let mut done = 0;
-        while done < packets.len() {
-            done += tx.send(&packets[done..]);
-            std::thread::yield_now();
-        }
+        send_all(tx, &packets, failed);
         sent += packets.len() as u64;
         if idle {
             std::thread::sleep(Duration::from_micros(random.next(3_000) as u64));
@@ -343,17 +359,21 @@ fn produce(tx: &mut TxRing, parity: u16, idle: bool, stop: &AtomicBool) -> u64 {
 }
 
 /// Receives, notes and forwards.
-fn work(mut rx: RxRing, mut tx: TxRing, mut owner: Owner<Book>, queues: usize, stop: &AtomicBool) -> (Books, RxRing) {
+fn work(
+    mut rx: RxRing,
+    mut tx: TxRing,
+    mut owner: Owner<Book>,
+    queues: usize,
+    stop: &AtomicBool,
+    failed: &AtomicBool,
+) -> (Books, RxRing) {
+    let _alarm = Alarm(failed);
     let mut books = Books::new(owner.queue(), queues);
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
         let burst = rx.recv();
         let packets: Vec<PacketRef<'_>> = (0..burst.len()).map(|i| burst.get(i)).collect();
         packets.iter().for_each(|packet| books.enter(packet.head));
-        let mut done = 0;
-        while done < packets.len() {
-            done += tx.send(&packets[done..]);
-            std::thread::yield_now();
-        }
+        send_all(&mut tx, &packets, failed);
         drop(packets);
         owner.settle(&mut books);
         std::thread::yield_now();
@@ -362,10 +382,11 @@ fn work(mut rx: RxRing, mut tx: TxRing, mut owner: Owner<Book>, queues: usize, s
 }
 
 /// Checks that every flow's packets come in order until told how many there are.
-fn check(sink: &mut Attachment, total: &AtomicU64) {
+fn check(sink: &mut Attachment, total: &AtomicU64, failed: &AtomicBool) {
+    let _alarm = Alarm(failed);
     let mut next = vec![0_u64; 1 << 16];
     let (mut seen, mut last) = (0, Instant::now());
-    while seen < total.load(Ordering::Acquire) {
+    while seen < total.load(Ordering::Acquire) && !failed.load(Ordering::Relaxed) {
         for (rx, _) in &mut sink.queues {
             let burst = rx.recv();
             for i in 0..burst.len() {
@@ -381,12 +402,14 @@ fn check(sink: &mut Attachment, total: &AtomicU64) {
     }
 }
 
-/// Opens `changes` epochs with random tables, one after the other. Returns how many buckets moved, and the times until the
+/// Opens at least `changes` epochs with random tables, one after the other, and for two seconds. Returns how many buckets moved, and the times until the
 /// epochs were closed.
-fn change(decider: &mut Decider, queues: usize, changes: usize) -> (u64, Vec<Duration>) {
+fn change(decider: &mut Decider, queues: usize, changes: usize, failed: &AtomicBool) -> (u64, Vec<Duration>) {
+    let _alarm = Alarm(failed);
     let mut random = Random(42);
     let (mut moved, mut times) = (0, Vec::new());
-    for _ in 0..changes {
+    let begun = Instant::now();
+    while times.len() < changes || begun.elapsed() < Duration::from_secs(2) {
         let mut owners = *decider.owners();
         // A few buckets, many, or all to few workers.
         let (count, to) =
@@ -398,6 +421,7 @@ fn change(decider: &mut Decider, queues: usize, changes: usize) -> (u64, Vec<Dur
         let start = Instant::now();
         decider.set_owners(&owners).unwrap();
         while decider.is_open() {
+            assert!(!failed.load(Ordering::Relaxed), "another thread has failed");
             assert!(start.elapsed() < PATIENCE, "buckets do not arrive; behind: {:?}", decider.behind());
             std::thread::yield_now();
         }
@@ -407,31 +431,53 @@ fn change(decider: &mut Decider, queues: usize, changes: usize) -> (u64, Vec<Dur
 }
 
 /// `KAISTA_STEERING_CHANGES` sets the number of changes.
+fn changes(otherwise: usize) -> usize {
+    std::env::var("KAISTA_STEERING_CHANGES").map_or(otherwise, |count| count.parse().unwrap())
+}
+
 #[test]
 fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
+    under_load("random", changes(1_000), |_, _, _| {});
+}
+
+#[test]
+fn new_generations_meanwhile_change_nothing_of_that() {
+    under_load("renewed", changes(300), |node, stop, failed| {
+        while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
+            for link in ["source.out-worker.in", "worker.out-sink.in"] {
+                node.broker.renew(link).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+}
+
+/// Two producers, eight workers, a sink, and a decider that changes its mind, while `disturb` runs.
+fn under_load(test: &str, changes: usize, disturb: impl FnOnce(&Node, &AtomicBool, &AtomicBool) + Send) {
     const QUEUES: usize = 8;
-    let changes = std::env::var("KAISTA_STEERING_CHANGES").map_or(1_000, |count| count.parse().unwrap());
-    let node = Node::new("random");
+    let node = &Node::new(test);
     let [source, worker] = node.join([("source", "out", 2), ("worker", "in", QUEUES as u16)]);
     let [out, mut sink] = node.join([("worker", "out", QUEUES as u16), ("sink", "in", 3)]);
     let (mut decider, owners) =
         group::<Book>(std::slice::from_ref(&worker.steering), std::slice::from_ref(&out.steering)).unwrap();
     let (stop, stop_workers, total) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(u64::MAX));
+    let failed = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let producers = source.queues.into_iter().enumerate().map(|(parity, (_, mut tx))| {
             let stop = &stop;
-            scope.spawn(move || produce(&mut tx, parity as u16, parity == 1, stop))
+            scope.spawn(move || produce(&mut tx, parity as u16, parity == 1, stop, failed))
         });
         let producers: Vec<_> = producers.collect();
         let halves = worker.queues.into_iter().zip(out.queues).zip(owners);
         let workers = halves.map(|(((rx, _), (_, tx)), owner)| {
             let stop = &stop_workers;
-            scope.spawn(move || work(rx, tx, owner, QUEUES, stop))
+            scope.spawn(move || work(rx, tx, owner, QUEUES, stop, failed))
         });
         let workers: Vec<_> = workers.collect();
-        let total = &total;
-        let checker = scope.spawn(move || check(&mut sink, total));
-        let (moved, mut times) = change(&mut decider, QUEUES, changes);
+        let (total, stop) = (&total, &stop);
+        scope.spawn(move || disturb(node, stop, failed));
+        let checker = scope.spawn(move || check(&mut sink, total, failed));
+        let (moved, mut times) = change(&mut decider, QUEUES, changes, failed);
         stop.store(true, Ordering::Relaxed);
         let sent: Vec<u64> = producers.into_iter().map(|producer| producer.join().unwrap()).collect();
         total.store(sent.iter().sum(), Ordering::Release);
@@ -455,7 +501,8 @@ fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
         times.sort();
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         println!(
-            "{changes} changes, {moved} buckets handed over, {sent:?} packets; until closed: p50 {:?}, p99 {:?}, max {:?}",
+            "{test}: {} changes, {moved} buckets handed over, {sent:?} packets; until closed: p50 {:?}, p99 {:?}, max {:?}",
+            times.len(),
             at(0.5),
             at(0.99),
             at(1.0)
