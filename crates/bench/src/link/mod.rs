@@ -111,7 +111,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     let metrics = found.samples.summaries();
     let mut conditions = found.conditions;
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
-    conditions.as_object_mut().map(|conditions| conditions.extend(found.parts));
+    if let Some(conditions) = conditions.as_object_mut() {
+        conditions.extend(found.parts);
+    }
     Ok(Report { conditions, metrics })
 }
 
