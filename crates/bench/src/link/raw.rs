@@ -13,6 +13,7 @@ use vport::broker::RING_BYTES_DEFAULT;
 use vport::raw_copy::{FRAME, RawCopy, Stores};
 
 use super::{Args, Bench, Found, part};
+use crate::cores::round_trip_ns;
 use crate::links::{Links, end};
 
 /// Pauses of the processor after a look that found nothing: with many, packets gather, and the producer keeps the line
@@ -38,7 +39,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "one way, beside a bare copy",
         found,
-        || one_way(bench.cores, window),
+        |trips| one_way(bench.cores, window, trips),
         |samples, run| {
             if !run.moved {
                 let OneWay { raw_copy_mpps, port_mpps, .. } = run.value;
@@ -55,11 +56,12 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
 }
 
 /// Runs the port between the ways of the bare copy, so that what changes meanwhile hits both.
-fn one_way(cores: [usize; 2], window: Duration) -> anyhow::Result<OneWay> {
+fn one_way(cores: [usize; 2], window: Duration, trips: &mut Vec<f64>) -> anyhow::Result<OneWay> {
     let (mut raw, mut port) = (Best::default(), Best::default());
     for (pauses, name) in PAUSES.into_iter().zip(["polling without pause", "polling with pauses"]) {
         for (stores, stored) in [(Stores::Ordinary, "ordinary stores"), (Stores::Streamed, "streamed stores")] {
             raw.offer(bare(stores, pauses, cores, window)?, format!("{stored}, {name}"));
+            trips.push(round_trip_ns(cores)?);
         }
         port.offer(through_port(pauses, cores, window)?, name.to_owned());
     }
@@ -192,7 +194,7 @@ mod tests {
             return;
         };
         // It fails where nothing comes through.
-        one_way(pair, Duration::from_millis(20)).expect("both");
+        one_way(pair, Duration::from_millis(20), &mut vec![]).expect("both");
     }
 
     #[test]
