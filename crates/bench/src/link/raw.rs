@@ -20,7 +20,7 @@ use crate::links::{Links, end};
 /// that it writes.
 const PAUSES: [u32; 2] = [0, 100];
 const WARM_UP: Duration = Duration::from_millis(200);
-/// How long the first packet may take.
+/// How long a packet may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One run: the best rates of the bare copy and of the port, in millions of packets a second.
@@ -155,23 +155,28 @@ fn drop_all(mut input: QueuePair, pauses: u32, received: &AtomicU64, stop: &Atom
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Millions a second by which `received` grows in the window, once it does. Ends both threads.
+/// Millions a second by which `received` grows in the window, once it does; on a machine so busy that nothing comes in the
+/// window, until something does. Ends both threads.
 fn counted(
     threads: [ScopedJoinHandle<'_, anyhow::Result<()>>; 2],
     received: &AtomicU64,
     stop: &AtomicBool,
     window: Duration,
 ) -> anyhow::Result<f64> {
-    let give_up = Instant::now() + PATIENCE;
-    while received.load(Ordering::Relaxed) == 0
-        && Instant::now() < give_up
-        && !threads.iter().any(|thread| thread.is_finished())
-    {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let await_more_than = |count| {
+        let give_up = Instant::now() + PATIENCE;
+        while received.load(Ordering::Relaxed) == count
+            && Instant::now() < give_up
+            && !threads.iter().any(|thread| thread.is_finished())
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    await_more_than(0);
     std::thread::sleep(WARM_UP);
     let (begin, before) = (Instant::now(), received.load(Ordering::Relaxed));
     std::thread::sleep(window);
+    await_more_than(before);
     let count = received.load(Ordering::Relaxed) - before;
     let time = begin.elapsed();
     stop.store(true, Ordering::Relaxed);
