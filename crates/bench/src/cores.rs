@@ -24,8 +24,8 @@ struct Line(AtomicU64);
 /// Time for one cache line to go to the other core and back, in nanoseconds: the median of many stretches, each so short
 /// that few are interrupted.
 pub fn round_trip_ns(cores: [usize; 2]) -> anyhow::Result<f64> {
-    const STRETCHES: usize = 200;
-    const TRIPS: u64 = 500;
+    const STRETCHES: usize = 1_000;
+    const TRIPS: u64 = 100;
     let line = Arc::new(Line(AtomicU64::new(0)));
     let echo = std::thread::spawn({
         let line = line.clone();

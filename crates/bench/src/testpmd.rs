@@ -317,7 +317,7 @@ impl Testpmd {
         self.tell("set record-burst-stats on")?;
         self.tell("set record-core-cycles on")?;
         // Switched on within a burst, the first difference of cycles is nonsense: what counts is between two readings.
-        let before = self.ask("show fwd stats all")?;
+        let before = self.stats_with_cycles()?;
         let begin = Instant::now();
         std::thread::sleep(SAMPLE);
         let after = self.ask("show fwd stats all")?;
@@ -329,6 +329,18 @@ impl Testpmd {
         let ((cycles_before, _), (cycles_after, mhz)) = cycles.context("testpmd showed no cycles")?;
         let time = cycles_after.wrapping_sub(cycles_before) as f64 / mhz / elapsed.as_micros() as f64;
         Ok(Busy { polls, time: time.min(1.0) })
+    }
+
+    /// What `show fwd stats all` prints, once cycles are in it: none are until a burst was counted.
+    fn stats_with_cycles(&mut self) -> anyhow::Result<Vec<String>> {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let stats = self.ask("show fwd stats all")?;
+            if busy_cycles(&stats).is_some() || Instant::now() > give_up {
+                return Ok(stats);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn quit(&mut self) {

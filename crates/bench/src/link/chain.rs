@@ -14,6 +14,7 @@ use traffic::cores::pin;
 
 use super::{Args, Bench, Found, part};
 use crate::companion::{self, Companion};
+use crate::cores;
 use crate::cpu_time::CpuTime;
 use crate::links::{Links, end};
 use crate::testpmd::{self, Rings};
@@ -74,9 +75,10 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "chains of functions",
         found,
-        || {
+        |trips| {
             let direct = LENGTHS.into_iter().map(|length| direct(length, bench.cores, window));
             let direct = direct.collect::<anyhow::Result<_>>()?;
+            trips.push(cores::round_trip_ns(bench.cores)?);
             let testpmd = LENGTHS.into_iter().filter(|_| with_testpmd);
             let testpmd = testpmd.map(|length| switched(length, bench.cores, window).context("testpmd as the switch"));
             Ok(Chains { direct, testpmd: testpmd.collect::<anyhow::Result<_>>()? })

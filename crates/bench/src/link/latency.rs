@@ -69,7 +69,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "latency, polling",
         found,
-        || phases(bench.cores, Trips { polling: each, ..Trips::default() }, Duration::ZERO),
+        |_| phases(bench.cores, Trips { polling: each, ..Trips::default() }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let p50 = Latency::of(&run.value.polling).p50_ns;
@@ -82,7 +82,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "latency, sleeping",
         found,
-        || phases(bench.cores, Trips { polling: 0, sleeping: each, eventfd: each }, Duration::ZERO),
+        |_| phases(bench.cores, Trips { polling: 0, sleeping: each, eventfd: each }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let [port, bare] = [&run.value.sleeping, &run.value.eventfd].map(|trips| Latency::of(trips).p50_ns);

@@ -141,8 +141,8 @@ pub struct Found {
 struct Taken<T> {
     round: u32,
     attempt: u32,
-    /// A cache line's round trip, before and after.
-    rtt_ns: [f64; 2],
+    /// A cache line's round trip, before, between parts, and after.
+    rtt_ns: Vec<f64>,
     /// The cores were moved meanwhile: it does not count.
     moved: bool,
     #[serde(flatten)]
@@ -152,7 +152,7 @@ struct Taken<T> {
 impl<T> Taken<T> {
     /// The round trip that the figure is held against.
     fn trip_ns(&self) -> f64 {
-        (self.rtt_ns[0] + self.rtt_ns[1]) / 2.0
+        self.rtt_ns.iter().sum::<f64>() / self.rtt_ns.len() as f64
     }
 }
 
@@ -163,27 +163,28 @@ impl Bench {
         self.interrupted.get()
     }
 
-    /// Measures once a round, and again where the cores were moved meanwhile. `take` gets every measurement.
+    /// Measures once a round, and again where the cores were moved meanwhile. `measure` may add round trips that it takes
+    /// between its parts; `take` gets every measurement.
     fn each_round<T>(
         &self,
         rounds: u32,
         what: &str,
         found: &mut Found,
-        mut measure: impl FnMut() -> anyhow::Result<T>,
+        mut measure: impl FnMut(&mut Vec<f64>) -> anyhow::Result<T>,
         mut take: impl FnMut(&mut Samples, &Taken<T>),
     ) -> anyhow::Result<Vec<Taken<T>>> {
         let mut all = Vec::new();
         for round in 1..=rounds {
             for attempt in 1..=ATTEMPTS {
                 self.progress.show(&format!("round {round} of {rounds}: {what}"));
-                let before = cores::round_trip_ns(self.cores)?;
-                let value = measure()?;
-                let rtt_ns = [before, cores::round_trip_ns(self.cores)?];
+                let mut rtt_ns = vec![cores::round_trip_ns(self.cores)?];
+                let value = measure(&mut rtt_ns)?;
+                rtt_ns.push(cores::round_trip_ns(self.cores)?);
                 if self.is_interrupted() {
                     return Ok(all);
                 }
-                let taken = Taken { round, attempt, rtt_ns, moved: have_moved(&rtt_ns), value };
-                rtt_ns.iter().for_each(|trip| found.samples.add("link.rtt_ns", *trip, "ns"));
+                let taken = Taken { round, attempt, moved: have_moved(&rtt_ns), rtt_ns, value };
+                taken.rtt_ns.iter().for_each(|trip| found.samples.add("link.rtt_ns", *trip, "ns"));
                 take(&mut found.samples, &taken);
                 let moved = taken.moved;
                 all.push(taken);

@@ -13,13 +13,14 @@ use vport::broker::RING_BYTES_DEFAULT;
 use vport::raw_copy::{FRAME, RawCopy, Stores};
 
 use super::{Args, Bench, Found, part};
+use crate::cores::round_trip_ns;
 use crate::links::{Links, end};
 
 /// Pauses of the processor after a look that found nothing: with many, packets gather, and the producer keeps the line
 /// that it writes.
 const PAUSES: [u32; 2] = [0, 100];
 const WARM_UP: Duration = Duration::from_millis(200);
-/// How long the first packet may take.
+/// How long a packet may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One run: the best rates of the bare copy and of the port, in millions of packets a second.
@@ -38,7 +39,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "one way, beside a bare copy",
         found,
-        || one_way(bench.cores, window),
+        |trips| one_way(bench.cores, window, trips),
         |samples, run| {
             if !run.moved {
                 let OneWay { raw_copy_mpps, port_mpps, .. } = run.value;
@@ -55,11 +56,12 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
 }
 
 /// Runs the port between the ways of the bare copy, so that what changes meanwhile hits both.
-fn one_way(cores: [usize; 2], window: Duration) -> anyhow::Result<OneWay> {
+fn one_way(cores: [usize; 2], window: Duration, trips: &mut Vec<f64>) -> anyhow::Result<OneWay> {
     let (mut raw, mut port) = (Best::default(), Best::default());
     for (pauses, name) in PAUSES.into_iter().zip(["polling without pause", "polling with pauses"]) {
         for (stores, stored) in [(Stores::Ordinary, "ordinary stores"), (Stores::Streamed, "streamed stores")] {
             raw.offer(bare(stores, pauses, cores, window)?, format!("{stored}, {name}"));
+            trips.push(round_trip_ns(cores)?);
         }
         port.offer(through_port(pauses, cores, window)?, name.to_owned());
     }
@@ -153,23 +155,28 @@ fn drop_all(mut input: QueuePair, pauses: u32, received: &AtomicU64, stop: &Atom
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Millions a second by which `received` grows in the window, once it does. Ends both threads.
+/// Millions a second by which `received` grows in the window, once it does; on a machine so busy that nothing comes in the
+/// window, until something does. Ends both threads.
 fn counted(
     threads: [ScopedJoinHandle<'_, anyhow::Result<()>>; 2],
     received: &AtomicU64,
     stop: &AtomicBool,
     window: Duration,
 ) -> anyhow::Result<f64> {
-    let give_up = Instant::now() + PATIENCE;
-    while received.load(Ordering::Relaxed) == 0
-        && Instant::now() < give_up
-        && !threads.iter().any(|thread| thread.is_finished())
-    {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let await_more_than = |count| {
+        let give_up = Instant::now() + PATIENCE;
+        while received.load(Ordering::Relaxed) == count
+            && Instant::now() < give_up
+            && !threads.iter().any(|thread| thread.is_finished())
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    await_more_than(0);
     std::thread::sleep(WARM_UP);
     let (begin, before) = (Instant::now(), received.load(Ordering::Relaxed));
     std::thread::sleep(window);
+    await_more_than(before);
     let count = received.load(Ordering::Relaxed) - before;
     let time = begin.elapsed();
     stop.store(true, Ordering::Relaxed);
@@ -192,7 +199,7 @@ mod tests {
             return;
         };
         // It fails where nothing comes through.
-        one_way(pair, Duration::from_millis(20)).expect("both");
+        one_way(pair, Duration::from_millis(20), &mut vec![]).expect("both");
     }
 
     #[test]
