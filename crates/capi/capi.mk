@@ -51,3 +51,4 @@ uninstall-capi:
 	rm -f $(DESTDIR)$(PREFIX)/include/kaista/port.h $(DESTDIR)$(PREFIX)/share/man/man3/kaista_port.3
 	rm -f $(capi_names:%=$(DESTDIR)$(PREFIX)/share/man/man3/%.3)
 	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/kaista 2>/dev/null || true
+	[ -n "$(DESTDIR)" ] || ldconfig

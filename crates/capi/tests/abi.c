@@ -4,6 +4,7 @@
 #include <kaista/port.h>
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -310,6 +311,32 @@ static void waits_end_by_packet_time_and_signal(struct kaista_rx *rx, struct kai
     close(set);
 }
 
+static void signals_go_to_threads_of_the_program(void)
+{
+    struct dirent *entry;
+    DIR *threads = opendir("/proc/self/task");
+    int others = 0;
+
+    CHECK(threads);
+    while ((entry = readdir(threads))) {
+        char path[300], line[200];
+        unsigned long blocked = 0;
+        FILE *status;
+
+        if (*entry->d_name == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        CHECK(status = fopen(path, "r"));
+        while (fgets(line, sizeof line, status) && sscanf(line, "SigBlk: %lx", &blocked) != 1)
+            ;
+        fclose(status);
+        CHECK((atoi(entry->d_name) == getpid()) == !(blocked & 1ul << (SIGTERM - 1)));
+        others += atoi(entry->d_name) != getpid();
+    }
+    closedir(threads);
+    CHECK(others > 0);
+}
+
 static void counters_are_reported(struct kaista_port *port)
 {
     struct kaista_counter counters[KAISTA_REPORT_MAX + 1] = {{.name = "drop.no-session", .value = 7}};
@@ -332,6 +359,7 @@ int main(void)
     views_are_changed_sent_on_and_copied(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
     a_burst_may_be_taken_in_parts(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
     waits_end_by_packet_time_and_signal(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
+    signals_go_to_threads_of_the_program();
     counters_are_reported(port);
     /* Until the peer has seen them. */
     getchar();

@@ -90,12 +90,19 @@ impl Installation {
 struct Program(Child);
 
 impl Program {
-    /// Waits for the program's end, and returns what it wrote.
+    /// Waits for the program's end, and returns what it wrote: less than a pipe holds.
     fn finish(mut self) -> String {
         drop(self.0.stdin.take());
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.0.try_wait().expect("a child") {
+                Some(status) => break status,
+                None => assert!(Instant::now() < deadline, "the program does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
         let mut output = String::new();
         self.0.stdout.take().expect("a pipe").read_to_string(&mut output).expect("text");
-        let status = self.0.wait().expect("a child");
         assert!(status.success(), "{status}: {output}");
         output
     }
