@@ -166,7 +166,9 @@ impl Writer {
             }
             self.head = place.at;
         }
-        Some(self.limit())
+        // In a ring that is small for its frames, one record may be more than may go unpublished.
+        let record = place.next.wrapping_sub(place.at);
+        Some(self.head.wrapping_add(self.limit().wrapping_sub(self.head).max(record)))
     }
 
     /// Appends one frame of 1 to [`FRAME_MAX`] bytes. False while there is no room.
@@ -301,7 +303,7 @@ mod tests {
     const HEAD: usize = 0;
     const TAIL: usize = 128;
 
-    /// Both ends of a ring of 16 KiB, over private memory.
+    /// Both ends of a ring, over private memory.
     struct Ends {
         writer: Writer,
         reader: Reader,
@@ -311,8 +313,8 @@ mod tests {
     }
 
     impl Ends {
-        fn new(distance: Distance) -> Self {
-            let ring = Ring::new(16 << 10).unwrap();
+        fn new(ring_bytes: u64, distance: Distance) -> Self {
+            let ring = Ring::new(ring_bytes).unwrap();
             let records = Arc::new(Mapping::anonymous(ring.size() as usize + 4096).unwrap());
             let index = Arc::new(Mapping::anonymous(4096).unwrap());
             let mut writer = Writer::new(
@@ -360,8 +362,8 @@ mod tests {
         }
     }
 
-    fn check(distance: Distance, bursts: &[(Vec<usize>, u8)]) {
-        let mut ends = Ends::new(distance);
+    fn check(ring_bytes: u64, distance: Distance, bursts: &[(Vec<usize>, u8)]) {
+        let mut ends = Ends::new(ring_bytes, distance);
         let (mut expected, mut received, mut value) = (Vec::new(), Vec::new(), 0_u8);
         for (lengths, receives) in bursts {
             let frames: Vec<Vec<u8>> = lengths
@@ -388,15 +390,25 @@ mod tests {
         fn what_is_taken_comes_out_whole_and_in_order(
             bursts in prop::collection::vec((prop::collection::vec(1..=2_000_usize, 0..32), 0..4_u8), 1..60),
         ) {
-            check(Distance::near(), &bursts);
-            check(Distance::far(), &bursts);
+            check(16 << 10, Distance::near(), &bursts);
+            check(16 << 10, Distance::far(), &bursts);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn so_it_does_where_a_record_is_much_of_the_ring(
+            bursts in prop::collection::vec((prop::collection::vec(1..=56_usize, 0..8), 0..4_u8), 1..60),
+        ) {
+            check(128, Distance::near(), &bursts);
+            check(128, Distance::far(), &bursts);
         }
     }
 
     #[test]
     fn a_full_ring_takes_nothing_until_it_was_read() {
         for distance in [Distance::near(), Distance::far()] {
-            let mut ends = Ends::new(distance);
+            let mut ends = Ends::new(16 << 10, distance);
             let burst = vec![vec![7; 120]; 32];
             let taken: usize = (0..8).map(|_| ends.send(&burst)).sum();
             assert_eq!(taken, (16 << 10) / 128);
