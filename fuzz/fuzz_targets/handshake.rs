@@ -17,6 +17,7 @@ use rustix::net::{
 };
 use vport::broker::{Config, Core, EndSpec, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
+use vport::layout::VERSION;
 use vport::wire::{Reply, Request};
 
 /// What a client does.
@@ -136,8 +137,8 @@ impl Client {
                 return self.send(&bytes, &[]);
             }
             Move::Hello { oldest, newest, port, resume } => Request::Hello {
-                oldest: u16::from(oldest % 3),
-                newest: u16::from(newest % 3),
+                oldest: u16::from(oldest) % (VERSION + 2),
+                newest: u16::from(newest) % (VERSION + 2),
                 port: match port {
                     Port::P => "p".into(),
                     Port::Other(name) => name.text(),
@@ -160,7 +161,7 @@ impl Client {
 }
 
 fn hello(resume: u64) -> Vec<u8> {
-    Request::Hello { oldest: 1, newest: 1, port: "p".into(), resume }.encode()
+    Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume }.encode()
 }
 
 fn broker() -> Core {
