@@ -176,7 +176,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let control = Control {
         shared: shared.clone(),
         path,
-        connection: Some(Connection { socket: connection, greeted: true, since: Instant::now() }),
+        connection: Some(Connection { socket: connection, greeted: true }),
         info: info.clone(),
         peer_queues,
         ring,
@@ -226,7 +226,6 @@ impl Drop for Lease {
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-const GREETING_WITHIN: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// How long a new generation is kept waiting while queues have not done with many earlier ones. Less than the broker's
 /// patience. After that they lose the oldest.
@@ -257,7 +256,6 @@ struct Connection {
     socket: OwnedFd,
     /// Whether the broker has answered the greeting.
     greeted: bool,
-    since: Instant,
 }
 
 struct Own {
@@ -308,11 +306,9 @@ impl Control {
         let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let timeout = match &self.connection {
             None => Some(self.connect_at.saturating_duration_since(now)),
-            Some(connection) if !connection.greeted => {
-                Some((connection.since + GREETING_WITHIN).saturating_duration_since(now))
-            }
             Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
-            Some(_) => report_due.then(|| self.report_at.saturating_duration_since(now)),
+            Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
+            Some(_) => None,
         };
         let wake = self.shared.complaints.wake_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
@@ -330,7 +326,7 @@ impl Control {
         let greeting = hello(&self.info.name, held.map_or(0, |generation| generation.number));
         let greeted = socket::connected(&self.path).and_then(|socket| {
             socket::send(socket.as_fd(), &greeting, &[])?;
-            Ok(Connection { socket, greeted: false, since: Instant::now() })
+            Ok(Connection { socket, greeted: false })
         });
         match greeted {
             Ok(connection) => self.connection = Some(connection),
@@ -350,7 +346,9 @@ impl Control {
         while let Some(connection) = &self.connection {
             match socket::receive(connection.socket.as_fd()).map_err(|_| Lost)? {
                 Received::Message { bytes, fds, whole: true } => self.obey(Reply::decode(&bytes)?, fds)?,
-                Received::Nothing if connection.greeted || connection.since.elapsed() < GREETING_WITHIN => break,
+                // However long the broker is away: a connection that waits for it is served by its successor, and closed
+                // where there is none. A second one would find the port held by the first.
+                Received::Nothing => break,
                 _ => return Err(Lost),
             }
         }
