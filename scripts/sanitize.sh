@@ -29,7 +29,7 @@ flags() {
 # The thread sanitizer is slow: tests that run beside each other would take each other's time.
 tests() {
     case $1 in
-        address) echo "-p vport -p port --tests -- --show-output" ;;
+        address) echo "-p vport -p port -p soak --tests -- --show-output" ;;
         thread) echo "-p vport -p port --tests -- --show-output --test-threads=1 --skip loses_nothing" ;;
         realtime) echo "-p vport --test realtime -- --show-output" ;;
     esac
