@@ -68,6 +68,9 @@ const EVENTS: [(Event, usize); 13] = [
 /// How soon after its connection a new process should have packets both ways.
 const SOON: Duration = Duration::from_millis(100);
 
+/// What takes so long is told with what was going on.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Runs the campaign with processes of `program`. Each event is a kill or a stop.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("kills");
@@ -86,12 +89,21 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let done = (|| -> Result<()> {
         // Each once, then any.
         let mut first = 0..EVENTS.len();
-        let mut wrong = pair.tally();
+        let (mut wrong, mut seen) = (pair.tally(), pair.reattached.len());
         while course.goes_on(outcome.events) {
             let which = first.next().unwrap_or_else(|| choose(&mut random));
             std::thread::sleep(Duration::from_millis(random.below(40) as u64));
             outcome.events += happen(EVENTS[which].0, &mut pair, &mut random)?;
             counts[which] += 1;
+            if let Some(late) = pair.reattached.last().filter(|time| *time > LATE && seen < pair.reattached.len()) {
+                eprintln!(
+                    "late: {:?}: {late:?}: {}\n{}",
+                    EVENTS[which].0,
+                    pair.story.join(", "),
+                    pair.site.last_words()
+                );
+            }
+            seen = pair.reattached.len();
             let tally = pair.tally();
             if tally != wrong {
                 let story = pair.story.join(", ");

@@ -85,6 +85,11 @@ impl Times {
         self.0.push(time);
     }
 
+    /// The last one added.
+    pub fn last(&self) -> Option<Duration> {
+        self.0.last().copied()
+    }
+
     /// How many are longer than this.
     pub fn over(&self, limit: Duration) -> usize {
         self.0.iter().filter(|time| **time > limit).count()
