@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use raw::{Bench, Memory, Raw};
 use vport::client::Attachment;
+use vport::layout::VERSION;
+use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
 const CLOSED: usize = HEAD + 8;
@@ -149,7 +151,7 @@ fn no_generation_begins_while_a_receiver_has_not_read_many_and_none_of_them_is_l
     }
     link.bench.broker.renew("link").unwrap();
     let own = link.sender.take_own();
-    link.sender.say(&vport::wire::Request::Mapped { generation: own.generation });
+    link.sender.say(&Request::Mapped { generation: own.generation });
     std::thread::sleep(Duration::from_millis(300));
     assert!(!link.bench.broker.ports().unwrap()[0].up, "it waits for room");
     let mut numbers = Vec::new();
@@ -159,6 +161,21 @@ fn no_generation_begins_while_a_receiver_has_not_read_many_and_none_of_them_is_l
     });
     assert_eq!(numbers, (0..sent).collect::<Vec<_>>());
     link.sender.take_peer();
+}
+
+/// Or it would wait for what it has sent to be read, and for what the other has sent to be complete.
+#[test]
+fn a_survivor_learns_that_the_other_end_died_while_the_broker_was_away() {
+    let mut bench = Bench::new("buried", false);
+    let [survivor, dead] = bench.handshake();
+    drop(dead);
+    bench.replace_broker();
+    let survivor = (bench.connect("a"), survivor.generation);
+    survivor.0.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: survivor.1 });
+    let Some((Reply::Welcome { resumed: true, .. }, _)) = survivor.0.receive() else { panic!() };
+    bench.connect("b").hello();
+    let Some((reply, _)) = survivor.0.receive() else { panic!() };
+    assert_eq!(reply, Reply::Over { generation: survivor.1, dead: true });
 }
 
 fn mappings() -> usize {

@@ -4,7 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -27,6 +27,17 @@ pub struct Bench {
     pub broker: Broker,
     pub events: Receiver<Event>,
     pub directory: PathBuf,
+    spec: LinkSpec,
+}
+
+fn start(directory: &Path, hugepages: bool) -> (Broker, Receiver<Event>) {
+    let (sender, events) = channel();
+    let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
+    for function in ["a", "b"] {
+        let socket = Broker::bind(&directory.join(function)).unwrap();
+        broker.listen(function, socket, 0..u32::MAX).unwrap();
+    }
+    (broker, events)
 }
 
 impl Bench {
@@ -38,17 +49,21 @@ impl Bench {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let (sender, events) = channel();
-        let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
-        for function in ["a", "b"] {
-            let socket = Broker::bind(&directory.join(function)).unwrap();
-            broker.listen(function, socket, 0..u32::MAX).unwrap();
-        }
         let [a, b] = ports;
         let end = |function: &str, port| EndSpec { function: function.into(), port };
         let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN };
-        broker.add_link(spec).unwrap();
-        Self { broker, events, directory }
+        let (broker, events) = start(&directory, hugepages);
+        broker.add_link(spec.clone()).unwrap();
+        Self { broker, events, directory, spec }
+    }
+
+    /// Another broker takes this one's place, and adopts the link.
+    pub fn replace_broker(&mut self) {
+        let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
+        let segments = self.event("the segments are deposited", deposit);
+        self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
+        (self.broker, self.events) = start(&self.directory, false);
+        self.broker.adopt(self.spec.clone(), segments).unwrap();
     }
 
     pub fn connect(&self, function: &str) -> Raw {
