@@ -1,6 +1,7 @@
 //! Changing which worker owns which bucket while packets flow: nothing is lost, nothing overtakes, and every bucket's
 //! state is handed over exactly once.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use soak::course::Course;
@@ -191,10 +192,16 @@ fn a_group_hands_a_bucket_over_when_it_is_past_on_all_ports() {
     assert!(!decider.is_open());
 }
 
+/// One after the other: each has threads enough for a dozen cores.
+static MACHINE: Mutex<()> = Mutex::new(());
+/// Changes of a short campaign.
+const CHANGES: u64 = 100;
+
 /// The campaign, for two seconds.
 fn short(renewing: bool) -> Outcome {
+    let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut outcome = Outcome::new("steering");
-    under_load(&Course::begin(Duration::from_secs(2), 200, false), renewing, &mut outcome).unwrap();
+    under_load(&Course::begin(Duration::from_secs(2), CHANGES, false), renewing, &mut outcome).unwrap();
     outcome.remarks().for_each(|remark| println!("{remark}"));
     outcome
 }
@@ -202,11 +209,11 @@ fn short(renewing: bool) -> Outcome {
 #[test]
 fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
     let outcome = short(false);
-    assert!(outcome.is_clean() && outcome.events >= 200, "{outcome}, {:?}", outcome.failures);
+    assert!(outcome.is_clean() && outcome.events >= CHANGES, "{outcome}, {:?}", outcome.failures);
 }
 
 #[test]
 fn new_generations_meanwhile_change_nothing_of_that() {
     let outcome = short(true);
-    assert!(outcome.is_clean() && outcome.events >= 200, "{outcome}, {:?}", outcome.failures);
+    assert!(outcome.is_clean() && outcome.events >= CHANGES, "{outcome}, {:?}", outcome.failures);
 }
