@@ -136,6 +136,8 @@ pub struct Own {
 
 /// Own segments (of several queues the first one's), mapped for writing.
 pub struct Memory {
+    /// Of the index segment.
+    inode: u64,
     index: *mut u8,
     records: *mut u8,
     table: *mut u8,
@@ -147,6 +149,13 @@ unsafe impl Sync for Memory {}
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Whether the other end, which lives in this process, has mapped the index segment too.
+    pub fn is_seen(&self) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_segment = |line: &&str| line.split_whitespace().nth(4) == Some(&self.inode.to_string());
+        maps.lines().filter(of_segment).count() > 1
+    }
+
     /// The word at `offset` of the index segment.
     pub fn index(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: tests use offsets within the first page; the mapping is never undone.
@@ -262,6 +271,7 @@ impl Raw {
 
     pub fn map(&self, own: &Own) -> Memory {
         Memory {
+            inode: rustix::fs::fstat(&own.fds[0]).unwrap().st_ino,
             index: map(own.fds[0].as_fd(), 4096),
             records: map(own.fds[1].as_fd(), own.records_bytes),
             table: map(own.fds.last().unwrap().as_fd(), 4096),
