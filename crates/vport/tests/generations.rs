@@ -189,3 +189,19 @@ fn a_survivor_learns_that_the_other_end_died_while_the_broker_was_away() {
     let Some((reply, _)) = survivor.0.receive() else { panic!() };
     assert_eq!(reply, Reply::Over { generation: survivor.1, dead: true });
 }
+
+/// As a daemon does that was killed before its keeper had the segments.
+#[test]
+#[ignore = "a broker that was not given the segments does not know that the end which resumed had a peer"]
+fn so_it_does_where_the_segments_were_lost() {
+    let mut bench = Bench::new("buried-lost", false);
+    let [survivor, dead] = bench.handshake();
+    drop(dead);
+    bench.forget_segments();
+    let (raw, generation) = (bench.connect("a"), survivor.generation);
+    raw.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: generation });
+    let Some((Reply::Welcome { resumed: false, .. }, _)) = raw.receive() else { panic!() };
+    assert_eq!(raw.receive().unwrap().0, Reply::Over { generation, dead: false });
+    bench.connect("b").hello();
+    assert_eq!(raw.receive().unwrap().0, Reply::Over { generation, dead: true });
+}
