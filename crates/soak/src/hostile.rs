@@ -151,8 +151,7 @@ impl Scene {
             }
         }
         // Events carry descriptors.
-        self.hear();
-        Ok(())
+        self.hear()
     }
 
     fn is_alive(&mut self) -> Result<()> {
@@ -179,7 +178,7 @@ impl Scene {
         while course.goes_on(outcome.events) {
             std::thread::sleep(Duration::from_millis(20));
             self.is_alive()?;
-            self.hear();
+            self.hear()?;
             outcome.events = self.liar_journal.get(Field::Rounds);
             pulses[0].beats("the victim's loop", self.journal.get(Field::Rounds))?;
             pulses[1].beats("the victim's other link", signs.back.load(Ordering::Relaxed))?;
@@ -198,15 +197,16 @@ impl Scene {
                 format!("hostile: {} attacks, {noticed} broken rules noticed", outcome.events)
             });
         }
-        self.hear();
-        Ok(())
+        self.hear()
     }
 
-    fn hear(&mut self) {
+    fn hear(&mut self) -> Result<()> {
         for event in self.rig.events.try_iter() {
             match event {
                 Event::Quarantined { reporter, accused, reason, .. } if reporter.function == "victim" => {
-                    assert_eq!(accused.function, "liar");
+                    if accused.function != "liar" {
+                        bail!("the victim accuses {} of: {reason}", accused.function);
+                    }
                     let rule = reason.split(" (seen").next().unwrap_or_default().to_owned();
                     *self.rules.entry(rule).or_default() += 1;
                 }
@@ -218,6 +218,7 @@ impl Scene {
                 _ => {}
             }
         }
+        Ok(())
     }
 
     fn conclude(&mut self, before: &Census, outcome: &mut Outcome) {

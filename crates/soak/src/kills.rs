@@ -85,36 +85,7 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let before = pair.census();
 
     let mut counts = [0_u64; EVENTS.len()];
-    let mut said = Instant::now();
-    let done = (|| -> Result<()> {
-        // Each once, then any.
-        let mut first = 0..EVENTS.len();
-        let (mut wrong, mut seen) = (pair.tally(), pair.reattached.len());
-        while course.goes_on(outcome.events) {
-            let which = first.next().unwrap_or_else(|| choose(&mut random));
-            std::thread::sleep(Duration::from_millis(random.below(40) as u64));
-            outcome.events += happen(EVENTS[which].0, &mut pair, &mut random)?;
-            counts[which] += 1;
-            if let Some(late) = pair.reattached.last().filter(|time| *time > LATE && seen < pair.reattached.len()) {
-                eprintln!(
-                    "late: {:?}: {late:?}: {}\n{}",
-                    EVENTS[which].0,
-                    pair.story.join(", "),
-                    pair.site.last_words()
-                );
-            }
-            seen = pair.reattached.len();
-            let tally = pair.tally();
-            if tally != wrong {
-                let story = pair.story.join(", ");
-                eprintln!("{story}: {tally}\n{}\n{}", pair.picture(), pair.site.last_words());
-                outcome.notes.push(format!("after event {} ({:?}: {story}): {tally}", outcome.events, EVENTS[which].0));
-                wrong = tally;
-            }
-            course.say(&mut said, || format!("kills: {} events, {:?}", outcome.events, EVENTS[which].0));
-        }
-        Ok(())
-    })();
+    let done = events(course, &mut pair, &mut random, &mut counts, &mut outcome);
     outcome.failures.extend(done.err().map(|error| format!("{error:#}")));
     if outcome.failures.is_empty() {
         conclude(&mut pair, &before, &mut outcome)?;
@@ -125,18 +96,45 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Each event once, then any, until the campaign is over.
+fn events(
+    course: &Course,
+    pair: &mut Pair,
+    random: &mut Random,
+    counts: &mut [u64; EVENTS.len()],
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let mut first = 0..EVENTS.len();
+    let (mut last, mut said) = ((pair.tally(), pair.reattached.len()), Instant::now());
+    while course.goes_on(outcome.events) {
+        let which = first.next().unwrap_or_else(|| choose(random));
+        let event = EVENTS[which].0;
+        std::thread::sleep(Duration::from_millis(random.below(40) as u64));
+        outcome.events += happen(event, pair, random)?;
+        counts[which] += 1;
+        let now = (pair.tally(), pair.reattached.len());
+        let late = pair.reattached.last().filter(|time| now.1 > last.1 && *time > LATE);
+        if now.0 != last.0 || late.is_some() {
+            let story = format!("after event {} ({event:?}: {}): {}", outcome.events, pair.story.join(", "), now.0);
+            eprintln!("{story}, late {late:?}\n{}\n{}", pair.picture(), pair.site.last_words());
+            outcome.notes.push(story);
+        }
+        last = now;
+        course.say(&mut said, || format!("kills: {} events, {event:?}", outcome.events));
+    }
+    Ok(())
+}
+
+/// An event by its weight.
 fn choose(random: &mut Random) -> usize {
-    let total: usize = EVENTS.iter().map(|(_, weight)| weight).sum();
-    let mut left = random.below(total);
-    EVENTS
-        .iter()
-        .position(|(_, weight)| {
-            left < *weight || {
-                left -= weight;
-                false
-            }
-        })
-        .unwrap_or(0)
+    let mut left = random.below(EVENTS.iter().map(|(_, weight)| weight).sum());
+    for (which, (_, weight)) in EVENTS.iter().enumerate() {
+        if left < *weight {
+            return which;
+        }
+        left -= weight;
+    }
+    0
 }
 
 fn conclude(pair: &mut Pair, before: &crate::census::Census, outcome: &mut Outcome) -> Result<()> {
@@ -183,11 +181,17 @@ fn happen(event: Event, pair: &mut Pair, random: &mut Random) -> Result<u64> {
             pair.signal(side.other(), Signal::SIGSTOP)?;
             doze(random, 50);
             let dead = pair.kill(side)?;
-            let other = *random.pick(&[0, 1]);
-            // The new one attaches while the other cannot answer, or just when it can.
-            doze(random, 100 * other);
-            pair.signal(side.other(), Signal::SIGCONT)?;
-            pair.replace(&[dead], side)?;
+            if random.once_in(2) {
+                pair.signal(side.other(), Signal::SIGCONT)?;
+                pair.replace(&[dead], side)?;
+            } else {
+                // The new one attaches while the other cannot answer.
+                let received = pair.journal(side).get(Field::Received);
+                pair.spawn(side)?;
+                doze(random, 300);
+                pair.signal(side.other(), Signal::SIGCONT)?;
+                pair.settle(&[dead], side, received)?;
+            }
             Ok(2)
         }
         Event::HandKilled | Event::HandStopped | Event::HandAndDaemon | Event::HandAndKeeper => {

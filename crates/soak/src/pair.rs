@@ -149,19 +149,26 @@ impl Pair {
         Dead { side, incarnation: end.incarnation, accepted, seen_by, gaps_before: end.gaps_before }
     }
 
-    /// Starts the next process of a side, and waits until packets flow both ways with it.
+    /// Starts the next process of a side, and waits until packets flow both ways with it: how long that took is noted.
     pub fn replace(&mut self, dead: &[Dead], side: Side) -> Result<()> {
-        let survivor = side.other();
         let received = self.journal(side).get(Field::Received);
         self.spawn(side)?;
+        self.settle(dead, side, received)?;
+        let attached = self.journal(side).get(Field::AttachedNs);
+        let first = Side::BOTH.map(|side| self.journal(side).get(Field::FirstNs)).into_iter().max().unwrap_or(0);
+        self.reattached.add(Duration::from_nanos(first.saturating_sub(attached)));
+        Ok(())
+    }
+
+    /// Waits until packets flow both ways with a new process of a side, which had received so many, and until all has come
+    /// that those before it had sent.
+    pub fn settle(&mut self, dead: &[Dead], side: Side, received: u64) -> Result<()> {
+        let survivor = side.other();
         let incarnation = u64::from(self.end(side).incarnation);
         self.until(&format!("packets of {} {incarnation} arrive", side.name()), |pair| {
             pair.journal(survivor).get(Field::PeerIncarnation) == incarnation
         })?;
         self.flows(&format!("a new {} gets packets", side.name()), &[(side, received)])?;
-        let attached = self.journal(side).get(Field::AttachedNs);
-        let first = Side::BOTH.map(|side| self.journal(side).get(Field::FirstNs)).into_iter().max().unwrap_or(0);
-        self.reattached.add(Duration::from_nanos(first.saturating_sub(attached)));
         dead.iter().try_for_each(|dead| self.bury(dead))
     }
 

@@ -15,7 +15,7 @@ use vport::steering::{BUCKETS, BucketTable};
 use vport::{RxRing, TxRing};
 
 use crate::checker::Checker;
-use crate::course::Course;
+use crate::course::{self, Course};
 use crate::frames::{self, Stamp};
 use crate::outcome::{Outcome, Tally, Times};
 use crate::random::Random;
@@ -85,7 +85,7 @@ impl Buckets for Books {
 /// Runs the campaign. Events are changes of the table, half of them while both links get new generations all the time.
 pub fn run(course: &Course) -> Result<Outcome> {
     let mut outcome = Outcome::new("steering");
-    for renewing in [false, true] {
+    for renewing in [false, true].into_iter().take_while(|_| !course::is_stopped()) {
         let half = Course::begin(course.lasts / 2, course.events.div_ceil(2), course.talks);
         under_load(&half, renewing, &mut outcome)?;
     }

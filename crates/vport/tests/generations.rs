@@ -183,7 +183,11 @@ fn a_survivor_learns_that_the_other_end_died_while_the_broker_was_away() {
         let [survivor, dead] = bench.handshake();
         let generation = survivor.generation;
         drop(dead);
-        bench.replace_broker(adopts);
+        if adopts {
+            bench.replace_broker();
+        } else {
+            bench.forget_segments();
+        }
         let survivor = bench.connect("a");
         let hello = Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: generation };
         let successor = bench.connect("b");

@@ -57,13 +57,24 @@ impl Bench {
         Self { broker, events, directory, spec }
     }
 
-    /// Another broker takes this one's place, and adopts the link or does not know of it.
-    pub fn replace_broker(&mut self, adopts: bool) {
+    /// Another broker takes this one's place, and adopts the link.
+    pub fn replace_broker(&mut self) {
         let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
         let segments = self.event("the segments are deposited", deposit);
+        self.restart_broker();
+        self.broker.adopt(self.spec.clone(), segments).unwrap();
+    }
+
+    /// Another broker takes this one's place, and knows nothing of the link's segments.
+    pub fn forget_segments(&mut self) {
+        self.restart_broker();
+        self.broker.add_link(self.spec.clone()).unwrap();
+    }
+
+    fn restart_broker(&mut self) {
+        // The old one first: only one can serve a socket's path.
         self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
         (self.broker, self.events) = start(&self.directory, false);
-        self.broker.adopt(self.spec.clone(), if adopts { segments } else { Vec::new() }).unwrap();
     }
 
     pub fn connect(&self, function: &str) -> Raw {
