@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vport::broker::{Broker, Config, EndSpec, LinkSpec, RING_BYTES_MIN};
+use vport::broker::{Broker, Config, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::owner::{Buckets, Decider, GroupError, Owner, group};
@@ -46,7 +46,9 @@ impl Node {
             function: function.into(),
             port: PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) },
         });
-        self.broker.add_link(LinkSpec { name, ends: spec, ring_bytes: RING_BYTES_MIN }).unwrap();
+        self.broker
+            .add_link(LinkSpec { name, ends: spec, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct })
+            .unwrap();
         let attached =
             ends.map(|(function, port, _)| attach(&self.directory.join(function), port, PATIENCE, 192).unwrap());
         let deadline = Instant::now() + PATIENCE;
