@@ -124,19 +124,17 @@ impl Arena {
     pub(crate) fn view(&self, keep: Arc<dyn Any + Send + Sync>) -> View {
         let holders = self.holders.area(0, 0).cast();
         let frames = self.frames.as_ref().map_or(core::ptr::null_mut(), |frames| frames.area_mut(0, 0));
-        View { frames, holders, buffers: self.buffers, _keep: keep }
+        View { buffers: Buffers { frames, holders, count: self.buffers }, _keep: keep }
     }
 }
 
 /// Device and inode of a segment.
 type Identity = (u64, u64);
 
-/// An arena as the packet path sees it: every look is one load.
+/// An arena as the packet path sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    frames: *mut u8,
-    holders: *const AtomicU16,
-    buffers: u32,
+    buffers: Buffers,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -144,40 +142,56 @@ pub(crate) struct View {
 unsafe impl Send for View {}
 
 impl View {
+    /// The buffers. They must not be used longer than the view.
     #[inline(always)]
-    pub(crate) fn buffers(&self) -> u32 {
+    pub(crate) fn buffers(&self) -> Buffers {
         self.buffers
+    }
+}
+
+/// The buffers of an arena that is kept elsewhere: small enough for registers. Every look is one load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    frames: *mut u8,
+    holders: *const AtomicU16,
+    count: u32,
+}
+
+impl Buffers {
+    #[inline(always)]
+    pub(crate) fn count(self) -> u32 {
+        self.count
     }
 
     /// Start of a buffer. Of one that the arena does not have, an address that must not be followed.
     #[inline(always)]
-    pub(crate) fn start(&self, buffer: u32) -> *mut u8 {
+    pub(crate) fn start(self, buffer: u32) -> *mut u8 {
         self.frames.wrapping_add(buffer as usize * BUFFER_BYTES)
     }
 
     #[inline(always)]
-    pub(crate) fn holder(&self, buffer: u32) -> HolderId {
-        debug_assert!(buffer < self.buffers);
+    pub(crate) fn holder(self, buffer: u32) -> HolderId {
+        debug_assert!(buffer < self.count);
         // SAFETY: callers have checked the number; the table has an entry for each buffer and is kept.
         unsafe { &*self.holders.add(buffer as usize) }.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    pub(crate) fn set_holder(&self, buffer: u32, id: HolderId) {
-        debug_assert!(buffer < self.buffers);
+    pub(crate) fn set_holder(self, buffer: u32, id: HolderId) {
+        debug_assert!(buffer < self.count);
         // SAFETY: as above.
         unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
     }
 
     /// Soon the holder of a buffer, which need not exist, will change.
     #[inline(always)]
-    pub(crate) fn expect_holder(&self, buffer: u32) {
+    pub(crate) fn expect_holder(self, buffer: u32) {
         prefetch_for_writing(self.holders.wrapping_add(buffer as usize).cast());
     }
 
     /// Soon bytes at `offset` of a buffer, which need not exist, will be looked at and changed.
     #[inline(always)]
-    pub(crate) fn expect_frame(&self, buffer: u32, offset: usize) {
+    pub(crate) fn expect_frame(self, buffer: u32, offset: usize) {
         prefetch_for_writing(self.start(buffer).wrapping_add(offset));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
-use crate::arena::{Arena, BUFFER_BYTES, Descriptor, Entries, HOLDER_BYTES, HolderId, View};
+use crate::arena::{Arena, BUFFER_BYTES, Buffers, Descriptor, Entries, HOLDER_BYTES, HolderId, View};
 use crate::giver::Giver;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEADROOM, PacketRef, Slot};
@@ -39,6 +39,10 @@ fn view(arena: &Arc<Arena>) -> View {
     arena.view(arena.clone())
 }
 
+fn buffers_of(arena: &Arc<Arena>) -> Buffers {
+    view(arena).buffers()
+}
+
 /// Both ends of a channel, and the slots of whoever receives.
 struct Channel {
     entries: Entries,
@@ -64,7 +68,7 @@ impl Channel {
         let index = Arc::new(Mapping::anonymous(PAGE).unwrap());
         let returns = count as usize * 8;
         for n in 0..count as u32 {
-            view(arena).set_holder(first + n, ids.0);
+            buffers_of(arena).set_holder(first + n, ids.0);
             // SAFETY: within the page, and nobody else looks.
             unsafe { records.area_mut(returns, 4 * count as usize).cast::<u32>().add(n as usize).write(first + n) };
         }
@@ -141,7 +145,7 @@ impl Channel {
             (0..self.entries.count() - (head.wrapping_sub(tail))).map(|n| self.returned(tail.wrapping_sub(n + 1)));
         let empty: Vec<u32> = empty.collect();
         let sent: Vec<u32> = (tail..head).map(|at| self.descriptor(at) as u32).collect();
-        let view = view(&self.arena);
+        let view = buffers_of(&self.arena);
         assert!(empty.iter().all(|&buffer| view.holder(buffer) == self.ids.0), "an empty buffer is the sender's");
         assert!(sent.iter().all(|&buffer| view.holder(buffer) == self.ids.1), "a sent one is the receiver's");
         [empty, sent].concat()
@@ -359,7 +363,7 @@ fn a_receiver_notices_every_descriptor_that_lies() {
     descriptor_is_refused(|_| Descriptor { buffer: 20, ..good }.word(), Violation::ForeignBuffer);
     descriptor_is_refused(
         |channel| {
-            view(&channel.arena).set_holder(1, 0);
+            buffers_of(&channel.arena).set_holder(1, 0);
             channel.descriptor(1)
         },
         Violation::ForeignBuffer,

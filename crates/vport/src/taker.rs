@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
-use crate::arena::{Descriptor, Entries, HolderId, View};
+use crate::arena::{Buffers, Descriptor, Entries, HolderId, View};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Lease, Slot};
 use crate::reader::{Filled, Wanted};
@@ -43,6 +43,8 @@ unsafe impl Send for Taker {}
 
 /// How many frames ahead of the one at hand memory is asked for.
 const AHEAD: u64 = 24;
+/// Buffers that follow each other are often neighbours, whose holders share a line.
+const ASK_HOLDER_EVERY: u64 = 4;
 
 impl Taker {
     /// Takes what `peer` sends to `own`. The descriptors begin at `offset` of the sender's records, the returns at that of
@@ -91,13 +93,15 @@ impl Taker {
         if self.head.wrapping_sub(self.tail) < slots.len() as u64 {
             self.look_for_more();
         }
-        let (mut tail, head) = (self.tail, self.head);
+        // In registers: what is written to shared memory could be this taker itself, for all that the compiler knows.
+        let rings = self.rings();
+        let (mut tail, head, own, sender) = (self.tail, self.head, self.own, self.sender);
         // A burst of unwanted frames must not keep the caller for a whole ring.
         let mut budget = 4 * BURST_MAX;
-        self.ask(head, tail.wrapping_add(AHEAD));
+        let mut asked = rings.ask(self.asked, head, tail.wrapping_add(AHEAD));
         while filled.packets < slots.len() && tail != head && budget > 0 {
-            self.ask(head, tail.wrapping_add(AHEAD + 1));
-            let frame = match self.check(tail) {
+            asked = rings.ask(asked, head, tail.wrapping_add(AHEAD + 1));
+            let frame = match rings.check(tail, own) {
                 Ok(frame) => frame,
                 Err(violation) => {
                     self.broken = Some(violation);
@@ -105,7 +109,7 @@ impl Taker {
                 }
             };
             let slot = &mut slots[filled.packets];
-            let back = self.lend(tail, frame, peek, slot);
+            let back = rings.lend(tail, frame, peek, slot);
             match wanted(slot, tail) {
                 Wanted::Yes => {
                     filled.packets += 1;
@@ -115,12 +119,18 @@ impl Taker {
                 Wanted::NotYet => break,
             }
             back.store(frame.buffer, Ordering::Relaxed);
-            self.arena.set_holder(frame.buffer, self.sender);
+            rings.buffers.set_holder(frame.buffer, sender);
             tail = tail.wrapping_add(1);
             budget -= 1;
         }
-        self.tail = tail;
+        (self.tail, self.asked) = (tail, asked);
         filled
+    }
+
+    #[inline(always)]
+    fn rings(&self) -> Rings {
+        let Self { entries, descriptors, returns, .. } = *self;
+        Rings { entries, descriptors, returns, buffers: self.arena.buffers() }
     }
 
     #[inline(always)]
@@ -132,46 +142,6 @@ impl Taker {
             Err(violation) if self.head == self.tail => self.broken = Some(violation),
             Err(_) => {}
         }
-    }
-
-    /// Asks for frames and holders of descriptors up to `until`, as far as these are published.
-    #[inline(always)]
-    fn ask(&mut self, head: u64, until: u64) {
-        let until = if until.wrapping_sub(head) <= self.entries.count() { head } else { until };
-        while self.asked.wrapping_sub(until) > u64::MAX / 2 {
-            let word = self.descriptor(self.asked);
-            self.arena.expect_frame(word as u32, (word >> 32) as u16 as usize);
-            self.arena.expect_holder(word as u32);
-            self.asked = self.asked.wrapping_add(1);
-        }
-    }
-
-    /// The frame at a position. Its sender must have held its buffer, and given it to this end.
-    #[inline(always)]
-    fn check(&self, at: u64) -> Result<Descriptor, Violation> {
-        let frame = Descriptor::check(self.descriptor(at), self.arena.buffers())?;
-        if self.arena.holder(frame.buffer) == self.own { Ok(frame) } else { Err(Violation::ForeignBuffer) }
-    }
-
-    /// Puts the frame into a slot. Returns where its return is to be written.
-    #[inline(always)]
-    fn lend(&self, at: u64, frame: Descriptor, peek: usize, slot: &mut Slot) -> &AtomicU32 {
-        let head = frame.len.min(peek as u16);
-        let rest = u32::from(frame.len - head);
-        // SAFETY: an index is within the ring, which is kept.
-        let back = unsafe { &*self.returns.add(self.entries.index(at)) };
-        // SAFETY: the frame is within its buffer, and the buffer this end's until the frame is sent on. Arena and returns
-        // are mapped until the queue that owns the slots has received again.
-        unsafe {
-            slot.lend(self.arena.start(frame.buffer), frame.offset, head, rest, Lease { buffer: frame.buffer, back })
-        };
-        back
-    }
-
-    #[inline(always)]
-    fn descriptor(&self, at: u64) -> u64 {
-        // SAFETY: as above. Atomic, so that it is read once whatever the sender does.
-        unsafe { &*self.descriptors.add(self.entries.index(at)) }.load(Ordering::Relaxed)
     }
 
     /// The head that the sender has published.
@@ -206,5 +176,58 @@ impl Taker {
     /// The next descriptor.
     pub(crate) fn tail(&self) -> u64 {
         self.tail
+    }
+}
+
+/// The rings and buffers of a taker, for the time of a burst.
+#[derive(Clone, Copy)]
+struct Rings {
+    entries: Entries,
+    descriptors: *const Word,
+    returns: *const AtomicU32,
+    buffers: Buffers,
+}
+
+impl Rings {
+    /// Asks for frames and holders of descriptors up to `until`, as far as these are published. Returns up to where it has.
+    #[inline(always)]
+    fn ask(self, mut asked: u64, head: u64, until: u64) -> u64 {
+        let until = if until.wrapping_sub(head) <= self.entries.count() { head } else { until };
+        while asked.wrapping_sub(until) > u64::MAX / 2 {
+            let word = self.descriptor(asked);
+            self.buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
+            if asked.is_multiple_of(ASK_HOLDER_EVERY) {
+                self.buffers.expect_holder(word as u32);
+            }
+            asked = asked.wrapping_add(1);
+        }
+        asked
+    }
+
+    /// The frame at a position. Its sender must have held its buffer, and given it to this end.
+    #[inline(always)]
+    fn check(self, at: u64, own: HolderId) -> Result<Descriptor, Violation> {
+        let frame = Descriptor::check(self.descriptor(at), self.buffers.count())?;
+        if self.buffers.holder(frame.buffer) == own { Ok(frame) } else { Err(Violation::ForeignBuffer) }
+    }
+
+    /// Puts the frame into a slot. Returns where its return is to be written.
+    #[inline(always)]
+    fn lend<'a>(self, at: u64, frame: Descriptor, peek: usize, slot: &mut Slot) -> &'a AtomicU32 {
+        let head = frame.len.min(peek as u16);
+        let rest = u32::from(frame.len - head);
+        // SAFETY: an index is within the ring, which the taker keeps.
+        let back = unsafe { &*self.returns.add(self.entries.index(at)) };
+        let lease = Lease { buffer: frame.buffer, back };
+        // SAFETY: the frame is within its buffer, and the buffer this end's until the frame is sent on. Arena and returns
+        // are mapped until the queue that owns the slots has received again.
+        unsafe { slot.lend(self.buffers.start(frame.buffer), frame.offset, head, rest, lease) };
+        back
+    }
+
+    #[inline(always)]
+    fn descriptor(self, at: u64) -> u64 {
+        // SAFETY: as above. Atomic, so that it is read once whatever the sender does.
+        unsafe { &*self.descriptors.add(self.entries.index(at)) }.load(Ordering::Relaxed)
     }
 }

@@ -88,7 +88,7 @@ impl Group {
             group.present += GROW_BY;
         }
         for buffer in 0..group.present {
-            match group.table.holder(buffer) {
+            match group.table.buffers().holder(buffer) {
                 FREE => drop(group.free.insert(buffer)),
                 id => drop(group.orphans.insert(id & !1)),
             }
@@ -137,7 +137,7 @@ impl Group {
         let given: Vec<u32> = self.free.iter().copied().take(count).collect();
         for buffer in &given {
             self.free.remove(buffer);
-            self.table.set_holder(*buffer, holder);
+            self.table.buffers().set_holder(*buffer, holder);
         }
         Ok(given)
     }
@@ -162,9 +162,9 @@ impl Group {
     /// A member could write anything to the table: a buffer that is in the stock is not put there again.
     fn free_all(&mut self, which: impl Fn(HolderId) -> bool) {
         for buffer in 0..self.present {
-            let id = self.table.holder(buffer);
+            let id = self.table.buffers().holder(buffer);
             if id != FREE && which(id) {
-                self.table.set_holder(buffer, FREE);
+                self.table.buffers().set_holder(buffer, FREE);
                 self.free.insert(buffer);
             }
         }
@@ -177,7 +177,7 @@ impl Group {
         }
         let (from, to) = (bytes_of(self.present), bytes_of(self.present + more));
         self.frames.allocate(from, to - from)?;
-        (self.present..self.present + more).for_each(|buffer| self.table.set_holder(buffer, FREE));
+        (self.present..self.present + more).for_each(|buffer| self.table.buffers().set_holder(buffer, FREE));
         self.free.extend(self.present..self.present + more);
         self.present += more;
         Ok(())
@@ -206,8 +206,8 @@ mod tests {
         assert!(first.iter().all(|buffer| !second.contains(buffer)));
         assert_eq!(group.counts(), (BUFFERS_MAX, 2 * GROW_BY, GROW_BY - 100));
         // On the way buffers change hands.
-        group.table.set_holder(first[0], b);
-        group.table.set_holder(second[0], a + 1);
+        group.table.buffers().set_holder(first[0], b);
+        group.table.buffers().set_holder(second[0], a + 1);
         group.reclaim(a);
         assert_eq!(group.counts().2, 2 * GROW_BY - 100);
         assert!(!group.free.contains(&first[0]) && group.free.contains(&second[0]));
@@ -228,7 +228,7 @@ mod tests {
         let mut group = group();
         let ids = group.new_ids().unwrap();
         let given = group.give(10, ids).unwrap();
-        (0..GROW_BY).for_each(|buffer| group.table.set_holder(buffer, ids));
+        (0..GROW_BY).for_each(|buffer| group.table.buffers().set_holder(buffer, ids));
         group.reclaim(ids);
         assert_eq!(group.counts().2, GROW_BY);
         let again = group.give(GROW_BY as usize, 9).unwrap();
