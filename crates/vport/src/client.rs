@@ -685,6 +685,7 @@ impl Control {
             drop(rx.retired());
             drop(tx.retired());
         }
+        self.home.forget_unused();
     }
 
     fn say(&self, request: &Request) -> Result<(), Lost> {

@@ -223,7 +223,6 @@ impl RxRing {
         self.generations.iter_mut().for_each(|half| half.release(true));
         self.generations.advance(|ended| {
             self.handover.retire(ended);
-            // Its buffers are waited for, where it has some.
             self.complaints.ring();
         });
         self.handover.set_unread(self.generations.unread());
