@@ -29,9 +29,14 @@ pub const BURST_MAX: usize = 32;
 pub struct Rest<'a> {
     ptr: *const u8,
     len: u32,
-    lease: Lease,
+    // The parts of a `Lease`, here without padding.
+    buffer: u32,
+    back: *const AtomicU32,
     borrowed: PhantomData<&'a ()>,
 }
+
+// Bursts of packets are arrays: their size is part of what a packet costs.
+const _: () = assert!(size_of::<PacketRef<'_>>() == 40);
 
 /// The buffer of an arena that a received frame lies in, with what stands for it in the list of those that go back to
 /// whoever sent it: a port that sends the frame on keeps the buffer, and lets an empty one stand there.
@@ -55,26 +60,31 @@ impl Lease {
 
 impl<'a> Rest<'a> {
     /// No bytes.
-    pub const EMPTY: Self = Self { ptr: core::ptr::null(), len: 0, lease: Lease::NONE, borrowed: PhantomData };
+    pub const EMPTY: Self = Self::new(core::ptr::null(), 0, Lease::NONE);
 
     /// Names `len` bytes at `ptr`.
     ///
     /// # Safety
     /// The bytes must stay mapped for `'a`, and what the lease points to too. Others may write the bytes meanwhile.
     pub(crate) unsafe fn from_raw(ptr: *const u8, len: u32, lease: Lease) -> Self {
-        Self { ptr, len, lease, borrowed: PhantomData }
+        Self::new(ptr, len, lease)
+    }
+
+    #[inline(always)]
+    const fn new(ptr: *const u8, len: u32, lease: Lease) -> Self {
+        Self { ptr, len, buffer: lease.buffer, back: lease.back, borrowed: PhantomData }
     }
 
     /// Bytes of this process's own memory.
     pub fn from_slice(bytes: &'a [u8]) -> Self {
         debug_assert!(bytes.len() <= FRAME_MAX);
-        Self { ptr: bytes.as_ptr(), len: bytes.len() as u32, lease: Lease::NONE, borrowed: PhantomData }
+        Self::new(bytes.as_ptr(), bytes.len() as u32, Lease::NONE)
     }
 
     /// The buffer that the bytes are in, as far as they came by a zero-copy link.
     #[inline(always)]
     pub(crate) fn lease(&self) -> Lease {
-        self.lease
+        Lease { buffer: self.buffer, back: self.back }
     }
 
     /// Length in bytes.
@@ -177,6 +187,7 @@ pub struct Slot {
     rest_ptr: *const u8,
     /// Start of the arena's buffer that the whole frame lies in; null where the head is in `head`.
     base: *mut u8,
+    /// Of that buffer, if there is one.
     lease: Lease,
 }
 
@@ -207,7 +218,7 @@ impl Slot {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len) as u16;
         self.rest_len = 0;
-        (self.base, self.lease) = (core::ptr::null_mut(), Lease::NONE);
+        self.base = core::ptr::null_mut();
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
@@ -239,7 +250,7 @@ impl Slot {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len) as u16;
         self.rest_len = 0;
-        (self.base, self.lease) = (core::ptr::null_mut(), Lease::NONE);
+        self.base = core::ptr::null_mut();
     }
 
     /// Names a frame that lies in a buffer of an arena: `head` bytes (at most [`HEAD_MAX`]) at `offset` of the buffer at
@@ -300,7 +311,7 @@ impl Slot {
             core::ptr::copy_nonoverlapping(from.cast_const(), self.head[start..].as_mut_ptr(), len);
         }
         (self.start, self.end) = (start as u16, self.head.len() as u16);
-        (self.base, self.lease) = (core::ptr::null_mut(), Lease::NONE);
+        self.base = core::ptr::null_mut();
     }
 
     /// Length of the whole frame in bytes.
@@ -403,11 +414,12 @@ impl PacketMut<'_> {
 
 #[inline(always)]
 fn slot_ref(slot: &Slot) -> PacketRef<'_> {
+    let lease = if slot.base.is_null() { Lease::NONE } else { slot.lease };
     PacketRef {
         head: slot.head(),
         // SAFETY: the caller holds the slot through a `Burst`, which borrows the queue whose mapping this is
         // (contracts of `set_rest` and `lend`).
-        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len, slot.lease) },
+        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len, lease) },
     }
 }
 
