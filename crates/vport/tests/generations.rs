@@ -178,14 +178,26 @@ fn no_generation_begins_while_a_receiver_has_not_read_many_and_none_of_them_is_l
 /// Or it would wait for what it has sent to be read, and for what the other has sent to be complete.
 #[test]
 fn a_survivor_learns_that_the_other_end_died_while_the_broker_was_away() {
-    let mut bench = Bench::new("buried", false);
-    let [survivor, dead] = bench.handshake();
-    drop(dead);
-    bench.replace_broker();
-    let survivor = (bench.connect("a"), survivor.generation);
-    survivor.0.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: survivor.1 });
-    let Some((Reply::Welcome { resumed: true, .. }, _)) = survivor.0.receive() else { panic!() };
-    bench.connect("b").hello();
-    let Some((reply, _)) = survivor.0.receive() else { panic!() };
-    assert_eq!(reply, Reply::Over { generation: survivor.1, dead: true });
+    for (adopts, survivor_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut bench = Bench::new("buried", false);
+        let [survivor, dead] = bench.handshake();
+        let generation = survivor.generation;
+        drop(dead);
+        bench.replace_broker(adopts);
+        let survivor = bench.connect("a");
+        let hello = Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: generation };
+        let successor = bench.connect("b");
+        if survivor_first {
+            survivor.say(&hello);
+            bench.until("the survivor is there", |ports| ports[0].pid.is_some());
+            successor.hello();
+        } else {
+            successor.hello();
+            bench.until("the successor is there", |ports| ports[1].pid.is_some());
+            survivor.say(&hello);
+        }
+        let over = Reply::Over { generation, dead: true };
+        let told = std::iter::from_fn(|| survivor.receive()).take(4).any(|(reply, _)| reply == over);
+        assert!(told, "adopts {adopts}, survivor first {survivor_first}");
+    }
 }

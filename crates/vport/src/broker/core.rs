@@ -443,7 +443,6 @@ impl Core {
             link.generation = generation;
             link.segments = Some(segments);
             link.stage = Stage::Adopted([false; 2]);
-            link.awaited = [true; 2];
             link.adopted_until = Instant::now() + RETURN_WITHIN;
         }
         Ok(())
@@ -482,8 +481,9 @@ impl Core {
         // Generations that a former broker gave out are not given out again.
         const BELIEVABLE: u64 = 1 << 32;
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
-        if resume == 0 && std::mem::take(&mut link.awaited[end]) {
-            // Another process than the one that held it under a former broker.
+        let first = std::mem::take(&mut link.awaited[end]);
+        if first && resume == 0 {
+            link.succeeded[end] = true;
             self.bury(name, end);
         }
         self.over(name);
@@ -491,7 +491,7 @@ impl Core {
         link.quarantined = None;
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
         if resume != 0 {
-            let dead = link.dead_until[1 - end] >= resume;
+            let dead = first && link.succeeded[1 - end] || link.dead_until[1 - end] >= resume;
             self.send(id, &Reply::Over { generation: resume, dead }, Vec::new())?;
         }
         self.start_generation(name);

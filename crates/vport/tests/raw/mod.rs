@@ -62,13 +62,13 @@ impl Bench {
         Self { broker, events, directory, spec }
     }
 
-    /// Another broker takes this one's place, and adopts the link.
-    pub fn replace_broker(&mut self) {
+    /// Another broker takes this one's place, and adopts the link or does not know of it.
+    pub fn replace_broker(&mut self, adopts: bool) {
         let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
         let segments = self.event("the segments are deposited", deposit);
         self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
         (self.broker, self.events) = start(&self.directory, false);
-        self.broker.adopt(self.spec.clone(), segments).unwrap();
+        self.broker.adopt(self.spec.clone(), if adopts { segments } else { Vec::new() }).unwrap();
     }
 
     pub fn connect(&self, function: &str) -> Raw {
