@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
-use vport::broker::{Config, Core, EndSpec, LinkSpec, RING_BYTES_MIN};
+use vport::broker::{Config, Core, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
 use vport::layout::VERSION;
 use vport::wire::{Reply, Request};
@@ -168,7 +168,7 @@ fn broker() -> Core {
     let mut core = Core::new(Config { hugepages: false }, |_| {}).unwrap();
     let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
     let ends = [end("a"), end("b")];
-    core.add_link(LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN }).unwrap();
+    core.add_link(LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct }).unwrap();
     core
 }
 

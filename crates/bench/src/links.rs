@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use port::{OpenOptions, PortInfo, QueuePair};
-use vport::broker::{Broker, Config, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+use vport::broker::{Broker, Config, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
 use crate::folder::Folder;
 
@@ -27,7 +27,12 @@ impl Links {
                     functions.push(end.function.clone());
                 }
             }
-            broker.add_link(LinkSpec { name: number.to_string(), ends, ring_bytes: RING_BYTES_DEFAULT })?;
+            broker.add_link(LinkSpec {
+                name: number.to_string(),
+                ends,
+                ring_bytes: RING_BYTES_DEFAULT,
+                kind: LinkKind::Direct,
+            })?;
         }
         Ok(Self { folder, _broker: broker })
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use port::{BURST_MAX, FRAME_MAX, OpenOptions, PacketRef, PortInfo, QueuePair, Route};
-use vport::broker::{Broker, Config, EndSpec, LinkSpec, PortStatus, RING_BYTES_DEFAULT};
+use vport::broker::{Broker, Config, EndSpec, LinkKind, LinkSpec, PortStatus, RING_BYTES_DEFAULT};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -149,7 +149,9 @@ impl Bench {
         for (name, port) in [("p", PortInfo::named("p")), ("q", described())] {
             let end = |function: &str, port| EndSpec { function: function.into(), port };
             let ends = [end("program", port), end("peer", PortInfo::named(name))];
-            broker.add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT }).expect("a new link");
+            broker
+                .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct })
+                .expect("a new link");
         }
         Self { broker, folder }
     }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use runtime::net::{self, Interface, Namespace};
 use runtime::{FunctionId, IdRanges, Sandbox};
 use slice::{Cidr, Link, Outside, Port};
-use vport::broker::{EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+use vport::broker::{EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 use vport::info::{PortInfo, derived_mac};
 use vport::steering::Steering;
 
@@ -160,7 +160,7 @@ fn join_shared(node: &Node, name: String, ends: [EndSpec; 2]) -> Result<()> {
     let kept: Vec<(String, OwnedFd)> =
         kept.filter_map(|label| Some((label[prefix.len()..].to_owned(), node.keeper.fetch(&label)?))).collect();
     node.link_added(&name);
-    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT };
+    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct };
     if kept.is_empty() {
         node.broker.add_link(spec)?
     } else {

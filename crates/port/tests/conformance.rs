@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bench::{Bench, PATIENCE};
 use port::synthetic::Synthetic;
 use port::{BURST_MAX, FRAME_MAX, OpenOptions, PacketRef, Port, PortInfo, RxQueue, Sleep, Waiter};
+use vport::broker::LinkKind;
 
 /// EtherType for local experiments: nobody else's frames are looked at.
 const OURS: [u8; 2] = [0x88, 0xb5];
@@ -182,15 +183,22 @@ fn between(port: Port, mut other: Port, frames: &[Vec<u8>], keep: impl Sized + '
     Rig { port, far: Box::new(far), beforehand: false }
 }
 
+fn over_link(frames: &[Vec<u8>], kind: LinkKind) -> Rig {
+    static TURN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let turn = TURN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let bench = Bench::of(&format!("conformance{turn}"), kind);
+    let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
+    between(a, b, frames, bench)
+}
+
 #[test]
 fn shared_memory() {
-    static TURN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    suite(|frames| {
-        let turn = TURN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let bench = Bench::new(&format!("conformance{turn}"));
-        let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-        between(a, b, frames, bench)
-    });
+    suite(|frames| over_link(frames, LinkKind::Direct));
+}
+
+#[test]
+fn shared_memory_without_copies() {
+    suite(|frames| over_link(frames, LinkKind::ZeroCopy { group: "group".into() }));
 }
 
 #[test]

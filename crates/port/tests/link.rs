@@ -6,10 +6,22 @@ use std::time::Duration;
 
 use bench::{Bench, frame, pump, receive, sent_number};
 use port::{OpenError, PacketRef, PortInfo, Sleep, Steering, Waiter};
+use vport::broker::LinkKind;
 
-#[test]
-fn frames_cross_in_order_in_both_directions() {
-    let bench = Bench::new("order");
+over_links_of_every_kind! {
+    frames_cross_in_order_in_both_directions
+    frames_of_every_length_arrive_whole
+    a_full_ring_refuses_and_loses_nothing
+    frames_reach_the_queue_that_owns_their_bucket
+    buckets_go_where_the_function_wants_them
+    a_sleeper_is_woken_by_its_peer
+    the_broker_sees_counters_and_reports
+    a_port_that_is_not_known_or_held_is_refused_in_words
+    an_open_port_waits_for_its_broker_but_not_for_its_peer
+}
+
+fn frames_cross_in_order_in_both_directions(kind: LinkKind) {
+    let bench = Bench::of("order", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     for (from, to) in [(0, 1), (1, 0)] {
         let ends = [&mut a, &mut b];
@@ -23,9 +35,8 @@ fn frames_cross_in_order_in_both_directions() {
     }
 }
 
-#[test]
-fn frames_of_every_length_arrive_whole() {
-    let bench = Bench::new("lengths");
+fn frames_of_every_length_arrive_whole(kind: LinkKind) {
+    let bench = Bench::of("lengths", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     for len in (1..=2_100).chain([9_000, 9_599, port::FRAME_MAX]) {
         let sent: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
@@ -34,9 +45,8 @@ fn frames_of_every_length_arrive_whole() {
     }
 }
 
-#[test]
-fn a_full_ring_refuses_and_loses_nothing() {
-    let bench = Bench::new("full");
+fn a_full_ring_refuses_and_loses_nothing(kind: LinkKind) {
+    let bench = Bench::of("full", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let mut accepted = 0_u64;
     loop {
@@ -52,9 +62,8 @@ fn a_full_ring_refuses_and_loses_nothing() {
     assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&[0; 60])]), 1, "there is room again");
 }
 
-#[test]
-fn frames_reach_the_queue_that_owns_their_bucket() {
-    let bench = Bench::new("queues");
+fn frames_reach_the_queue_that_owns_their_bucket(kind: LinkKind) {
+    let bench = Bench::of("queues", kind);
     let mut info = PortInfo::named("p");
     (info.queues, info.steering) = (3, Steering::UeAddress);
     let (mut a, mut b) = bench.joined(PortInfo { queues: 2, ..PortInfo::named("p") }, info);
@@ -85,9 +94,8 @@ impl port::Buckets for Nothing {
     fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
 }
 
-#[test]
-fn buckets_go_where_the_function_wants_them() {
-    let bench = Bench::new("steering");
+fn buckets_go_where_the_function_wants_them(kind: LinkKind) {
+    let bench = Bench::of("steering", kind);
     let mut info = PortInfo::named("p");
     (info.queues, info.steering) = (3, Steering::UeAddress);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), info);
@@ -109,9 +117,8 @@ fn buckets_go_where_the_function_wants_them() {
     assert_eq!(decider.load().iter().sum::<u64>(), 3 * 256);
 }
 
-#[test]
-fn a_sleeper_is_woken_by_its_peer() {
-    let bench = Bench::new("sleep");
+fn a_sleeper_is_woken_by_its_peer(kind: LinkKind) {
+    let bench = Bench::of("sleep", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let mut rx =
         std::mem::replace(&mut b.queues[0].rx, port::synthetic::Synthetic::new(vec![]).open().queues.remove(0).rx);
@@ -132,9 +139,8 @@ fn a_sleeper_is_woken_by_its_peer() {
     assert!(a.queues[0].tx.counters().doorbells > 0);
 }
 
-#[test]
-fn the_broker_sees_counters_and_reports() {
-    let bench = Bench::new("counters");
+fn the_broker_sees_counters_and_reports(kind: LinkKind) {
+    let bench = Bench::of("counters", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     a.report(&[("drop.no-session", 7)]);
     pump(&mut a.queues[0], &mut b.queues[0], 1_000);
@@ -187,9 +193,8 @@ fn an_observer_that_comes_late_says_what_it_missed_and_sees_no_torn_frame() {
     assert_eq!(seen, [9]);
 }
 
-#[test]
-fn a_port_that_is_not_known_or_held_is_refused_in_words() {
-    let bench = Bench::new("refused");
+fn a_port_that_is_not_known_or_held_is_refused_in_words(kind: LinkKind) {
+    let bench = Bench::of("refused", kind);
     let (_a, _b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let mut options = bench.options("a");
     options.timeout = Duration::from_secs(1);
@@ -204,9 +209,8 @@ fn a_port_that_is_not_known_or_held_is_refused_in_words() {
     assert!(matches!(port::open("x:y", &options), Err(OpenError::Name(_))));
 }
 
-#[test]
-fn an_open_port_waits_for_its_broker_but_not_for_its_peer() {
-    let bench = Bench::new("alone");
+fn an_open_port_waits_for_its_broker_but_not_for_its_peer(kind: LinkKind) {
+    let bench = Bench::of("alone", kind);
     bench.link(PortInfo::named("p"), PortInfo::named("p"));
     let mut a = port::open("p", &bench.options("a")).unwrap();
     assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&[0; 60])]), 0);

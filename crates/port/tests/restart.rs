@@ -9,7 +9,18 @@ use std::time::{Duration, Instant};
 
 use bench::{Bench, PATIENCE, frame, receive, sent_number};
 use port::{PacketRef, Port, PortInfo, QueuePair};
-use vport::broker::Event;
+use vport::broker::{Event, LinkKind};
+
+over_links_of_every_kind! {
+    what_a_killed_sender_had_sent_is_delivered_to_the_last_frame
+    a_killed_receiver_comes_back_and_traffic_flows_again
+    a_new_generation_between_living_ends_loses_nothing
+    a_broker_that_is_replaced_with_its_segments_disturbs_nothing
+    nor_does_one_that_comes_after_a_long_time
+    a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothing
+    an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back
+    what_was_sent_before_a_port_was_closed_is_delivered
+}
 
 /// Numbers of an incarnation of a sender begin here.
 const INCARNATION: u64 = 1 << 32;
@@ -102,9 +113,8 @@ fn until(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn what_a_killed_sender_had_sent_is_delivered_to_the_last_frame() {
-    let bench = Bench::new("sender");
+fn what_a_killed_sender_had_sent_is_delivered_to_the_last_frame(kind: LinkKind) {
+    let bench = Bench::of("sender", kind);
     bench.link(PortInfo::named("p"), PortInfo::named("p"));
     let mut b = port::open("p", &bench.options("b")).unwrap();
     let journal = Journal::new();
@@ -163,9 +173,8 @@ fn drain(port: &mut Port, bench: &Bench) {
     until("nothing more comes", || receive(&mut *port.queues[0].rx).is_empty());
 }
 
-#[test]
-fn a_killed_receiver_comes_back_and_traffic_flows_again() {
-    let bench = Bench::new("receiver");
+fn a_killed_receiver_comes_back_and_traffic_flows_again(kind: LinkKind) {
+    let bench = Bench::of("receiver", kind);
     bench.link(PortInfo::named("p"), PortInfo::named("p"));
     let mut a = port::open("p", &bench.options("a")).unwrap();
     let journal = Journal::new();
@@ -227,9 +236,8 @@ fn lossless(bench: &mut Bench, mut a: Port, mut b: Port, disturb: impl FnOnce(&m
     });
 }
 
-#[test]
-fn a_new_generation_between_living_ends_loses_nothing() {
-    let mut bench = Bench::new("renew");
+fn a_new_generation_between_living_ends_loses_nothing(kind: LinkKind) {
+    let mut bench = Bench::of("renew", kind);
     let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     lossless(&mut bench, a, b, |bench| {
         for _ in 0..20 {
@@ -241,8 +249,8 @@ fn a_new_generation_between_living_ends_loses_nothing() {
 }
 
 /// Replaces the broker so many times by one that adopts what the former one deposited; each is away for a while first.
-fn replaced_with_segments(test: &str, times: usize, away: Duration) {
-    let mut bench = Bench::new(test);
+fn replaced_with_segments(kind: LinkKind, test: &str, times: usize, away: Duration) {
+    let mut bench = Bench::of(test, kind);
     let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let generation = bench.broker.ports().unwrap()[0].generation;
     lossless(&mut bench, a, b, |bench| {
@@ -255,7 +263,7 @@ fn replaced_with_segments(test: &str, times: usize, away: Duration) {
         for _ in 0..times {
             let copies = held.iter().map(|(label, fd)| (label.clone(), fd.try_clone().unwrap())).collect();
             bench.restart_broker(away);
-            bench.broker.adopt(Bench::spec(PortInfo::named("p"), PortInfo::named("p")), copies).unwrap();
+            bench.broker.adopt(bench.spec(PortInfo::named("p"), PortInfo::named("p")), copies).unwrap();
             bench.until("both ends are back", |ports| ports[0].up);
             assert_eq!(bench.broker.ports().unwrap()[0].generation, generation);
         }
@@ -264,19 +272,16 @@ fn replaced_with_segments(test: &str, times: usize, away: Duration) {
     });
 }
 
-#[test]
-fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing() {
-    replaced_with_segments("adopt", 10, Duration::ZERO);
+fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing(kind: LinkKind) {
+    replaced_with_segments(kind, "adopt", 10, Duration::ZERO);
 }
 
-#[test]
-fn nor_does_one_that_comes_after_a_long_time() {
-    replaced_with_segments("long", 1, Duration::from_secs(6));
+fn nor_does_one_that_comes_after_a_long_time(kind: LinkKind) {
+    replaced_with_segments(kind, "long", 1, Duration::from_secs(6));
 }
 
-#[test]
-fn a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothing() {
-    let mut bench = Bench::new("forget");
+fn a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothing(kind: LinkKind) {
+    let mut bench = Bench::of("forget", kind);
     let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     lossless(&mut bench, a, b, |bench| {
         for _ in 0..5 {
@@ -289,9 +294,8 @@ fn a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothi
     });
 }
 
-#[test]
-fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back() {
-    let mut bench = Bench::new("orphan");
+fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back(kind: LinkKind) {
+    let mut bench = Bench::of("orphan", kind);
     let (mut a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let held = bench
         .events
@@ -299,7 +303,7 @@ fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back() {
         .find_map(|event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None });
     bench.restart_broker(Duration::ZERO);
     drop(b);
-    bench.broker.adopt(Bench::spec(PortInfo::named("p"), PortInfo::named("p")), held.unwrap()).unwrap();
+    bench.broker.adopt(bench.spec(PortInfo::named("p"), PortInfo::named("p")), held.unwrap()).unwrap();
     let mut b = port::open("p", &bench.options("b")).unwrap();
     bench.until("the link is up", |ports| ports[0].up);
     receive(&mut *a.queues[0].rx);
@@ -307,9 +311,8 @@ fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back() {
     until("it arrives", || receive(&mut *b.queues[0].rx).len() == 1);
 }
 
-#[test]
-fn what_was_sent_before_a_port_was_closed_is_delivered() {
-    let bench = Bench::new("closed");
+fn what_was_sent_before_a_port_was_closed_is_delivered(kind: LinkKind) {
+    let bench = Bench::of("closed", kind);
     let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     assert_eq!(send_some(&mut a.queues[0], 0), 32);
     drop(a);

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, RING_BYTES_MIN};
+use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::steering::Steering;
@@ -47,7 +47,12 @@ impl Rig {
             function: function.into(),
             port: PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) },
         });
-        self.broker.add_link(LinkSpec { name: name.clone(), ends, ring_bytes: RING_BYTES_MIN })?;
+        self.broker.add_link(LinkSpec {
+            name: name.clone(),
+            ends,
+            ring_bytes: RING_BYTES_MIN,
+            kind: LinkKind::Direct,
+        })?;
         Ok(name)
     }
 

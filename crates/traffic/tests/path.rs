@@ -17,7 +17,7 @@ use upf::bell::Bell;
 use upf::config::Config;
 use upf::function::{Plan, Upf};
 use upf::n4;
-use vport::broker::{self, Broker, EndSpec, LinkSpec, RING_BYTES_DEFAULT};
+use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
 /// A broker with the links n3 (ran, upf), n6 (upf, peer) and uu (ran, peer).
 struct Slice {
@@ -52,7 +52,9 @@ impl Slice {
         ];
         for (name, ends) in links {
             let ends = ends.map(|(function, port)| EndSpec { function: function.into(), port });
-            broker.add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT }).expect("a new link");
+            broker
+                .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct })
+                .expect("a new link");
         }
         Self { folder, _broker: broker, net }
     }

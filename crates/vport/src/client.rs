@@ -12,13 +12,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::arena::Entries;
 use crate::cell::Cell;
+use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
 use crate::epoch::Crossing;
+use crate::giver::Giver;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::home::{Home, Living};
 use crate::info::PortInfo;
-use crate::layout::{Index, TABLE_BYTES, VERSION};
+use crate::layout::{Exchange, Index, TABLE_BYTES, VERSION, VERSION_ZERO_COPY};
 use crate::mapping::Mapping;
 use crate::owner::PortSteering;
 use crate::reader::{Mapped, Reader};
@@ -26,7 +29,9 @@ use crate::ring::Ring;
 use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
 use crate::segment;
 use crate::socket::{self, Received};
+use crate::stake::{Stake, Stakes};
 use crate::steering::{BucketTable, Steering};
+use crate::taker::Taker;
 use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
 use crate::wire::{COUNTER_NAME_MAX, FDS_PER_QUEUE, Malformed, REPORT_MAX, Reply, Request};
 use crate::writer::Writer;
@@ -106,6 +111,7 @@ pub fn attach(socket: &Path, port: &str, timeout: Duration, peek: usize) -> Resu
 }
 
 struct Welcome {
+    version: u16,
     info: PortInfo,
     peer_queues: usize,
     ring: Ring,
@@ -145,18 +151,18 @@ fn try_attach(path: &Path, port: &str, resume: u64, deadline: Instant) -> Result
 }
 
 fn hello(port: &str, resume: u64) -> Vec<u8> {
-    Request::Hello { oldest: VERSION, newest: VERSION, port: port.to_owned(), resume }.encode()
+    Request::Hello { oldest: VERSION, newest: VERSION_ZERO_COPY, port: port.to_owned(), resume }.encode()
 }
 
 fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
     let bad = |what: String| Attempt { error: AttachError::Refused(what), again: false };
     match Reply::decode(bytes).map_err(|error| bad(format!("the broker's answer: {error}")))? {
-        Reply::Welcome { version: VERSION, info, peer_queues, ring_bytes, .. }
+        Reply::Welcome { version: version @ VERSION..=VERSION_ZERO_COPY, info, peer_queues, ring_bytes, .. }
             if info.queues > 0 && peer_queues > 0 =>
         {
             let ring =
                 Ring::new(u64::from(ring_bytes)).ok_or_else(|| bad("the broker names a bad ring size".into()))?;
-            Ok(Welcome { info, peer_queues: usize::from(peer_queues), ring })
+            Ok(Welcome { version, info, peer_queues: usize::from(peer_queues), ring })
         }
         Reply::Refused { reason, try_again } => Err(Attempt { error: AttachError::Refused(reason), again: try_again }),
         _ => Err(bad("the broker answers another question".into())),
@@ -164,7 +170,7 @@ fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
 }
 
 fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> Result<Attachment, AttachError> {
-    let Welcome { info, peer_queues, ring } = welcome;
+    let Welcome { version, info, peer_queues, ring } = welcome;
     let count = usize::from(info.queues);
     let boxes = (0..count).map(|_| Ok((Handover::new()?, Handover::new()?))).collect::<io::Result<Vec<_>>>()?;
     let complaints = Arc::new(Complaints::new()?);
@@ -173,7 +179,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let home = Arc::new(Home::new(&info.name, cells.collect()));
     let shared =
         Arc::new(Shared { complaints: complaints.clone(), report: Mutex::new(None), stop: AtomicBool::new(false) });
-    let control = Control {
+    let mut control = Control {
         shared: shared.clone(),
         path,
         connection: Some(Connection { socket: connection, greeted: true }),
@@ -182,12 +188,18 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         ring,
         boxes: boxes.clone(),
         home: home.clone(),
+        stakes: Stakes::new(complaints.clone()),
+        version,
+        stake: None,
         own: None,
         current: None,
         connect_at: Instant::now(),
         pause: PAUSE_MIN,
         report_at: Instant::now(),
     };
+    if control.tell_holdings().is_err() {
+        control.lose_connection();
+    }
     let thread = std::thread::Builder::new().name(format!("port-{}", info.name)).spawn(move || control.run())?;
     let lease = Arc::new(Lease { shared, thread: Mutex::new(Some(thread)) });
     let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
@@ -244,6 +256,11 @@ struct Control {
     ring: Ring,
     boxes: Vec<Boxes>,
     home: Arc<Home>,
+    stakes: Arc<Stakes>,
+    /// Spoken with the broker: that of the link's kind.
+    version: u16,
+    /// In the zero-copy generation that begins next.
+    stake: Option<Arc<Stake>>,
     /// Own segments of a generation whose peer's have not come yet.
     own: Option<Own>,
     current: Option<Arc<Generation>>,
@@ -262,6 +279,8 @@ struct Own {
     generation: Arc<Generation>,
     /// Until when the broker's question whether they are mapped may stay unanswered. None once it is answered.
     answer_by: Option<Instant>,
+    /// In an arena, where the link is zero-copy.
+    stake: Option<Arc<Stake>>,
     queues: Vec<OwnQueue>,
     table: Arc<Mapping>,
 }
@@ -295,6 +314,7 @@ impl Control {
             self.report_if_due();
             self.unmap_retired();
             self.answer_if_room();
+            self.tell_released();
             if let Err(Lost) = self.read_messages() {
                 self.lose_connection();
             }
@@ -336,7 +356,11 @@ impl Control {
 
     /// The queues go on with what they have.
     fn lose_connection(&mut self) {
+        if self.version == VERSION_ZERO_COPY && self.connection.is_some() {
+            let _ = self.say(&Request::Away);
+        }
         self.connection = None;
+        self.stake = None;
         self.own = None;
         self.connect_at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -357,8 +381,16 @@ impl Control {
 
     fn obey(&mut self, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), Lost> {
         match reply {
-            Reply::Welcome { info, peer_queues, ring_bytes, .. } => self.greeted(&info, peer_queues, ring_bytes),
+            Reply::Welcome { version, info, peer_queues, ring_bytes, .. } => {
+                self.greeted(&info, peer_queues, ring_bytes)?;
+                self.version = version;
+                self.tell_holdings()
+            }
             Reply::Refused { .. } => Err(Lost),
+            Reply::Arena { generation, buffers, present, own, peer } => {
+                self.stake = Some(self.stakes.take(generation, (own, peer), (buffers, present), &fds)?);
+                Ok(())
+            }
             Reply::Own { generation, records_bytes } => {
                 self.own = Some(self.map_own(generation, records_bytes as usize, fds)?);
                 self.answer_if_room();
@@ -366,7 +398,7 @@ impl Control {
             }
             Reply::Peer { generation, records_bytes, steering } => {
                 let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
-                let peer = self.map_peer(records_bytes as usize, steering, fds)?;
+                let peer = self.map_peer(records_bytes as usize, steering, own.stake.is_some(), fds)?;
                 self.hand_over(own, &peer)?;
                 self.say(&Request::Ready { generation })
             }
@@ -391,9 +423,13 @@ impl Control {
         Ok(())
     }
 
-    fn map_own(&self, generation: u64, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Own, Lost> {
+    fn map_own(&mut self, generation: u64, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Own, Lost> {
         let index_bytes = Index::new(self.peer_queues).bytes();
-        self.check_records(records_bytes, self.peer_queues)?;
+        let stake = self.stake.take().filter(|stake| stake.generation() == generation);
+        self.check_records(records_bytes, self.peer_queues, stake.is_some())?;
+        if stake.is_some() && self.entries().is_none() {
+            return Err(Lost);
+        }
         let (triples, table) = sort(fds, self.boxes.len())?;
         let queues = triples.into_iter().map(|[index, records, doorbell]| {
             Ok(OwnQueue {
@@ -405,14 +441,21 @@ impl Control {
         Ok(Own {
             generation: Generation::new(generation),
             answer_by: Some(Instant::now() + ROOM_WITHIN),
+            stake,
             queues: queues.collect::<io::Result<_>>()?,
             table: Arc::new(Mapping::writable(table.as_fd(), TABLE_BYTES)?),
         })
     }
 
-    fn map_peer(&self, records_bytes: usize, steering: Steering, fds: Vec<OwnedFd>) -> Result<Peer, Lost> {
+    fn map_peer(
+        &self,
+        records_bytes: usize,
+        steering: Steering,
+        zero_copy: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Peer, Lost> {
         let index_bytes = Index::new(self.boxes.len()).bytes();
-        self.check_records(records_bytes, self.boxes.len())?;
+        self.check_records(records_bytes, self.boxes.len(), zero_copy)?;
         let (triples, table) = sort(fds, self.peer_queues)?;
         let queues = triples.into_iter().map(|[index, records, bell]| {
             segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
@@ -429,8 +472,13 @@ impl Control {
         Ok(Peer { queues, table, steering })
     }
 
-    fn check_records(&self, bytes: usize, rings: usize) -> Result<(), Lost> {
-        let needed = crate::layout::records_bytes(self.ring.size() as usize, rings, segment::PAGE);
+    fn check_records(&self, bytes: usize, rings: usize, zero_copy: bool) -> Result<(), Lost> {
+        let ring_bytes = self.ring.size() as usize;
+        let needed = if zero_copy {
+            Exchange::new(ring_bytes, rings).bytes()
+        } else {
+            crate::layout::records_bytes(ring_bytes, rings, segment::PAGE)
+        };
         if bytes < needed { Err(Lost) } else { Ok(()) }
     }
 
@@ -444,8 +492,8 @@ impl Control {
             layouts: (Index::new(self.peer_queues), Index::new(self.boxes.len())),
         };
         let halves = own.queues.into_iter().enumerate().map(|(queue, own_queue)| {
-            let sending = self.tx_half(&own.generation, queue, &own_queue, peer)?;
-            Ok((self.rx_half(&own.generation, queue, own_queue, peer), sending))
+            let sending = self.tx_half(&own.generation, own.stake.as_ref(), queue, &own_queue, peer)?;
+            Ok((self.rx_half(&own.generation, own.stake.as_ref(), queue, own_queue, peer), sending))
         });
         let halves: Vec<_> = halves.collect::<io::Result<_>>()?;
         self.home.renew(newest, |epoch| {
@@ -461,12 +509,17 @@ impl Control {
         Ok(())
     }
 
-    fn rx_half(&self, generation: &Arc<Generation>, queue: usize, own: OwnQueue, peer: &Peer) -> RxHalf {
+    fn rx_half(
+        &self,
+        generation: &Arc<Generation>,
+        stake: Option<&Arc<Stake>>,
+        queue: usize,
+        own: OwnQueue,
+        peer: &Peer,
+    ) -> RxHalf {
         let peer_layout = Index::new(self.boxes.len());
-        let offset = queue * self.ring.size() as usize;
-        let channels = peer.queues.iter().map(|peer| RxChannel {
-            reader: Reader::new(self.ring),
-            source: Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue)),
+        let channels = peer.queues.iter().enumerate().map(|(from, peer)| RxChannel {
+            inlet: self.inlet(stake, (queue, &own), (from, peer)),
             peer: peer.index.clone(),
             peer_layout: (peer_layout, queue),
             complained: false,
@@ -488,17 +541,81 @@ impl Control {
         }
     }
 
-    fn tx_half(&self, generation: &Arc<Generation>, queue: usize, own: &OwnQueue, peer: &Peer) -> io::Result<TxHalf> {
+    /// What queue `queue` receives from queue `from` of the peer.
+    fn inlet(
+        &self,
+        stake: Option<&Arc<Stake>>,
+        (queue, own): (usize, &OwnQueue),
+        (from, peer): (usize, &PeerQueue),
+    ) -> Inlet {
+        let peer_layout = Index::new(self.boxes.len());
+        let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
+            let offset = queue * self.ring.size() as usize;
+            let source =
+                Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue));
+            return Inlet::Records { reader: Reader::new(self.ring), source };
+        };
+        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        Inlet::Buffers(Taker::new(
+            entries,
+            stake.view(),
+            stake.ids,
+            (&peer.records, theirs.descriptors(queue)),
+            (&peer.index, |index: &Mapping| peer_layout.head(index, queue)),
+            (&own.records, ours.returns(from)),
+        ))
+    }
+
+    /// What queue `queue` sends to queue `to` of the peer.
+    fn outlet(
+        &self,
+        stake: Option<&Arc<Stake>>,
+        (queue, own): (usize, &OwnQueue),
+        (to, peer): (usize, &PeerQueue),
+    ) -> Outlet {
         let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
-        let channels = peer.queues.iter().enumerate().map(|(to, peer)| {
-            let writer = Writer::new(
+        let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
+            return Outlet::Records(Writer::new(
                 self.ring,
                 (&own.records, to * self.ring.size() as usize),
                 (&own.index, |index: &Mapping| layout.head(index, to)),
                 (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
-            );
+            ));
+        };
+        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        Outlet::Buffers(Giver::new(
+            entries,
+            stake.view(),
+            stake.ids,
+            (&own.records, ours.descriptors(to)),
+            (&own.index, |index: &Mapping| layout.head(index, to)),
+            (&peer.records, theirs.returns(queue)),
+            (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
+        ))
+    }
+
+    /// The layout of records of a port whose peer has `peer_queues` queues, on a zero-copy link.
+    fn exchange(&self, peer_queues: usize) -> Exchange {
+        Exchange::new(self.ring.size() as usize, peer_queues)
+    }
+
+    fn entries(&self) -> Option<Entries> {
+        Entries::new(self.exchange(1).buffers as u64)
+    }
+
+    fn tx_half(
+        &self,
+        generation: &Arc<Generation>,
+        stake: Option<&Arc<Stake>>,
+        queue: usize,
+        own: &OwnQueue,
+        peer: &Peer,
+    ) -> io::Result<TxHalf> {
+        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let channels = peer.queues.iter().enumerate().map(|(to, peer)| {
+            let outlet = self.outlet(stake, (queue, own), (to, peer));
             let bell = Bell::new(peer.bell.try_clone()?);
-            Ok(TxChannel { writer, bell, peer: peer.index.clone(), peer_layout })
+            Ok(TxChannel { outlet, bell, peer: peer.index.clone(), peer_layout })
         });
         Ok(TxHalf {
             generation: generation.clone(),
@@ -517,6 +634,18 @@ impl Control {
         for (rx, tx) in &self.boxes {
             rx.announce();
             tx.announce();
+        }
+    }
+
+    /// Which generations from before this connection the port still uses.
+    fn tell_holdings(&self) -> Result<(), Lost> {
+        if self.version == VERSION_ZERO_COPY { self.say(&Request::Holds(self.stakes.held())) } else { Ok(()) }
+    }
+
+    /// What cannot be said now is said with the next greeting.
+    fn tell_released(&self) {
+        for generation in self.stakes.released() {
+            let _ = self.say(&Request::Released { generation });
         }
     }
 

@@ -12,6 +12,8 @@ use crate::sync::AtomicU64;
 
 /// Version of layout and handshake.
 pub const VERSION: u16 = 2;
+/// Version of the handshake of zero-copy links: the same, and more. Ports of other links need not know it.
+pub const VERSION_ZERO_COPY: u16 = 3;
 /// Distance of independent words.
 pub const LINE: usize = 128;
 /// What may be read, never used, behind the last ring: receivers copy short heads in whole blocks.
@@ -113,6 +115,44 @@ pub(crate) fn table_word(segment: &Mapping, epoch: u64, n: usize) -> &AtomicU64 
 /// Size of a record segment with one ring for each queue of the peer, in whole pages of `page` bytes.
 pub fn records_bytes(ring_bytes: usize, peer_queues: usize, page: usize) -> usize {
     (ring_bytes * peer_queues + RECORDS_PAD).next_multiple_of(page)
+}
+
+/// Bytes of a link's ring size for each buffer that a zero-copy channel has.
+const RING_BYTES_PER_BUFFER: usize = 1024;
+const DESCRIPTOR_BYTES: usize = 8;
+const RETURN_BYTES: usize = 4;
+
+/// The record segment of a queue pair with zero-copy channels to and from each queue of the peer: for each the ring of
+/// descriptors that are sent to it, then for each the ring of returns for what it sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// Buffers of each channel, and entries of each ring.
+    pub buffers: usize,
+    peer_queues: usize,
+}
+
+impl Exchange {
+    /// Of a link with rings of `ring_bytes`, a power of two of at least 1,024.
+    pub fn new(ring_bytes: usize, peer_queues: usize) -> Self {
+        Self { buffers: ring_bytes / RING_BYTES_PER_BUFFER, peer_queues }
+    }
+
+    /// Size in bytes, whole pages.
+    pub fn bytes(self) -> usize {
+        (self.buffers * self.peer_queues * (DESCRIPTOR_BYTES + RETURN_BYTES)).next_multiple_of(PAGE)
+    }
+
+    /// Where the descriptors begin that are sent to queue `peer`.
+    pub fn descriptors(self, peer: usize) -> usize {
+        assert!(peer < self.peer_queues);
+        self.buffers * peer * DESCRIPTOR_BYTES
+    }
+
+    /// Where the returns begin for what queue `peer` sends.
+    pub fn returns(self, peer: usize) -> usize {
+        assert!(peer < self.peer_queues);
+        self.buffers * (self.peer_queues * DESCRIPTOR_BYTES + peer * RETURN_BYTES)
+    }
 }
 
 #[cfg(test)]

@@ -35,15 +35,20 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("virtual ports need 64-bit little-endian Linux");
 
+pub mod arena;
 pub mod broker;
 mod cell;
+mod channel;
 pub mod client;
 pub mod counters;
 mod distance;
 mod doorbell;
 mod epoch;
+#[cfg(test)]
+mod exchange;
 pub mod frames;
 mod generations;
+mod giver;
 mod handover;
 mod home;
 pub mod info;
@@ -60,10 +65,12 @@ pub mod ring;
 mod rx;
 pub mod segment;
 mod socket;
+mod stake;
 pub mod steering;
 mod stream;
 mod sync;
 mod table;
+mod taker;
 mod tx;
 mod wide;
 pub mod wire;

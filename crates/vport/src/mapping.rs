@@ -33,6 +33,24 @@ impl Mapping {
         Self::shared(segment, len, ProtFlags::READ, Advice::LinuxPopulateRead)
     }
 
+    /// Maps `len` bytes of a segment that several processes write, of which only the first `present` need be there.
+    pub fn sparse(segment: BorrowedFd<'_>, len: usize, present: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { mmap(core::ptr::null_mut(), len, protection, flags, segment, 0)? };
+        let mapping = Self { start, len, writable: true };
+        mapping.populate(present)?;
+        Ok(mapping)
+    }
+
+    /// Makes the first `len` bytes present. They must be allocated.
+    pub fn populate(&self, len: usize) -> io::Result<()> {
+        let len = len.next_multiple_of(crate::segment::PAGE).min(self.len);
+        // SAFETY: within the mapping; populating changes no byte.
+        unsafe { madvise(self.start, len, Advice::LinuxPopulateWrite)? };
+        Ok(())
+    }
+
     /// Private memory, zeroed.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::cell::Cell;
+use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
 use crate::epoch::Crossing;
 use crate::handover::{Complaints, Generation, Handover};
@@ -65,12 +66,12 @@ impl Link {
         let tx_half = TxHalf {
             generation: Generation::new(1),
             channels: vec![TxChannel {
-                writer: Writer::new(
+                outlet: Outlet::Records(Writer::new(
                     ring,
                     (&records, 0),
                     (&sender, |index: &Mapping| layout.head(index, 0)),
                     (&receiver, |index: &Mapping| layout.tail(index, 0)),
-                ),
+                )),
                 bell: Bell::new(ringing),
                 peer: receiver.clone(),
                 peer_layout: layout,
@@ -84,8 +85,10 @@ impl Link {
         let rx_half = RxHalf {
             generation: Generation::new(1),
             channels: vec![RxChannel {
-                reader: Reader::new(ring),
-                source: Mapped::new(ring, &records, 0, &sender, |index| layout.head(index, 0)),
+                inlet: Inlet::Records {
+                    reader: Reader::new(ring),
+                    source: Mapped::new(ring, &records, 0, &sender, |index| layout.head(index, 0)),
+                },
                 peer: sender.clone(),
                 peer_layout: (layout, 0),
                 complained: false,

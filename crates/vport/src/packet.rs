@@ -3,8 +3,12 @@
 //! The first [`HEAD_MAX`] bytes of a received frame are copied out of shared memory before anyone looks at them, so a
 //! peer that rewrites its memory afterwards changes nothing that was decided. What lies beyond is a [`Rest`]: it can be
 //! measured, shortened and copied onward, never borrowed as a slice.
+//!
+//! Frames of zero-copy links lie in one buffer of an arena, head and rest, and are looked at and changed there: ports of
+//! one trust group trust each other so far. Such a packet has a [`Lease`] by which it is sent on without a copy.
 
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -25,25 +29,62 @@ pub const BURST_MAX: usize = 32;
 pub struct Rest<'a> {
     ptr: *const u8,
     len: u32,
+    // The parts of a `Lease`, here without padding.
+    buffer: u32,
+    back: *const AtomicU32,
     borrowed: PhantomData<&'a ()>,
+}
+
+// Bursts of packets are arrays: their size is part of what a packet costs.
+const _: () = assert!(size_of::<PacketRef<'_>>() == 40);
+
+/// The buffer of an arena that a received frame lies in, with what stands for it in the list of those that go back to
+/// whoever sent it: a port that sends the frame on keeps the buffer, and lets an empty one stand there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    /// Number of the buffer.
+    pub(crate) buffer: u32,
+    /// The buffer that goes back; null where the frame is in no arena.
+    pub(crate) back: *const AtomicU32,
+}
+
+impl Lease {
+    pub(crate) const NONE: Self = Self { buffer: 0, back: core::ptr::null() };
+
+    /// Whether the frame was received in this buffer.
+    #[inline(always)]
+    pub(crate) fn is_of(self, buffer: u32) -> bool {
+        self.buffer == buffer && !self.back.is_null()
+    }
 }
 
 impl<'a> Rest<'a> {
     /// No bytes.
-    pub const EMPTY: Self = Self { ptr: core::ptr::null(), len: 0, borrowed: PhantomData };
+    pub const EMPTY: Self = Self::new(core::ptr::null(), 0, Lease::NONE);
 
     /// Names `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// The bytes must stay mapped for `'a`. Others may write them meanwhile.
-    pub(crate) unsafe fn from_raw(ptr: *const u8, len: u32) -> Self {
-        Self { ptr, len, borrowed: PhantomData }
+    /// The bytes must stay mapped for `'a`, and what the lease points to too. Others may write the bytes meanwhile.
+    pub(crate) unsafe fn from_raw(ptr: *const u8, len: u32, lease: Lease) -> Self {
+        Self::new(ptr, len, lease)
+    }
+
+    #[inline(always)]
+    const fn new(ptr: *const u8, len: u32, lease: Lease) -> Self {
+        Self { ptr, len, buffer: lease.buffer, back: lease.back, borrowed: PhantomData }
     }
 
     /// Bytes of this process's own memory.
     pub fn from_slice(bytes: &'a [u8]) -> Self {
         debug_assert!(bytes.len() <= FRAME_MAX);
-        Self { ptr: bytes.as_ptr(), len: bytes.len() as u32, borrowed: PhantomData }
+        Self::new(bytes.as_ptr(), bytes.len() as u32, Lease::NONE)
+    }
+
+    /// The buffer that the bytes are in, as far as they came by a zero-copy link.
+    #[inline(always)]
+    pub(crate) fn lease(&self) -> Lease {
+        Lease { buffer: self.buffer, back: self.back }
     }
 
     /// Length in bytes.
@@ -144,9 +185,13 @@ pub struct Slot {
     end: u16,
     rest_len: u32,
     rest_ptr: *const u8,
+    /// Start of the arena's buffer that the whole frame lies in; null where the head is in `head`.
+    base: *mut u8,
+    /// Of that buffer, if there is one.
+    lease: Lease,
 }
 
-// SAFETY: `rest_ptr` is only dereferenced through a `Burst`, which borrows the queue that owns slot and mapping.
+// SAFETY: the pointers are only followed through a `Burst`, which borrows the queue that owns slot and mappings.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -158,6 +203,8 @@ impl Slot {
             end: HEADROOM as u16,
             rest_len: 0,
             rest_ptr: core::ptr::null(),
+            base: core::ptr::null_mut(),
+            lease: Lease::NONE,
         }
     }
 
@@ -171,6 +218,7 @@ impl Slot {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len) as u16;
         self.rest_len = 0;
+        self.base = core::ptr::null_mut();
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
@@ -202,12 +250,68 @@ impl Slot {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len) as u16;
         self.rest_len = 0;
+        self.base = core::ptr::null_mut();
+    }
+
+    /// Names a frame that lies in a buffer of an arena: `head` bytes (at most [`HEAD_MAX`]) at `offset` of the buffer at
+    /// `base`, and `rest` bytes behind them.
+    ///
+    /// # Safety
+    /// The bytes from `base` to the frame's end, and what the lease points to, must stay mapped for writing until the queue
+    /// that owns this slot receives again or is dropped, and be nobody else's until the frame is sent on.
+    #[inline(always)]
+    pub(crate) unsafe fn lend(&mut self, base: *mut u8, offset: u16, head: u16, rest: u32, lease: Lease) {
+        debug_assert!(usize::from(head) <= HEAD_MAX);
+        (self.base, self.lease) = (base, lease);
+        (self.start, self.end, self.rest_len) = (offset, offset + head, rest);
+        // SAFETY: within the frame.
+        self.rest_ptr = unsafe { base.add(usize::from(offset + head)) };
     }
 
     /// The private first bytes.
-    #[inline]
+    #[inline(always)]
     pub fn head(&self) -> &[u8] {
-        &self.head[usize::from(self.start)..usize::from(self.end)]
+        let base = if self.base.is_null() { self.head.as_ptr() } else { self.base.cast_const() };
+        // SAFETY: start and end are in order and within the array, or within the buffer (contract of `lend`).
+        unsafe { core::slice::from_raw_parts(base.add(usize::from(self.start)), self.head_len()) }
+    }
+
+    /// The same, to rewrite.
+    #[inline(always)]
+    fn head_mut(&mut self) -> &mut [u8] {
+        if self.is_gone() {
+            self.keep_head();
+        }
+        let base = if self.base.is_null() { self.head.as_mut_ptr() } else { self.base };
+        // SAFETY: as above; a buffer that was not sent on is nobody else's.
+        unsafe { core::slice::from_raw_parts_mut(base.add(usize::from(self.start)), self.head_len()) }
+    }
+
+    #[inline(always)]
+    fn head_len(&self) -> usize {
+        usize::from(self.end - self.start)
+    }
+
+    /// Whether the frame was sent on with its buffer.
+    #[inline(always)]
+    fn is_gone(&self) -> bool {
+        // SAFETY: mapped as long as the slot is looked at (contract of `lend`).
+        !self.base.is_null() && unsafe { &*self.lease.back }.load(Ordering::Relaxed) != self.lease.buffer
+    }
+
+    /// Copies the head to private memory, so that it can be changed without changing what was sent.
+    #[cold]
+    #[inline(never)]
+    fn keep_head(&mut self) {
+        let len = self.head_len();
+        let start = self.head.len() - len;
+        // SAFETY: `prepend` lets no head be longer than the array; the source is mapped. Others may write it meanwhile.
+        unsafe {
+            let from = self.base.add(usize::from(self.start));
+            core::ptr::copy_nonoverlapping(from.cast_const(), self.head[start..].as_mut_ptr(), len);
+        }
+        (self.start, self.end) = (start as u16, self.head.len() as u16);
+        self.base = core::ptr::null_mut();
     }
 
     /// Length of the whole frame in bytes.
@@ -242,7 +346,7 @@ impl PacketMut<'_> {
     /// Length of the whole frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        (self.slot.end - self.slot.start) as usize + self.slot.rest_len as usize
+        self.slot.frame_len()
     }
 
     /// Whether the frame has no bytes.
@@ -254,20 +358,20 @@ impl PacketMut<'_> {
     /// The private first bytes.
     #[inline]
     pub fn head(&self) -> &[u8] {
-        &self.slot.head[self.slot.start as usize..self.slot.end as usize]
+        self.slot.head()
     }
 
-    /// The private first bytes, to rewrite.
+    /// The private first bytes, to rewrite. What was sent before is not changed by it.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
-        &mut self.slot.head[self.slot.start as usize..self.slot.end as usize]
+        self.slot.head_mut()
     }
 
     /// Takes `n` bytes off the front. False, and nothing done, where the head is shorter.
     #[inline]
     #[must_use]
     pub fn strip(&mut self, n: usize) -> bool {
-        let fits = n <= (self.slot.end - self.slot.start) as usize;
+        let fits = n <= self.slot.head_len();
         if fits {
             self.slot.start += n as u16;
         }
@@ -277,15 +381,22 @@ impl PacketMut<'_> {
     /// Opens `n` bytes before the front for the caller to fill. None, and nothing done, where the headroom is used up.
     #[inline]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        let start = (self.slot.start as usize).checked_sub(n)?;
+        if self.slot.is_gone() {
+            self.slot.keep_head();
+        }
+        let start = usize::from(self.slot.start).checked_sub(n)?;
+        // As much as a head with all of its headroom has.
+        if usize::from(self.slot.end) - start > HEADROOM + HEAD_MAX {
+            return None;
+        }
         self.slot.start = start as u16;
-        Some(&mut self.slot.head[start..start + n])
+        Some(&mut self.slot.head_mut()[..n])
     }
 
     /// Keeps the first `len` bytes of the frame.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        let head = (self.slot.end - self.slot.start) as usize;
+        let head = self.slot.head_len();
         if len < head {
             self.slot.end = self.slot.start + len as u16;
             self.slot.rest_len = 0;
@@ -301,12 +412,14 @@ impl PacketMut<'_> {
     }
 }
 
+#[inline(always)]
 fn slot_ref(slot: &Slot) -> PacketRef<'_> {
+    let lease = if slot.base.is_null() { Lease::NONE } else { slot.lease };
     PacketRef {
-        head: &slot.head[slot.start as usize..slot.end as usize],
+        head: slot.head(),
         // SAFETY: the caller holds the slot through a `Burst`, which borrows the queue whose mapping this is
-        // (contract of `set_rest`).
-        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len) },
+        // (contracts of `set_rest` and `lend`).
+        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len, lease) },
     }
 }
 

@@ -56,11 +56,20 @@ pub enum Violation {
     /// A sender has not ended its burst for too long while a bucket waits for it.
     #[error("a burst does not end")]
     EndlessBurst = 12,
+    /// A descriptor names no frame that lies within a buffer.
+    #[error("a descriptor names no frame")]
+    BadDescriptor = 13,
+    /// A sender sent a buffer that was not its own to send, or twice.
+    #[error("a buffer was sent by an end that does not hold it")]
+    ForeignBuffer = 14,
+    /// A receiver returned a buffer twice, or one that it had not been sent.
+    #[error("a buffer was returned twice, or by an end that does not hold it")]
+    DoubleReturn = 15,
 }
 
 impl Violation {
     /// All rules, in order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::HeadOutOfRange,
         Self::Misaligned,
         Self::Empty,
@@ -73,6 +82,9 @@ impl Violation {
         Self::BadOwner,
         Self::BadMark,
         Self::EndlessBurst,
+        Self::BadDescriptor,
+        Self::ForeignBuffer,
+        Self::DoubleReturn,
     ];
 
     /// The rule with this number.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::cell::Cell;
+use crate::channel::Inlet;
 use crate::counters::RxCounters;
 use crate::doorbell::Doorbell;
 use crate::epoch::{Crossing, Sender, reaches};
@@ -15,7 +16,7 @@ use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
-use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
+use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
 use crate::sync::{AtomicU64, fence};
@@ -44,8 +45,7 @@ pub(crate) struct RxHalf {
 /// What comes from one queue of the peer.
 #[derive(Debug)]
 pub(crate) struct RxChannel {
-    pub(crate) reader: Reader,
-    pub(crate) source: Mapped,
+    pub(crate) inlet: Inlet,
     /// The peer's index segment, for its mark that it has closed the channel.
     pub(crate) peer: Arc<Mapping>,
     /// Its layout, and this queue's number in it.
@@ -380,7 +380,7 @@ impl RxHalf {
     #[inline(always)]
     fn release(&mut self, now: bool) {
         for (peer, channel) in self.channels.iter_mut().enumerate() {
-            if let Some(tail) = channel.reader.release(now | channel.dry) {
+            if let Some(tail) = channel.inlet.release(now | channel.dry) {
                 self.layout.tail(&self.index, peer).store(tail, Ordering::Release);
             }
         }
@@ -398,7 +398,7 @@ impl RxHalf {
             let slots = &mut slots[filled..];
             let room = slots.len();
             let found = if by.ownership.is_whole() {
-                channel.reader.fill(&channel.source, slots, by.peek, |_, _| Wanted::Yes)
+                channel.inlet.fill(slots, by.peek, |_, _| Wanted::Yes)
             } else {
                 channel.fill_owned(&self.generation, slots, by.peek, by.ownership)
             };
@@ -408,7 +408,7 @@ impl RxHalf {
             filled += found.packets;
             counters.bytes += found.bytes;
             counters.invalid += found.unwanted;
-            if channel.reader.broken().is_some() && !channel.complained {
+            if channel.inlet.broken().is_some() && !channel.complained {
                 complain(channel, &self.generation, by.ownership.queue, by.complaints);
                 counters.invalid += 1;
             }
@@ -432,7 +432,7 @@ impl RxChannel {
         self.paused = None;
         let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
         let paused = &mut self.paused;
-        self.reader.fill(&self.source, slots, peek, |slot, at| mine.judge(slot, at, &sight, paused))
+        self.inlet.fill(slots, peek, |slot, at| mine.judge(slot, at, &sight, paused))
     }
 
     fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {
@@ -441,7 +441,7 @@ impl RxChannel {
         }
         self.crossing.towards(epoch);
         let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
-        self.crossing.look(&sight, self.reader.tail()).unwrap_or_else(|violation| {
+        self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
             self.given_up = Some(violation);
             true
         })
@@ -458,18 +458,18 @@ impl RxChannel {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        self.given_up.is_none() && self.reader.has_more(&self.source)
+        self.given_up.is_none() && self.inlet.has_more()
     }
 
     /// The rule that the sender broke, if it did.
     #[inline(always)]
     fn broken(&self) -> Option<Violation> {
-        self.reader.broken().or(self.given_up)
+        self.inlet.broken().or(self.given_up)
     }
 
     /// Whether anything was ever sent on it. Whoever did has closed the channel of the generation before.
     pub(crate) fn has_begun(&self) -> bool {
-        self.source.head() != 0
+        self.inlet.head() != 0
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -25,6 +25,8 @@ pub const PAGE: usize = 4 << 10;
 const OF_WRITER: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const OF_READER: SealFlags = OF_WRITER.union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
+const OF_SHARED: SealFlags = OF_WRITER.union(SealFlags::SEAL);
+
 /// A memfd of fixed size.
 #[derive(Debug)]
 pub struct Segment {
@@ -60,6 +62,32 @@ impl From<rustix::io::Errno> for SegmentError {
 impl Segment {
     /// Creates a segment of `len` bytes (whole pages), every page present, of ordinary or huge pages.
     pub fn create(name: &str, len: usize, huge: bool) -> Result<Self, SegmentError> {
+        let segment = Self::sized(name, len, huge)?;
+        segment.allocate(0, len)?;
+        fcntl_add_seals(&segment.fd, OF_WRITER)?;
+        Ok(segment)
+    }
+
+    /// Creates a segment that several processes will write: it keeps its size, and nobody can seal it any further. No page
+    /// is there before [`Segment::allocate`].
+    pub fn create_shared(name: &str, len: usize, huge: bool) -> Result<Self, SegmentError> {
+        let segment = Self::sized(name, len, huge)?;
+        fcntl_add_seals(&segment.fd, OF_SHARED)?;
+        Ok(segment)
+    }
+
+    /// A segment of [`Segment::create_shared`] that comes back from a keeper or a broker.
+    pub fn adopt_shared(fd: OwnedFd, len: usize) -> Result<Self, SegmentError> {
+        check_shared(fd.as_fd(), len)?;
+        Ok(Self { fd, len })
+    }
+
+    /// Makes pages present.
+    pub fn allocate(&self, offset: usize, len: usize) -> Result<(), SegmentError> {
+        Ok(fallocate(&self.fd, FallocateFlags::empty(), offset as u64, len as u64)?)
+    }
+
+    fn sized(name: &str, len: usize, huge: bool) -> Result<Self, SegmentError> {
         let kind = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
         let fd = match memfd_create(
             name,
@@ -72,8 +100,6 @@ impl Segment {
             other => other?,
         };
         ftruncate(&fd, len as u64)?;
-        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
-        fcntl_add_seals(&fd, OF_WRITER)?;
         Ok(Self { fd, len })
     }
 
@@ -114,12 +140,21 @@ impl AsFd for Segment {
 
 /// Whether a descriptor is a segment of `len` bytes that nobody can open for writing.
 pub fn check(segment: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
+    check_seals(segment, len, OF_READER)
+}
+
+/// Whether a descriptor is a segment of `len` bytes that keeps its size and can be written.
+pub fn check_shared(segment: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
+    check_seals(segment, len, OF_SHARED)
+}
+
+fn check_seals(segment: BorrowedFd<'_>, len: usize, wanted: SealFlags) -> Result<(), SegmentError> {
     let found = fstat(segment)?.st_size as u64;
     if found != len as u64 {
         return Err(SegmentError::Size { found, expected: len as u64 });
     }
     let seals = fcntl_get_seals(segment)?;
-    if !seals.contains(OF_READER) {
+    if !seals.contains(wanted) {
         return Err(SegmentError::Seals(seals.bits()));
     }
     Ok(())

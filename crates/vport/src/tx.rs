@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::channel::Outlet;
 use crate::counters::TxCounters;
 use crate::doorbell::Bell;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
@@ -14,7 +15,7 @@ use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
 use crate::sync::fence;
 use crate::table;
-use crate::writer::{Pushed, Writer, bytes_of, is_sendable};
+use crate::writer::{Pushed, bytes_of, is_sendable};
 
 /// One generation of the sending half.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl PeerTable {
 /// What goes to one queue of the peer.
 #[derive(Debug)]
 pub(crate) struct TxChannel {
-    pub(crate) writer: Writer,
+    pub(crate) outlet: Outlet,
     pub(crate) bell: Bell,
     /// The peer's index segment, for its sleep word.
     pub(crate) peer: Arc<Mapping>,
@@ -143,7 +144,7 @@ impl TxRing {
     #[cold]
     fn check_peer(&mut self) {
         let Some(half) = &self.half else { return };
-        let of_tails = half.channels.iter().find_map(|channel| channel.writer.broken());
+        let of_tails = half.channels.iter().find_map(|channel| channel.outlet.broken());
         let Some(violation) = of_tails.or(half.table.broken) else { return };
         self.complaints.add(Complaint { generation: half.generation.number, queue: self.queue as u16, violation });
         self.replace(None);
@@ -168,7 +169,7 @@ impl Drop for TxRing {
 impl TxHalf {
     #[inline(always)]
     fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let Pushed { packets, bytes, discarded } = self.channels[0].writer.push_burst(packets);
+        let Pushed { packets, bytes, discarded } = self.channels[0].outlet.push_burst(packets);
         if self.publish() {
             counters.doorbells += self.ring();
         }
@@ -214,7 +215,7 @@ impl TxHalf {
             return false;
         }
         for (peer, channel) in self.channels.iter().enumerate() {
-            self.layout.mark(&self.index, peer).store(channel.writer.published(), Ordering::Relaxed);
+            self.layout.mark(&self.index, peer).store(channel.outlet.published(), Ordering::Relaxed);
         }
         self.layout.epoch(&self.index).store(epoch, Ordering::Release);
         true
@@ -222,7 +223,7 @@ impl TxHalf {
 
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         let bytes = bytes_of(packets) / self.channels.len();
-        self.channels.iter_mut().for_each(|channel| channel.writer.expect(bytes));
+        self.channels.iter_mut().for_each(|channel| channel.outlet.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
             if !is_sendable(packet.len()) {
@@ -230,7 +231,7 @@ impl TxHalf {
                 continue;
             }
             let queue = self.table.copy.queue(bucket(self.steering, packet));
-            if !self.channels[queue].writer.push(packet) {
+            if !self.channels[queue].outlet.push(packet) {
                 break;
             }
             sent += 1;
@@ -244,7 +245,7 @@ impl TxHalf {
     fn publish(&mut self) -> bool {
         let mut news = false;
         for channel in &mut self.channels {
-            news |= channel.writer.publish();
+            news |= channel.outlet.publish();
         }
         news
     }
@@ -266,7 +267,7 @@ impl TxHalf {
     pub(crate) fn close(&mut self) {
         self.publish();
         for (peer, channel) in self.channels.iter().enumerate() {
-            self.layout.closed(&self.index, peer).store(channel.writer.published().max(1), Ordering::Release);
+            self.layout.closed(&self.index, peer).store(channel.outlet.published().max(1), Ordering::Release);
         }
         fence(Ordering::SeqCst);
         for channel in &mut self.channels {

@@ -14,6 +14,8 @@ pub const MESSAGE_MAX: usize = 8192;
 pub const REPORT_MAX: usize = 64;
 /// Longest name of a counter in bytes.
 pub const COUNTER_NAME_MAX: usize = 48;
+/// Most generations that one end of a link can use.
+pub const HOLDS_MAX: usize = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KPRT");
 
@@ -52,6 +54,16 @@ pub enum Request {
     },
     /// Named counters.
     Report(Vec<(String, u64)>),
+    /// On a zero-copy link, once after the greeting: of the generations from before this connection, the sender still uses
+    /// these, and no other.
+    Holds(Vec<u64>),
+    /// On a zero-copy link: the sender uses nothing of this generation any more.
+    Released {
+        /// This one.
+        generation: u64,
+    },
+    /// On a zero-copy link: the sender closes this connection, and goes on with what it holds.
+    Away,
 }
 
 /// From the broker to a port.
@@ -95,6 +107,19 @@ pub enum Reply {
         /// How the peer wants frames spread over its queues.
         steering: Steering,
     },
+    /// Descriptors of the arena and the holder table for the next [`Reply::Own`] of a zero-copy link.
+    Arena {
+        /// Of this generation.
+        generation: u64,
+        /// Buffers that the arena can have.
+        buffers: u32,
+        /// Buffers that are there so far.
+        present: u32,
+        /// The client's id in the holder table.
+        own: u16,
+        /// Its peer's.
+        peer: u16,
+    },
     /// A generation is over.
     Over {
         /// This one.
@@ -134,11 +159,15 @@ const MAPPED: u16 = 2;
 const READY: u16 = 3;
 const QUARANTINE: u16 = 4;
 const REPORT: u16 = 5;
+const HOLDS: u16 = 6;
+const RELEASED: u16 = 7;
+const AWAY: u16 = 8;
 const WELCOME: u16 = 101;
 const REFUSED: u16 = 102;
 const OWN: u16 = 103;
 const PEER: u16 = 104;
 const OVER: u16 = 105;
+const ARENA: u16 = 106;
 
 impl Request {
     /// The datagram.
@@ -156,6 +185,12 @@ impl Request {
                 let start = message(REPORT).u16(counters.len() as u16);
                 counters.iter().fold(start, |out, (name, value)| out.text(name).u64(*value)).0
             }
+            Self::Holds(generations) => {
+                let start = message(HOLDS).u16(generations.len() as u16);
+                generations.iter().fold(start, |out, generation| out.u64(*generation)).0
+            }
+            Self::Released { generation } => message(RELEASED).u64(*generation).0,
+            Self::Away => message(AWAY).0,
         }
     }
 
@@ -179,6 +214,12 @@ impl Request {
                 let counter = |_| Ok((fields.name("counter name", COUNTER_NAME_MAX)?, fields.u64()?));
                 Self::Report((0..count).map(counter).collect::<Result<_, Malformed>>()?)
             }
+            HOLDS => {
+                let count = fields.count("number of generations", HOLDS_MAX)?;
+                Self::Holds((0..count).map(|_| fields.u64()).collect::<Result<_, _>>()?)
+            }
+            RELEASED => Self::Released { generation: fields.u64()? },
+            AWAY => Self::Away,
             other => return Err(Malformed::Kind(other)),
         };
         fields.end(message)
@@ -196,6 +237,9 @@ impl Reply {
             Self::Own { generation, records_bytes } => message(OWN).u64(*generation).u64(*records_bytes).0,
             Self::Peer { generation, records_bytes, steering } => {
                 message(PEER).u64(*generation).u64(*records_bytes).u8(steering.code()).0
+            }
+            Self::Arena { generation, buffers, present, own, peer } => {
+                message(ARENA).u64(*generation).u32(*buffers).u32(*present).u16(*own).u16(*peer).0
             }
             Self::Over { generation, dead } => message(OVER).u64(*generation).u8(u8::from(*dead)).0,
         }
@@ -218,6 +262,13 @@ impl Reply {
                 generation: fields.u64()?,
                 records_bytes: fields.u64()?,
                 steering: Steering::from_code(fields.u8()?).ok_or(Malformed::Field("steering"))?,
+            },
+            ARENA => Self::Arena {
+                generation: fields.u64()?,
+                buffers: fields.u32()?,
+                present: fields.u32()?,
+                own: fields.u16()?,
+                peer: fields.u16()?,
             },
             OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
             other => return Err(Malformed::Kind(other)),
@@ -403,6 +454,10 @@ mod tests {
             Request::Quarantine { generation: 2, queue: 3, violation: 4 },
             Request::Report(vec![("drop.no-session".into(), 5), ("x".into(), u64::MAX)]),
             Request::Report(vec![]),
+            Request::Holds(vec![]),
+            Request::Holds((0..HOLDS_MAX as u64).collect()),
+            Request::Released { generation: 9 },
+            Request::Away,
         ]
     }
 
@@ -417,6 +472,7 @@ mod tests {
             Reply::Refused { reason: "port n9 is not known".into(), try_again: true },
             Reply::Own { generation: 3, records_bytes: 2 << 20 },
             Reply::Peer { generation: 3, records_bytes: 2 << 20, steering: Steering::UeAddress },
+            Reply::Arena { generation: 3, buffers: 1 << 17, present: 2_048, own: 4, peer: 5 },
             Reply::Over { generation: 3, dead: true },
         ]
     }

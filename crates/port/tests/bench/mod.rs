@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use port::{OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxQueue};
-use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, PortStatus, RING_BYTES_DEFAULT};
+use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_DEFAULT};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,16 +17,42 @@ pub struct Bench {
     directory: PathBuf,
     /// Where functions connect: kept, while brokers come and go.
     sockets: [(&'static str, OwnedFd); 2],
+    kind: LinkKind,
+}
+
+/// Runs each test, a function of the kind of link, for every kind.
+#[macro_export]
+macro_rules! over_links_of_every_kind {
+    ($($test:ident)*) => {
+        mod direct {
+            $(#[test]
+            fn $test() {
+                super::$test(vport::broker::LinkKind::Direct);
+            })*
+        }
+
+        mod zero_copy {
+            $(#[test]
+            fn $test() {
+                super::$test(vport::broker::LinkKind::ZeroCopy { group: "group".into() });
+            })*
+        }
+    };
 }
 
 impl Bench {
     pub fn new(test: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("kaista-port-{}-{test}", std::process::id()));
+        Self::of(test, LinkKind::Direct)
+    }
+
+    pub fn of(test: &str, kind: LinkKind) -> Self {
+        let word = if kind == LinkKind::Direct { "direct" } else { "zero-copy" };
+        let directory = std::env::temp_dir().join(format!("kaista-port-{}-{test}-{word}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let sockets = ["a", "b"].map(|function| (function, Broker::bind(&directory.join(function)).unwrap()));
         let (broker, events) = start(&sockets);
-        Self { broker, events, directory, sockets }
+        Self { broker, events, directory, sockets, kind }
     }
 
     /// Another broker takes this one's place, which is empty for a while.
@@ -40,13 +66,14 @@ impl Bench {
         OpenOptions { socket: self.directory.join(function), timeout: PATIENCE, ..OpenOptions::default() }
     }
 
-    pub fn spec(a: PortInfo, b: PortInfo) -> LinkSpec {
+    pub fn spec(&self, a: PortInfo, b: PortInfo) -> LinkSpec {
         let end = |function: &str, port| EndSpec { function: function.into(), port };
-        LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_DEFAULT }
+        let (name, ends, kind) = ("link".into(), [end("a", a), end("b", b)], self.kind.clone());
+        LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind }
     }
 
     pub fn link(&self, a: PortInfo, b: PortInfo) {
-        self.broker.add_link(Self::spec(a, b)).unwrap();
+        self.broker.add_link(self.spec(a, b)).unwrap();
     }
 
     /// Both ports, open, with their first generation in the queues' hands.

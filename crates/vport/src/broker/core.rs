@@ -10,13 +10,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{SocketFlags, accept_with};
 
-use super::link::{Link, Segments, Stage};
+use super::group::Group;
+use super::link::{Lease, Link, Segments, Stage};
 use super::observer::{Observer, Tap};
-use super::{BrokerError, Config, Event, LinkSpec, PortName, PortStatus, RING_BYTES_MAX, RING_BYTES_MIN};
+use super::{
+    ArenaStatus, BrokerError, Config, Event, LinkKind, LinkSpec, PortName, PortStatus, RING_BYTES_MAX, RING_BYTES_MIN,
+};
 use crate::doorbell::Allowance;
 use crate::info::{ADDRESSES_MAX, PortInfo, QUEUES_MAX};
-use crate::layout::VERSION;
+use crate::layout::{VERSION, VERSION_ZERO_COPY};
 use crate::ring::Violation;
+use crate::segment::Segment;
 use crate::socket::{self, Received};
 use crate::wire::{Reply, Request, is_name};
 
@@ -52,6 +56,8 @@ pub struct Core {
     clients: BTreeMap<u64, Client>,
     links: BTreeMap<String, Link>,
     ports: BTreeMap<PortName, (String, usize)>,
+    /// The arenas of trust groups, by their names.
+    groups: BTreeMap<String, Group>,
 }
 
 struct Function {
@@ -69,6 +75,10 @@ struct Client {
     /// Link and end.
     holds: Option<(String, usize)>,
     deadline: Option<Instant>,
+    /// The last generation of its link when it connected.
+    since: u64,
+    /// It goes on after the end of its connection.
+    away: bool,
     messages: Allowance,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
@@ -89,6 +99,7 @@ impl Core {
             clients: BTreeMap::new(),
             links: BTreeMap::new(),
             ports: BTreeMap::new(),
+            groups: BTreeMap::new(),
         })
     }
 
@@ -162,6 +173,8 @@ impl Core {
             pid,
             holds: None,
             deadline: Some(Instant::now() + GREETING_WITHIN),
+            since: 0,
+            away: false,
             messages: Allowance::new(MESSAGES.0, MESSAGES.1),
             outbox: VecDeque::new(),
         };
@@ -241,6 +254,19 @@ impl Core {
             (Request::Quarantine { generation, queue, violation }, Some((link, end))) => {
                 self.quarantine(&link, end, generation, queue, violation)
             }
+            (Request::Holds(generations), Some((link, end))) => {
+                let since = client.since;
+                self.holds(&link, end, since, generations);
+                Ok(())
+            }
+            (Request::Released { generation }, Some((link, end))) => {
+                self.let_go(&link, end, |other| other == generation);
+                Ok(())
+            }
+            (Request::Away, Some(_)) => {
+                client.away = true;
+                Ok(())
+            }
             (Request::Report(counters), Some((link, end))) => {
                 if let Some(link) = self.links.get_mut(&link) {
                     link.reports[end] = counters;
@@ -257,7 +283,7 @@ impl Core {
         port: String,
         resume: u64,
     ) -> Result<(), Fault> {
-        if !versions.contains(&VERSION) {
+        if !versions.contains(&VERSION) && !versions.contains(&VERSION_ZERO_COPY) {
             let (oldest, newest) = versions.into_inner();
             return Err(format!("this broker speaks version {VERSION}, not {oldest} to {newest}"));
         }
@@ -268,6 +294,13 @@ impl Core {
             self.turn_away(id, format!("port {} is not known (yet)", name.port));
             return Ok(());
         };
+        let kind = self.links.get(&link_name).map(|link| link.spec.kind.clone()).unwrap_or_default();
+        let version = if kind == LinkKind::Direct { VERSION } else { VERSION_ZERO_COPY };
+        if !versions.contains(&version) {
+            let (oldest, newest) = versions.into_inner();
+            let on = if kind == LinkKind::Direct { "" } else { " on zero-copy links" };
+            return Err(format!("this broker speaks version {version}{on}, not {oldest} to {newest}"));
+        }
         if let Some(holder) = self.holder(&link_name, end) {
             self.turn_away(id, format!("port {} is held by process {holder}", name.port));
             return Ok(());
@@ -275,8 +308,9 @@ impl Core {
         let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
         link.holders[end] = Some(id);
         let resumed = matches!(link.stage, Stage::Adopted(_)) && resume != 0 && resume == link.generation;
+        let since = link.generation;
         let welcome = Reply::Welcome {
-            version: VERSION,
+            version,
             info: link.spec.ends[end].port.clone(),
             peer_queues: link.spec.ends[1 - end].port.queues,
             ring_bytes: link.spec.ring_bytes,
@@ -284,6 +318,7 @@ impl Core {
         };
         if let Some(client) = self.clients.get_mut(&id) {
             client.holds = Some((link_name.clone(), end));
+            client.since = since;
             client.deadline = None;
         }
         self.send(id, &welcome, Vec::new())?;
@@ -338,7 +373,7 @@ impl Core {
         let _ = epoll::delete(&self.epoll, &client.socket);
         drop(client.socket);
         if let Some((link, end)) = client.holds {
-            self.detached(&link, end, dead);
+            self.detached(&link, end, dead && !client.away);
         }
     }
 
@@ -395,6 +430,15 @@ impl Core {
         let name = spec.name.clone();
         self.add_link(spec)?;
         let Some(link) = self.links.get_mut(&name).filter(|link| link.segments.is_none()) else { return Ok(()) };
+        let mut segments = segments;
+        let lease = match link.spec.kind.group() {
+            None => None,
+            Some(group) => match adopt_lease(&mut self.groups, group, &mut segments) {
+                None => return Ok(()),
+                lease => lease,
+            },
+        };
+        link.leases.extend(lease);
         if let Some((generation, segments)) = Segments::adopt(&link.spec, segments) {
             link.generation = generation;
             link.segments = Some(segments);
@@ -414,6 +458,8 @@ impl Core {
         }
         let link = self.links.remove(name).ok_or_else(unknown)?;
         link.tap.end();
+        let groups: Vec<_> = self.links.values().filter_map(|link| link.spec.kind.group()).collect();
+        self.groups.retain(|group, _| groups.contains(&group.as_str()));
         (0..2).for_each(|end| drop(self.ports.remove(&link.port(end))));
         if link.segments.is_some() {
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
@@ -475,6 +521,12 @@ impl Core {
             self.bury(name, end);
         }
         self.over(name);
+        if dead {
+            self.let_go(name, end, |_| true);
+        }
+        if let Some(link) = self.links.get_mut(name) {
+            link.earlier[end] = dead.then(Vec::new);
+        }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
         if link.holders == [None; 2] && link.segments.take().is_some() {
@@ -514,7 +566,94 @@ impl Core {
                 self.cut_off(id, fault);
             }
         }
+        self.settle(name);
     }
+
+    // Arenas.
+
+    /// Of the generations from before its connection, an end uses these and no others.
+    fn holds(&mut self, name: &str, end: usize, since: u64, generations: Vec<u64>) {
+        self.let_go(name, end, |generation| generation <= since && !generations.contains(&generation));
+        if let Some(link) = self.links.get_mut(name) {
+            let leased = |generation: &u64| link.leases.iter().any(|lease| lease.generation == *generation);
+            link.earlier[end] = Some(generations.into_iter().filter(|generation| !leased(generation)).collect());
+        }
+        self.settle_orphans();
+    }
+
+    fn let_go(&mut self, name: &str, end: usize, of: impl Fn(u64) -> bool) {
+        if let Some(link) = self.links.get_mut(name) {
+            link.let_go(end, of);
+        }
+        self.settle(name);
+    }
+
+    /// Takes the buffers of generations that nobody uses back.
+    fn settle(&mut self, name: &str) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        let ended = link.ended_leases();
+        if let Some(group) = link.spec.kind.group().and_then(|group| self.groups.get_mut(group)) {
+            ended.into_iter().for_each(|lease| group.reclaim(lease.ids));
+        }
+    }
+
+    /// Takes back what a former broker had given out, once every end of a group has said that it uses nothing of it.
+    fn settle_orphans(&mut self) {
+        let now = Instant::now();
+        for (name, group) in self.groups.iter_mut().filter(|(_, group)| group.has_orphans()) {
+            let mut links = self.links.values().filter(|link| link.spec.kind.group() == Some(name));
+            let told = links.all(|link| link.earlier.iter().all(|earlier| earlier.as_ref().is_some_and(Vec::is_empty)));
+            if told && group.adopted.is_none_or(|adopted| adopted + RETURN_WITHIN <= now) {
+                group.reclaim_orphans();
+            }
+        }
+    }
+
+    /// Stocks the channels of a new generation. Nothing for direct links.
+    fn stock(&mut self, name: &str, segments: &Segments) -> Result<Option<Lease>, Fault> {
+        let Some(link) = self.links.get(name) else { return Ok(None) };
+        let Some(group_name) = link.spec.kind.group() else { return Ok(None) };
+        if !self.groups.contains_key(group_name) {
+            let (group, ordinary) =
+                Group::create(group_name, self.config.hugepages).map_err(|error| error.to_string())?;
+            if let Some(reason) = ordinary {
+                (self.events)(Event::OrdinaryPages { link: name.to_owned(), reason });
+            }
+            self.groups.insert(group_name.to_owned(), group);
+        }
+        let Some(group) = self.groups.get_mut(group_name) else { return Ok(None) };
+        let ids = group.new_ids().ok_or("all holder ids are in use")?;
+        let stocked = segments.stock(&link.spec, |sender, count| group.give(count, ids + sender as u16));
+        if let Err(error) = stocked {
+            group.reclaim(ids);
+            return Err(error.to_string());
+        }
+        Ok(Some(Lease { generation: link.generation + 1, ids, used: [false; 2] }))
+    }
+
+    /// Sends an end the arena for its next generation.
+    fn lend_arena(&mut self, name: &str, id: u64, end: usize) -> Result<(), Fault> {
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        let Some(group) = link.spec.kind.group().and_then(|group| self.groups.get(group)) else { return Ok(()) };
+        let Some(lease) = link.leases.last_mut() else { return Ok(()) };
+        let (buffers, present, _) = group.counts();
+        let (own, peer) = (lease.ids + end as u16, lease.ids + 1 - end as u16);
+        let arena = Reply::Arena { generation: lease.generation, buffers, present, own, peer };
+        let fds = [&group.frames, &group.holders].map(Segment::try_clone).into_iter().collect::<io::Result<_>>();
+        lease.used[end] = true;
+        self.send(id, &arena, fds.map_err(|error| error.to_string())?)
+    }
+
+    /// See [`super::Broker::arenas`].
+    pub fn arenas(&self) -> Vec<ArenaStatus> {
+        let status = |(name, group): (&String, &Group)| {
+            let (_, buffers, free) = group.counts();
+            ArenaStatus { group: name.clone(), buffers, free, hugepages: group.huge }
+        };
+        self.groups.iter().map(status).collect()
+    }
+
+    // Generations.
 
     /// Makes and hands out a new generation, if both ends are there and it is time.
     fn start_generation(&mut self, name: &str) {
@@ -526,7 +665,10 @@ impl Core {
         }
         link.due = None;
         link.not_before = now + GENERATION_EVERY;
-        let (segments, ordinary) = match Segments::create(&link.spec, self.config.hugepages) {
+        let created = Segments::create(&link.spec, self.config.hugepages).map_err(|error| error.to_string());
+        let created = created.and_then(|created| Ok((self.stock(name, &created.0)?, created)));
+        let Some(link) = self.links.get_mut(name) else { return };
+        let (lease, (segments, ordinary)) = match created {
             Ok(created) => created,
             Err(error) => {
                 link.due = Some(now + MEMORY_RETRY);
@@ -535,6 +677,7 @@ impl Core {
                 return;
             }
         };
+        link.leases.extend(lease);
         if let Some(reason) = ordinary
             && !std::mem::replace(&mut link.told_of_pages, true)
         {
@@ -560,7 +703,9 @@ impl Core {
             let (Some(id), Some(segments)) = (link.holders[end], &link.segments) else { return };
             let (reply, fds) = message(link, segments, end);
             let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
-            let sent = fds.map_err(|error| error.to_string()).and_then(|fds| self.send(id, &reply, fds));
+            let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, end) } else { Ok(()) };
+            let fds = arena.and_then(|()| fds.map_err(|error| error.to_string()));
+            let sent = fds.and_then(|fds| self.send(id, &reply, fds));
             match sent {
                 Ok(()) => {
                     if let Some(client) = self.clients.get_mut(&id) {
@@ -594,7 +739,12 @@ impl Core {
             holder.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
             return Ok(());
         }
-        let segments = segments.labelled(generation).map_err(|error| error.to_string())?;
+        let mut segments = segments.labelled(generation).map_err(|error| error.to_string())?;
+        if let (Some(lease), Some(group)) = (link.leases.last(), link.spec.kind.group())
+            && let Some(group) = self.groups.get(group)
+        {
+            segments.extend(labelled(lease, group).map_err(|error| error.to_string())?);
+        }
         link.stage = Stage::Joining([false; 2]);
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
         self.hand_out(name, |link, segments, end| {
@@ -659,7 +809,10 @@ impl Core {
             let adopted = matches!(link.stage, Stage::Adopted(_)).then_some(link.adopted_until);
             link.due.into_iter().chain(adopted)
         });
-        clients.chain(links).min()
+        let now = Instant::now();
+        let orphans = self.groups.values().filter(|group| group.has_orphans());
+        let orphans = orphans.filter_map(|group| group.adopted.map(|at| at + RETURN_WITHIN)).filter(|at| *at > now);
+        clients.chain(links).chain(orphans).min()
     }
 
     fn keep_deadlines(&mut self) {
@@ -672,6 +825,7 @@ impl Core {
         let names = |wanted: &dyn Fn(&Link) -> bool, links: &BTreeMap<String, Link>| {
             links.values().filter(|link| wanted(link)).map(|link| link.spec.name.clone()).collect::<Vec<_>>()
         };
+        self.settle_orphans();
         for name in names(&|link| passed(link.due), &self.links) {
             self.start_generation(&name);
         }
@@ -700,7 +854,10 @@ impl Core {
             generation: link.generation,
             up: link.stage == Stage::Up,
             quarantined: link.quarantined.clone(),
-            hugepages: link.segments.as_ref().is_some_and(|segments| segments.huge),
+            hugepages: match link.spec.kind.group() {
+                None => link.segments.as_ref().is_some_and(|segments| segments.huge),
+                Some(group) => self.groups.get(group).is_some_and(|group| group.huge),
+            },
             rx,
             tx,
             report: link.reports[end].clone(),
@@ -713,6 +870,10 @@ impl Core {
         let unknown = || BrokerError::Unknown(format!("port {port} of {function}"));
         let (link, end) = self.ports.get(&name).ok_or_else(unknown)?;
         let link = self.links.get(link).ok_or_else(unknown)?;
+        if link.spec.kind != LinkKind::Direct {
+            let what = format!("port {port} of {function} has a zero-copy link: its frames are changed where they lie");
+            return Err(BrokerError::Invalid(what));
+        }
         let observer = Observer::new(Arc::clone(&link.tap), *end);
         Tap::renew(link)?;
         Ok(observer)
@@ -738,8 +899,44 @@ fn try_clone(socket: &OwnedFd) -> Result<OwnedFd, Fault> {
     socket.try_clone().map_err(|error| error.to_string())
 }
 
+const ARENA: &str = "arena";
+const HOLDERS: &str = "holders";
+
+/// The descriptors of a generation's arena, with labels.
+fn labelled(lease: &Lease, group: &Group) -> io::Result<[(String, OwnedFd); 2]> {
+    let Lease { generation, ids, .. } = lease;
+    Ok([
+        (format!("vport/{generation}/{ARENA}/{ids}"), group.frames.try_clone()?),
+        (format!("vport/{generation}/{HOLDERS}"), group.holders.try_clone()?),
+    ])
+}
+
+/// Takes the arena of a generation over, by its labels.
+fn adopt_lease(
+    groups: &mut BTreeMap<String, Group>,
+    name: &str,
+    labelled: &mut Vec<(String, OwnedFd)>,
+) -> Option<Lease> {
+    let mut take = |kind: &str| {
+        let at = labelled.iter().position(|(label, _)| label.split('/').nth(2) == Some(kind))?;
+        Some(labelled.swap_remove(at))
+    };
+    let ((label, frames), (_, holders)) = (take(ARENA)?, take(HOLDERS)?);
+    let mut numbers = label.split('/').filter_map(|word| word.parse::<u64>().ok());
+    let (generation, ids) = (numbers.next()?, u16::try_from(numbers.next()?).ok()?);
+    if !groups.contains_key(name) {
+        groups.insert(name.to_owned(), Group::adopt(frames.try_clone().ok()?, holders, Instant::now()).ok()?);
+    }
+    let group = groups.get_mut(name).filter(|group| group.is(&frames))?;
+    group.adopted = Some(Instant::now());
+    group.claim(ids).then_some(Lease { generation, ids, used: [true; 2] })
+}
+
 fn check(spec: &LinkSpec) -> Result<(), BrokerError> {
     let invalid = |what: String| Err(BrokerError::Invalid(format!("link {}: {what}", spec.name)));
+    if spec.kind.group().is_some_and(|group| !is_name(group)) {
+        return invalid("its trust group cannot have such a name".into());
+    }
     if !spec.ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&spec.ring_bytes) {
         return invalid(format!("{} is not a ring size", spec.ring_bytes));
     }

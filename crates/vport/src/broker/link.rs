@@ -9,9 +9,10 @@ use std::time::Instant;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::observer::Tap;
-use super::{LinkSpec, PortName};
+use super::{LinkKind, LinkSpec, PortName};
+use crate::arena::HolderId;
 use crate::counters::{RxCounters, TxCounters};
-use crate::layout::{Index, TABLE_BYTES, records_bytes};
+use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
 
@@ -53,6 +54,20 @@ pub(super) struct Link {
     pub(super) tap: Arc<Tap>,
     pub(super) reports: [Vec<(String, u64)>; 2],
     pub(super) told_of_pages: bool,
+    /// Generations whose buffers are not all back, in order. Of direct links, none.
+    pub(super) leases: Vec<Lease>,
+    /// Generations from before an end's connection, and of no lease, that it still uses; None where it has not said.
+    pub(super) earlier: [Option<Vec<u64>>; 2],
+}
+
+/// The buffers of one generation of a zero-copy link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) generation: u64,
+    /// Id of end 0; that of end 1 is the next.
+    pub(super) ids: HolderId,
+    /// Which ends may still use them.
+    pub(super) used: [bool; 2],
 }
 
 impl Link {
@@ -74,7 +89,24 @@ impl Link {
             tap: Arc::default(),
             reports: [Vec::new(), Vec::new()],
             told_of_pages: false,
+            leases: Vec::new(),
+            earlier: [None, None],
         }
+    }
+
+    /// An end has let go of those generations of which this is true.
+    pub(super) fn let_go(&mut self, end: usize, of: impl Fn(u64) -> bool) {
+        for lease in self.leases.iter_mut().filter(|lease| of(lease.generation)) {
+            lease.used[end] = false;
+        }
+        self.earlier[end].iter_mut().for_each(|earlier| earlier.retain(|generation| !of(*generation)));
+    }
+
+    /// Takes out the leases that nobody uses any more.
+    pub(super) fn ended_leases(&mut self) -> Vec<Lease> {
+        let (current, down) = (self.generation, self.stage == Stage::Down);
+        let ended = |lease: &mut Lease| lease.used == [false; 2] && (lease.generation != current || down);
+        self.leases.extract_if(.., ended).collect()
     }
 
     pub(super) fn port(&self, end: usize) -> PortName {
@@ -149,7 +181,7 @@ impl Segments {
     /// Makes the segments of a generation. In huge pages, if these are asked for and to be had; if not, the second value
     /// says why.
     pub(super) fn create(spec: &LinkSpec, huge: bool) -> Result<(Self, Option<String>), SegmentError> {
-        if huge {
+        if huge && spec.kind == LinkKind::Direct {
             match Self::of_pages(spec, true) {
                 Ok(segments) => return Ok((segments, None)),
                 Err(error) => {
@@ -174,6 +206,30 @@ impl Segments {
         let ends = [end(0)?, end(1)?];
         let huge = ends[0].records_bytes % HUGE_PAGE == 0;
         Some((generation, Self { ends, huge }))
+    }
+
+    /// Writes the buffers that an end's queue has empty for each queue of its peer to where the peer returns buffers. Nobody
+    /// has the segments yet.
+    pub(super) fn stock(
+        &self,
+        spec: &LinkSpec,
+        mut buffers: impl FnMut(usize, usize) -> Result<Vec<u32>, SegmentError>,
+    ) -> Result<(), SegmentError> {
+        for (receiver, end) in self.ends.iter().enumerate() {
+            let (_, senders) = queues(spec, receiver);
+            let layout = Exchange::new(spec.ring_bytes as usize, senders);
+            for records in &end.records {
+                let mapping = Mapping::writable(records.as_fd(), records.len())?;
+                for sender in 0..senders {
+                    let given = buffers(1 - receiver, layout.buffers)?;
+                    for (pair, n) in given.chunks_exact(2).zip(0..) {
+                        let word = mapping.word(layout.returns(sender) + n * 8);
+                        word.store(u64::from(pair[0]) | u64::from(pair[1]) << 32, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Nobody can open them for writing from here on, and readers may have them. On failure, says whose cannot be closed.
@@ -213,7 +269,7 @@ fn table_label(generation: u64, end: usize) -> String {
 impl EndSegments {
     fn create(spec: &LinkSpec, end: usize, huge: bool) -> Result<Self, SegmentError> {
         let (queues, peer_queues) = queues(spec, end);
-        let records_bytes = records_bytes(spec.ring_bytes as usize, peer_queues, if huge { HUGE_PAGE } else { PAGE });
+        let records_bytes = size_of_records(spec, peer_queues, if huge { HUGE_PAGE } else { PAGE });
         let index_bytes = Index::new(peer_queues).bytes();
         let each =
             |kind, bytes, huge| (0..queues).map(|_| Segment::create(kind, bytes, huge)).collect::<Result<Vec<_>, _>>();
@@ -236,7 +292,7 @@ impl EndSegments {
             .map(|queue| Some((of_queue(queue, INDEX)?, of_queue(queue, RECORDS)?)))
             .collect::<Option<_>>()?;
         let table = Segment::adopt(take(table_label(generation, end))?, TABLE_BYTES).ok()?;
-        let [ordinary, huge] = [PAGE, HUGE_PAGE].map(|page| records_bytes(spec.ring_bytes as usize, peer_queues, page));
+        let [ordinary, huge] = [PAGE, HUGE_PAGE].map(|page| size_of_records(spec, peer_queues, page));
         let found = rustix::fs::fstat(&fds.first()?.1).ok()?.st_size as usize;
         let bytes = if found == huge { huge } else { ordinary };
         let (mut index, mut records) = (Vec::new(), Vec::new());
@@ -262,6 +318,14 @@ impl EndSegments {
         let segments = self.index.iter().zip(&self.records).zip(&self.doorbells);
         let of_queues = segments.flat_map(|((index, records), bell)| [index.as_fd(), records.as_fd(), pipe(bell)]);
         of_queues.chain([self.table.as_fd()]).collect()
+    }
+}
+
+fn size_of_records(spec: &LinkSpec, peer_queues: usize, page: usize) -> usize {
+    let ring_bytes = spec.ring_bytes as usize;
+    match spec.kind {
+        LinkKind::Direct => records_bytes(ring_bytes, peer_queues, page),
+        LinkKind::ZeroCopy { .. } => Exchange::new(ring_bytes, peer_queues).bytes(),
     }
 }
 

@@ -17,10 +17,11 @@ pub use core::Core;
 pub use observer::{Direction, Observer, Seen};
 
 mod core;
+mod group;
 mod link;
 mod observer;
 
-/// A direct link between two ports. The broker knows them from now on; their functions may attach at any time.
+/// A link between two ports. The broker knows them from now on; their functions may attach at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
     /// Unique at this broker, for example `slice/n3`.
@@ -29,6 +30,45 @@ pub struct LinkSpec {
     pub ends: [EndSpec; 2],
     /// Size of each ring in bytes: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
     pub ring_bytes: u32,
+    /// How frames get from one end to the other.
+    pub kind: LinkKind,
+}
+
+/// How a link carries frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Each frame is copied once, from ring to ring. The ends need not trust each other.
+    #[default]
+    Direct,
+    /// Frames lie in an arena that all ports of the trust group share, and change hands. Each channel has a buffer for
+    /// every KiB of ring size.
+    ZeroCopy {
+        /// The trust group; a name as functions have.
+        group: String,
+    },
+}
+
+impl LinkKind {
+    /// The trust group of a zero-copy link.
+    pub fn group(&self) -> Option<&str> {
+        match self {
+            Self::Direct => None,
+            Self::ZeroCopy { group } => Some(group),
+        }
+    }
+}
+
+/// What a broker knows of a trust group's arena.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaStatus {
+    /// The trust group.
+    pub group: String,
+    /// Buffers that are there. More come as links ask for them.
+    pub buffers: u32,
+    /// Buffers that no generation of any link has.
+    pub free: u32,
+    /// Whether they lie in hugepages.
+    pub hugepages: bool,
 }
 
 /// Smallest ring, in bytes.
@@ -76,7 +116,8 @@ pub enum Event {
         /// Its generation.
         generation: u64,
         /// Label and segment. Labels have the form `vport/<generation>/<end>/<queue>/<index|records>` or
-        /// `vport/<generation>/<end>/table`.
+        /// `vport/<generation>/<end>/table`; of a zero-copy link also `vport/<generation>/arena/<ids>` and
+        /// `vport/<generation>/holders`.
         segments: Vec<(String, OwnedFd)>,
     },
     /// A process closed a port, or died.
@@ -248,7 +289,13 @@ impl Broker {
         self.call(|core| core.statuses())
     }
 
-    /// Watches the frames that a port sends and receives. Follows the port over generations.
+    /// The arenas of all trust groups that have had a zero-copy link up, in order of names.
+    pub fn arenas(&self) -> Result<Vec<ArenaStatus>, BrokerError> {
+        self.call(|core| core.arenas())
+    }
+
+    /// Watches the frames that a port sends and receives. Follows the port over generations. Ports of zero-copy links
+    /// cannot be watched: their frames are changed where they lie.
     pub fn observe(&self, function: &str, port: &str) -> Result<Observer, BrokerError> {
         let (function, port) = (function.to_owned(), port.to_owned());
         self.call(move |core| core.observe(&function, &port))?

@@ -71,6 +71,9 @@ impl Tap {
 }
 
 fn channels(link: &Link) -> std::io::Result<Vec<TapChannel>> {
+    if link.spec.kind != super::LinkKind::Direct {
+        return Ok(Vec::new());
+    }
     let Some(segments) = &link.segments else { return Ok(Vec::new()) };
     let Some(ring) = Ring::new(u64::from(link.spec.ring_bytes)) else { return Ok(Vec::new()) };
     let mut channels = Vec::new();

@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketType, connect, recvmsg, sendmsg, socket,
 };
-use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, PortStatus, RING_BYTES_MIN};
+use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::VERSION;
@@ -51,7 +51,12 @@ impl Bench {
         std::fs::create_dir_all(&directory).unwrap();
         let [a, b] = ports;
         let end = |function: &str, port| EndSpec { function: function.into(), port };
-        let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN };
+        let spec = LinkSpec {
+            name: "link".into(),
+            ends: [end("a", a), end("b", b)],
+            ring_bytes: RING_BYTES_MIN,
+            kind: LinkKind::Direct,
+        };
         let (broker, events) = start(&directory, hugepages);
         broker.add_link(spec.clone()).unwrap();
         Self { broker, events, directory, spec }

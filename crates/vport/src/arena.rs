@@ -1,0 +1,278 @@
+//! The buffers that the ports of one trust group share, and who holds each: what zero-copy links pass on instead of bytes.
+//!
+//! All members of the group may write an arena. Every buffer stands in the *holder table* with the id of whoever may use it
+//! next: an end of one generation of one link, or 0 for the broker's stock. A buffer changes hands by a store there that
+//! comes before the descriptor or the return is published, so that at any time, and whoever dies, each belongs to one.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::fs::fstat;
+
+use crate::mapping::Mapping;
+use crate::packet::{FRAME_MAX, HEADROOM};
+use crate::ring::Violation;
+use crate::segment::{HUGE_PAGE, PAGE, check_shared};
+
+/// Distance of buffers in bytes: an odd number of lines, so that frames spread over all sets of a cache.
+pub const BUFFER_BYTES: usize = 155 * 64;
+/// Where a frame is put into an empty buffer. A function may put headers before it, and so may the next: a received frame
+/// begins [`HEADROOM`] or more behind its buffer's start.
+pub const FRAME_OFFSET: usize = 256;
+
+const _: () = assert!(FRAME_OFFSET + FRAME_MAX <= BUFFER_BYTES && BUFFER_BYTES / 64 % 2 == 1);
+
+/// Most buffers of an arena.
+pub(crate) const BUFFERS_MAX: u32 = 1 << 17;
+/// Bytes of an entry of the holder table.
+pub(crate) const HOLDER_BYTES: usize = 2;
+
+/// Bytes of an arena's segment, and of its holder table's.
+pub(crate) fn segment_bytes(buffers: u32) -> (usize, usize) {
+    let bytes = |each: usize| buffers as usize * each;
+    (bytes(BUFFER_BYTES).next_multiple_of(HUGE_PAGE), bytes(HOLDER_BYTES).next_multiple_of(PAGE))
+}
+
+/// Whoever may use a buffer next. 0 is the broker.
+pub(crate) type HolderId = u16;
+
+/// Where a frame lies in an arena. As a word: the buffer in bits 0-31, the offset in bits 32-47, the length in bits 48-63.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Number of the buffer.
+    pub buffer: u32,
+    /// Bytes from the buffer's start to the frame.
+    pub offset: u16,
+    /// Bytes of the frame.
+    pub len: u16,
+}
+
+impl Descriptor {
+    /// The word.
+    #[inline(always)]
+    pub const fn word(self) -> u64 {
+        self.buffer as u64 | (self.offset as u64) << 32 | (self.len as u64) << 48
+    }
+
+    /// What a word says, checked: a frame of a length that frames have, with headroom, inside one of `buffers` buffers.
+    #[inline(always)]
+    pub const fn check(word: u64, buffers: u32) -> Result<Self, Violation> {
+        let (buffer, offset, len) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
+        let lawful = buffer < buffers
+            && (len as usize).wrapping_sub(1) < FRAME_MAX
+            && offset as usize >= HEADROOM
+            && offset as usize + len as usize <= BUFFER_BYTES;
+        if lawful { Ok(Self { buffer, offset, len }) } else { Err(Violation::BadDescriptor) }
+    }
+}
+
+/// A mapped arena with its holder table.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    /// None where only the holders are looked at.
+    frames: Option<Mapping>,
+    holders: Mapping,
+    buffers: u32,
+}
+
+impl Arena {
+    /// # Panics
+    /// If a mapping is too small for `buffers`, or not writable.
+    pub(crate) fn new(frames: Mapping, holders: Mapping, buffers: u32) -> Self {
+        frames.area_mut(0, buffers as usize * BUFFER_BYTES);
+        holders.area_mut(0, buffers as usize * HOLDER_BYTES);
+        Self { frames: Some(frames), holders, buffers }
+    }
+
+    /// The holder table alone.
+    ///
+    /// # Panics
+    /// As [`Arena::new`].
+    pub(crate) fn of_holders(holders: Mapping, buffers: u32) -> Self {
+        holders.area_mut(0, buffers as usize * HOLDER_BYTES);
+        Self { frames: None, holders, buffers }
+    }
+
+    /// The arena of these segments, with `present` of `buffers` buffers there. It has one place in a process, whichever
+    /// ports use it, so that a frame which came by one can leave by another as it is.
+    pub(crate) fn open(frames: &OwnedFd, holders: &OwnedFd, buffers: u32, present: u32) -> io::Result<Arc<Self>> {
+        static OPEN: Mutex<Vec<(Identity, Weak<Arena>)>> = Mutex::new(Vec::new());
+        let (frames_bytes, holders_bytes) = segment_bytes(buffers);
+        let present = present.min(buffers) as usize * BUFFER_BYTES;
+        check_shared(frames.as_fd(), frames_bytes).map_err(io::Error::other)?;
+        check_shared(holders.as_fd(), holders_bytes).map_err(io::Error::other)?;
+        let stat = fstat(frames)?;
+        let identity = (stat.st_dev, stat.st_ino);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, arena)| arena.strong_count() > 0);
+        let known = open.iter().find(|(known, _)| *known == identity);
+        if let Some(arena) = known.and_then(|(_, arena)| arena.upgrade()) {
+            arena.frames.iter().try_for_each(|frames| frames.populate(present))?;
+            return Ok(arena);
+        }
+        let frames = Mapping::sparse(frames.as_fd(), frames_bytes, present)?;
+        let holders = Mapping::writable(holders.as_fd(), holders_bytes)?;
+        let arena = Arc::new(Self::new(frames, holders, buffers));
+        open.push((identity, Arc::downgrade(&arena)));
+        Ok(arena)
+    }
+
+    /// The arena for the packet path, for as long as `keep` (which must keep the arena) is used.
+    pub(crate) fn view(&self, keep: Arc<dyn Any + Send + Sync>) -> View {
+        let holders = self.holders.area(0, 0).cast();
+        let frames = self.frames.as_ref().map_or(core::ptr::null_mut(), |frames| frames.area_mut(0, 0));
+        View { buffers: Buffers { frames, holders, count: self.buffers }, _keep: keep }
+    }
+}
+
+/// Device and inode of a segment.
+type Identity = (u64, u64);
+
+/// An arena as the packet path sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    buffers: Buffers,
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
+unsafe impl Send for View {}
+
+impl View {
+    /// The buffers. They must not be used longer than the view.
+    #[inline(always)]
+    pub(crate) fn buffers(&self) -> Buffers {
+        self.buffers
+    }
+}
+
+/// The buffers of an arena that is kept elsewhere: small enough for registers. Every look is one load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    frames: *mut u8,
+    holders: *const AtomicU16,
+    count: u32,
+}
+
+impl Buffers {
+    #[inline(always)]
+    pub(crate) fn count(self) -> u32 {
+        self.count
+    }
+
+    /// Start of a buffer. Of one that the arena does not have, an address that must not be followed.
+    #[inline(always)]
+    pub(crate) fn start(self, buffer: u32) -> *mut u8 {
+        self.frames.wrapping_add(buffer as usize * BUFFER_BYTES)
+    }
+
+    #[inline(always)]
+    pub(crate) fn holder(self, buffer: u32) -> HolderId {
+        debug_assert!(buffer < self.count);
+        // SAFETY: callers have checked the number; the table has an entry for each buffer and is kept.
+        unsafe { &*self.holders.add(buffer as usize) }.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_holder(self, buffer: u32, id: HolderId) {
+        debug_assert!(buffer < self.count);
+        // SAFETY: as above.
+        unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
+    }
+
+    /// Soon the holder of a buffer, which need not exist, will change.
+    #[inline(always)]
+    pub(crate) fn expect_holder(self, buffer: u32) {
+        prefetch_for_writing(self.holders.wrapping_add(buffer as usize).cast());
+    }
+
+    /// Soon bytes at `offset` of a buffer, which need not exist, will be looked at and changed.
+    #[inline(always)]
+    pub(crate) fn expect_frame(self, buffer: u32, offset: usize) {
+        prefetch_for_writing(self.start(buffer).wrapping_add(offset));
+    }
+}
+
+#[inline(always)]
+fn prefetch_for_writing(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it cannot fault.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// A ring of descriptors and the ring of returns that goes with it, both of the same power of two of entries. The buffer
+/// returned at a position is the one that whoever sends uses at the same position a ring later; so a channel has as many
+/// buffers as entries, neither ring can run over, and what was returned is what there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entries {
+    mask: u64,
+}
+
+impl Entries {
+    /// None unless `count` is a power of two.
+    pub(crate) const fn new(count: u64) -> Option<Self> {
+        if count.is_power_of_two() { Some(Self { mask: count - 1 }) } else { None }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn count(self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Index of a position. Always less than the count.
+    #[inline(always)]
+    pub(crate) const fn index(self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    /// Checks a head that the sender published against the receiver's own tail.
+    #[inline(always)]
+    pub(crate) const fn check_head(self, tail: u64, head: u64) -> Result<(), Violation> {
+        if head.wrapping_sub(tail) > self.count() { Err(Violation::HeadOutOfRange) } else { Ok(()) }
+    }
+
+    /// Checks a tail that the receiver published against the sender's own head.
+    #[inline(always)]
+    pub(crate) const fn check_tail(self, head: u64, tail: u64) -> Result<(), Violation> {
+        if head.wrapping_sub(tail) > self.count() { Err(Violation::TailOutOfRange) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_round_trip() {
+        for (buffer, offset, len) in [(0, 128, 1), (7, 256, 9_600), (u32::MAX - 1, 9_919, 1), (1, 320, 9_600)] {
+            let descriptor = Descriptor { buffer, offset, len };
+            assert_eq!(Descriptor::check(descriptor.word(), u32::MAX), Ok(descriptor));
+        }
+    }
+
+    /// Every offset, with every length at which something changes, in the first, the last and no buffer.
+    #[test]
+    fn no_descriptor_names_bytes_outside_its_buffer_or_without_headroom() {
+        const BUFFERS: u32 = 9;
+        for buffer in [0, BUFFERS - 1, BUFFERS, u32::MAX] {
+            for offset in 0..=u16::MAX {
+                let to_end = (BUFFER_BYTES as u16).wrapping_sub(offset);
+                for len in [0, 1, 64, 9_599, 9_600, 9_601, to_end.wrapping_sub(1), to_end, to_end.wrapping_add(1)] {
+                    let word = Descriptor { buffer, offset, len }.word();
+                    let lawful = buffer < BUFFERS
+                        && (1..=9_600).contains(&len)
+                        && offset >= 128
+                        && u32::from(offset) + u32::from(len) <= 9_920;
+                    assert_eq!(Descriptor::check(word, BUFFERS).is_ok(), lawful, "{buffer} {offset} {len}");
+                }
+            }
+        }
+    }
+}

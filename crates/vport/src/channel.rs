@@ -1,0 +1,130 @@
+//! The two kinds of channel: records that are copied, and buffers that change hands. Which one it is stays the same for a
+//! generation.
+
+use crate::giver::Giver;
+use crate::packet::{PacketRef, Slot};
+use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
+use crate::ring::Violation;
+use crate::taker::Taker;
+use crate::writer::{Pushed, Writer};
+
+/// The receiving end of a channel. Positions count bytes of records, or descriptors.
+#[derive(Debug)]
+pub(crate) enum Inlet {
+    Records { reader: Reader, source: Mapped },
+    Buffers(Taker),
+}
+
+impl Inlet {
+    /// See [`Reader::fill`].
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, slots: &mut [Slot], peek: usize, wanted: impl FnMut(&Slot, u64) -> Wanted) -> Filled {
+        match self {
+            Self::Records { reader, source } => reader.fill(source, slots, peek, wanted),
+            Self::Buffers(taker) => taker.fill(slots, peek, wanted),
+        }
+    }
+
+    /// See [`Reader::release`].
+    #[inline(always)]
+    pub(crate) fn release(&mut self, now: bool) -> Option<u64> {
+        match self {
+            Self::Records { reader, .. } => reader.release(now),
+            Self::Buffers(taker) => taker.release(now),
+        }
+    }
+
+    /// The head that the sender has published.
+    pub(crate) fn head(&self) -> u64 {
+        match self {
+            Self::Records { source, .. } => source.head(),
+            Self::Buffers(taker) => taker.published(),
+        }
+    }
+
+    /// See [`Reader::has_more`].
+    pub(crate) fn has_more(&self) -> bool {
+        match self {
+            Self::Records { reader, source } => reader.has_more(source),
+            Self::Buffers(taker) => taker.has_more(),
+        }
+    }
+
+    /// See [`Reader::broken`].
+    #[inline(always)]
+    pub(crate) fn broken(&self) -> Option<Violation> {
+        match self {
+            Self::Records { reader, .. } => reader.broken(),
+            Self::Buffers(taker) => taker.broken(),
+        }
+    }
+
+    /// See [`Reader::tail`].
+    pub(crate) fn tail(&self) -> u64 {
+        match self {
+            Self::Records { reader, .. } => reader.tail(),
+            Self::Buffers(taker) => taker.tail(),
+        }
+    }
+}
+
+/// The sending end of a channel.
+#[derive(Debug)]
+pub(crate) enum Outlet {
+    Records(Writer),
+    Buffers(Giver),
+}
+
+impl Outlet {
+    /// See [`Writer::expect`].
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, bytes: usize) {
+        if let Self::Records(writer) = self {
+            writer.expect(bytes);
+        }
+    }
+
+    /// See [`Writer::push_burst`].
+    #[inline(always)]
+    pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        match self {
+            Self::Records(writer) => writer.push_burst(packets),
+            Self::Buffers(giver) => giver.push_burst(packets),
+        }
+    }
+
+    /// See [`Writer::push`].
+    #[inline(always)]
+    pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
+        match self {
+            Self::Records(writer) => writer.push(packet),
+            Self::Buffers(giver) => giver.push(packet),
+        }
+    }
+
+    /// See [`Writer::publish`].
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) -> bool {
+        match self {
+            Self::Records(writer) => writer.publish(),
+            Self::Buffers(giver) => giver.publish(),
+        }
+    }
+
+    /// See [`Writer::broken`].
+    #[inline(always)]
+    pub(crate) fn broken(&self) -> Option<Violation> {
+        match self {
+            Self::Records(writer) => writer.broken(),
+            Self::Buffers(giver) => giver.broken(),
+        }
+    }
+
+    /// See [`Writer::published`].
+    pub(crate) fn published(&self) -> u64 {
+        match self {
+            Self::Records(writer) => writer.published(),
+            Self::Buffers(giver) => giver.published(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The sending end of one zero-copy channel. A frame that lies in a buffer of the arena is sent with its buffer, and an
+//! empty one goes back in its place; any other frame is copied into an empty one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
+
+use crate::arena::{BUFFER_BYTES, Buffers, Descriptor, Entries, FRAME_OFFSET, HolderId, View};
+use crate::mapping::Mapping;
+use crate::packet::{HEADROOM, PacketRef, copy_short};
+use crate::ring::Violation;
+use crate::sync::AtomicU64;
+use crate::writer::{Pushed, is_sendable};
+
+/// A ring of descriptors, of which this is the only writer, and the ring of returns that goes with it.
+#[derive(Debug)]
+pub(crate) struct Giver {
+    entries: Entries,
+    /// Where the next descriptor goes, and its empty buffer stands.
+    head: u64,
+    /// The head that the receiver knows of.
+    published: u64,
+    /// The last tail seen, checked.
+    tail: u64,
+    /// Up to where empty buffers were asked for.
+    asked: u64,
+    broken: Option<Violation>,
+    arena: View,
+    /// Holds what is empty.
+    own: HolderId,
+    /// Holds what was sent.
+    receiver: HolderId,
+    descriptors: *const Word,
+    head_word: *const AtomicU64,
+    returns: *const AtomicU32,
+    tail_word: *const AtomicU64,
+    /// The processor has wide registers.
+    wide: bool,
+    /// What the pointers point into.
+    _keep: [Arc<Mapping>; 4],
+}
+
+// SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
+unsafe impl Send for Giver {}
+
+/// How many frames ahead empty buffers are asked for.
+const AHEAD: u64 = 16;
+/// Buffers that follow each other are often neighbours, whose holders share a line.
+const ASK_HOLDER_EVERY: u64 = 4;
+
+impl Giver {
+    /// Sends from `own` to `receiver`. Descriptors and head are in the sender's own segments, returns and tail in the
+    /// receiver's.
+    ///
+    /// # Panics
+    /// If one of them lies outside.
+    pub(crate) fn new(
+        entries: Entries,
+        arena: View,
+        (own, receiver): (HolderId, HolderId),
+        (descriptors, descriptors_at): (&Arc<Mapping>, usize),
+        (index, head_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
+        (returns, returns_at): (&Arc<Mapping>, usize),
+        (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
+    ) -> Self {
+        let count = entries.count() as usize;
+        Self {
+            entries,
+            head: 0,
+            published: 0,
+            tail: 0,
+            asked: 0,
+            broken: None,
+            arena,
+            own,
+            receiver,
+            descriptors: descriptors.area_mut(descriptors_at, count * size_of::<u64>()).cast(),
+            head_word: head_word(index),
+            returns: returns.area(returns_at, count * size_of::<u32>()).cast(),
+            tail_word: tail_word(peer),
+            wide: crate::wide::is_here(),
+            _keep: [descriptors.clone(), index.clone(), returns.clone(), peer.clone()],
+        }
+    }
+
+    /// As [`crate::writer::Writer::push_burst`].
+    #[inline]
+    pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        crate::wide::dispatch!(self.wide, self.push_all(packets))
+    }
+
+    #[inline(always)]
+    fn push_all(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        // In registers: what is written to shared memory could be this giver itself, for all that the compiler knows.
+        let rings = self.rings();
+        let (mut head, mut end, mut asked) = (self.head, self.end(), self.asked);
+        let (mut pushed, mut bytes, mut discarded) = (0, 0, 0);
+        for packet in packets {
+            let len = packet.len();
+            if !is_sendable(len) {
+                discarded += 1;
+                continue;
+            }
+            if head == end {
+                self.head = head;
+                self.look_for_room();
+                end = self.end();
+                if head == end {
+                    break;
+                }
+            }
+            asked = rings.ask(asked, end, head);
+            if !rings.give(head, asked, packet) {
+                self.broken = Some(Violation::DoubleReturn);
+                break;
+            }
+            head = head.wrapping_add(1);
+            pushed += 1;
+            bytes += len as u64;
+        }
+        (self.head, self.asked) = (head, asked);
+        Pushed { packets: pushed, bytes, discarded }
+    }
+
+    /// Appends one frame of 1 to [`crate::packet::FRAME_MAX`] bytes. False while there is no empty buffer.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
+        self.push_all(core::slice::from_ref(packet)).packets == 1
+    }
+
+    /// The first position for which no buffer was returned. After a violation, the head.
+    #[inline(always)]
+    fn end(&self) -> u64 {
+        if self.broken.is_some() { self.head } else { self.tail.wrapping_add(self.entries.count()) }
+    }
+
+    #[inline(always)]
+    fn rings(&self) -> Rings {
+        let Self { entries, own, receiver, descriptors, returns, .. } = *self;
+        Rings { entries, own, receiver, descriptors, returns, buffers: self.arena.buffers() }
+    }
+
+    /// Lets the receiver see what was pushed. True if there was anything.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) -> bool {
+        let news = self.published != self.head;
+        if news {
+            self.published = self.head;
+            // SAFETY: the mapping is kept.
+            unsafe { &*self.head_word }.store(self.head, Ordering::Release);
+        }
+        news
+    }
+
+    /// The rule that the receiver broke, if it did.
+    #[inline(always)]
+    pub(crate) fn broken(&self) -> Option<Violation> {
+        self.broken
+    }
+
+    /// The head that the receiver knows of.
+    pub(crate) fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Takes over the receiver's tail, unless it makes no sense. Against what is published: nobody can have returned more.
+    #[cold]
+    #[inline(never)]
+    fn look_for_room(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        // SAFETY: the mapping is kept.
+        let tail = unsafe { &*self.tail_word }.load(Ordering::Acquire);
+        match self.entries.check_tail(self.published, tail) {
+            // Nor can it take back what it gave.
+            Ok(()) if tail.wrapping_sub(self.tail) > self.entries.count() => {
+                self.broken = Some(Violation::TailOutOfRange);
+            }
+            Ok(()) => self.tail = tail,
+            Err(violation) => self.broken = Some(violation),
+        }
+    }
+}
+
+/// The rings and buffers of a giver, for the time of a burst.
+#[derive(Clone, Copy)]
+struct Rings {
+    entries: Entries,
+    own: HolderId,
+    receiver: HolderId,
+    descriptors: *const Word,
+    returns: *const AtomicU32,
+    buffers: Buffers,
+}
+
+impl Rings {
+    /// Sends a packet at `head`, for which a buffer was returned. False where that is not this end's.
+    #[inline(always)]
+    fn give(self, head: u64, asked: u64, packet: &PacketRef<'_>) -> bool {
+        let empty = self.returned(head);
+        if empty >= self.buffers.count() || self.buffers.holder(empty) != self.own {
+            return false;
+        }
+        let frame = match self.whole(packet) {
+            Some(frame) => self.exchange(packet, frame, empty),
+            None => self.copy(packet, empty, asked),
+        };
+        self.buffers.set_holder(frame.buffer, self.receiver);
+        // SAFETY: an index is within the ring, which the giver keeps.
+        unsafe { &*self.descriptors.add(self.entries.index(head)) }.store(frame.word(), Ordering::Relaxed);
+        true
+    }
+
+    /// Where a packet lies, if it is one frame in a buffer of this arena that was not sent on yet, with headroom left for
+    /// the next function.
+    #[inline(always)]
+    fn whole(self, packet: &PacketRef<'_>) -> Option<Descriptor> {
+        let lease = packet.rest.lease();
+        if lease.back.is_null() {
+            return None;
+        }
+        let start = packet.head.as_ptr();
+        let offset = (start as usize).wrapping_sub(self.buffers.start(lease.buffer) as usize);
+        let joined = packet.rest.is_empty() | (packet.rest.as_ptr() == start.wrapping_add(packet.head.len()));
+        let inside = offset.wrapping_sub(HEADROOM) <= BUFFER_BYTES - HEADROOM - packet.len();
+        // SAFETY: mapped as long as the packet is borrowed.
+        let still = unsafe { &*lease.back }.load(Ordering::Relaxed) == lease.buffer;
+        (joined & inside & still & (lease.buffer < self.buffers.count())).then_some(Descriptor {
+            buffer: lease.buffer,
+            offset: offset as u16,
+            len: packet.len() as u16,
+        })
+    }
+
+    /// Lets the empty buffer go back to where the packet came from.
+    #[inline(always)]
+    fn exchange(self, packet: &PacketRef<'_>, frame: Descriptor, empty: u32) -> Descriptor {
+        self.buffers.set_holder(empty, self.buffers.holder(frame.buffer));
+        // SAFETY: mapped as long as the packet is borrowed.
+        unsafe { &*packet.rest.lease().back }.store(empty, Ordering::Relaxed);
+        frame
+    }
+
+    #[inline(always)]
+    fn copy(self, packet: &PacketRef<'_>, empty: u32, asked: u64) -> Descriptor {
+        let head = packet.head.len();
+        if packet.rest.lease().is_of(empty) {
+            return self.copy_within(packet, empty);
+        }
+        // The last one that was asked for: where it is copied to, the lines are best fetched beforehand.
+        self.buffers.expect_frame(self.returned(asked.wrapping_sub(1)), FRAME_OFFSET);
+        // SAFETY: the empty buffer is this end's alone, and any frame fits behind the offset (asserted there).
+        unsafe {
+            let to = self.buffers.start(empty).add(FRAME_OFFSET);
+            copy_short(packet.head, to);
+            if !packet.rest.is_empty() {
+                core::ptr::copy_nonoverlapping(packet.rest.as_ptr(), to.add(head), packet.rest.len());
+            }
+        }
+        Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
+    }
+
+    /// A frame that was sent on before, and whose own buffer is the empty one by now. What is left of it is sent.
+    #[cold]
+    #[inline(never)]
+    fn copy_within(self, packet: &PacketRef<'_>, empty: u32) -> Descriptor {
+        // SAFETY: as above; the two may overlap.
+        unsafe {
+            let to = self.buffers.start(empty).add(FRAME_OFFSET);
+            core::ptr::copy(packet.head.as_ptr(), to, packet.head.len());
+            core::ptr::copy(packet.rest.as_ptr(), to.add(packet.head.len()), packet.rest.len());
+        }
+        Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
+    }
+
+    /// Asks for the holders of empty buffers that will be used soon. Returns up to where it has.
+    #[inline(always)]
+    fn ask(self, mut asked: u64, end: u64, head: u64) -> u64 {
+        let until = head.wrapping_add(AHEAD);
+        let until = if until.wrapping_sub(end) <= AHEAD { end } else { until };
+        while asked.wrapping_sub(until) > u64::MAX / 2 {
+            if asked.is_multiple_of(ASK_HOLDER_EVERY) {
+                self.buffers.expect_holder(self.returned(asked));
+            }
+            asked = asked.wrapping_add(1);
+        }
+        asked
+    }
+
+    #[inline(always)]
+    fn returned(self, at: u64) -> u32 {
+        // SAFETY: an index is within the ring, which is kept. Atomic, so that it is read once.
+        unsafe { &*self.returns.add(self.entries.index(at)) }.load(Ordering::Relaxed)
+    }
+}
