@@ -63,6 +63,8 @@ pub struct Reader {
 
 /// How far ahead of the record at hand memory is asked for.
 const AHEAD: u64 = 512;
+/// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
+const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
 
 impl Reader {
     /// A reader at the start of an empty ring.
@@ -91,22 +93,21 @@ impl Reader {
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
     ) -> Filled {
-        let mut filled = Filled::default();
         if self.broken.is_some() {
-            return filled;
+            return Filled::default();
         }
-        let (mut tail, mut head) = (self.tail, self.head);
+        // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
+        let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
+        let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
         let mut looked = false;
-        // A burst of unwanted frames must not keep the caller for a whole ring.
-        let mut budget = 4 * BURST_MAX;
-        while filled.packets < slots.len() && budget > 0 {
+        while packets < slots.len() {
             if tail == head {
                 if looked {
                     break;
                 }
                 looked = true;
                 head = source.head();
-                if let Err(violation) = self.ring.check_head(tail, head) {
+                if let Err(violation) = ring.check_head(tail, head) {
                     self.broken = Some(violation);
                     head = tail;
                 }
@@ -114,25 +115,27 @@ impl Reader {
                     break;
                 }
             }
-            let offset = self.ring.offset(tail);
+            let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
-                source.prefetch(self.ring.offset(tail.wrapping_add(AHEAD)));
+                source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
             }
-            match self.ring.step(tail, head, source.header(offset)) {
+            match ring.step(tail, head, source.header(offset)) {
                 Ok(Step::Frame { len, next }) => {
-                    let slot = &mut slots[filled.packets];
+                    let slot = &mut slots[packets];
                     let short = len.min(peek);
                     source.take(offset + HEADER as usize, short, len - short, slot);
                     match wanted(slot, tail) {
                         Wanted::Yes => {
-                            filled.packets += 1;
-                            filled.bytes += len as u64;
+                            packets += 1;
+                            bytes += len as u64;
                         }
-                        Wanted::No => filled.unwanted += 1,
+                        Wanted::No => unwanted += 1,
                         Wanted::NotYet => break,
                     }
                     tail = next;
-                    budget -= 1;
+                    if unwanted == UNWANTED_MAX {
+                        break;
+                    }
                 }
                 Ok(Step::Skip { next }) => tail = next,
                 Err(violation) => {
@@ -142,7 +145,7 @@ impl Reader {
             }
         }
         (self.tail, self.head) = (tail, head);
-        filled
+        Filled { packets, bytes, unwanted }
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
@@ -228,9 +231,7 @@ impl Source for Mapped {
         unsafe {
             sync::reads(self.data.add(offset), head);
             slot.copy_head(self.data.add(offset), head);
-            if rest > 0 {
-                slot.set_rest(self.data.add(offset + head), rest as u32);
-            }
+            slot.set_rest(self.data.add(offset + head), rest as u32);
         }
     }
 
