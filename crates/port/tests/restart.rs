@@ -240,9 +240,9 @@ fn a_new_generation_between_living_ends_loses_nothing() {
     });
 }
 
-#[test]
-fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing() {
-    let mut bench = Bench::new("adopt");
+/// Replaces the broker so many times by one that adopts what the former one deposited; each is away for a while first.
+fn replaced_with_segments(test: &str, times: usize, away: Duration) {
+    let mut bench = Bench::new(test);
     let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     let generation = bench.broker.ports().unwrap()[0].generation;
     lossless(&mut bench, a, b, |bench| {
@@ -252,9 +252,9 @@ fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing() {
                 held = segments;
             }
         }
-        for _ in 0..10 {
+        for _ in 0..times {
             let copies = held.iter().map(|(label, fd)| (label.clone(), fd.try_clone().unwrap())).collect();
-            bench.restart_broker();
+            bench.restart_broker(away);
             bench.broker.adopt(Bench::spec(PortInfo::named("p"), PortInfo::named("p")), copies).unwrap();
             bench.until("both ends are back", |ports| ports[0].up);
             assert_eq!(bench.broker.ports().unwrap()[0].generation, generation);
@@ -265,13 +265,23 @@ fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing() {
 }
 
 #[test]
+fn a_broker_that_is_replaced_with_its_segments_disturbs_nothing() {
+    replaced_with_segments("adopt", 10, Duration::ZERO);
+}
+
+#[test]
+fn nor_does_one_that_comes_after_a_long_time() {
+    replaced_with_segments("long", 1, Duration::from_secs(6));
+}
+
+#[test]
 fn a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothing() {
     let mut bench = Bench::new("forget");
     let (a, b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
     lossless(&mut bench, a, b, |bench| {
         for _ in 0..5 {
             let before = bench.broker.ports().unwrap()[0].generation;
-            bench.restart_broker();
+            bench.restart_broker(Duration::ZERO);
             bench.link(PortInfo::named("p"), PortInfo::named("p"));
             bench.until("both ends are back", |ports| ports[0].up);
             assert!(bench.broker.ports().unwrap()[0].generation > before);
@@ -287,7 +297,7 @@ fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back() {
         .events
         .try_iter()
         .find_map(|event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None });
-    bench.restart_broker();
+    bench.restart_broker(Duration::ZERO);
     drop(b);
     bench.broker.adopt(Bench::spec(PortInfo::named("p"), PortInfo::named("p")), held.unwrap()).unwrap();
     let mut b = port::open("p", &bench.options("b")).unwrap();

@@ -16,7 +16,7 @@ use crate::cell::Cell;
 use crate::doorbell::{Bell, Doorbell};
 use crate::epoch::Crossing;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
-use crate::home::{Home, Newest};
+use crate::home::{Home, Living};
 use crate::info::PortInfo;
 use crate::layout::{Index, TABLE_BYTES, VERSION};
 use crate::mapping::Mapping;
@@ -176,7 +176,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let control = Control {
         shared: shared.clone(),
         path,
-        connection: Some(Connection { socket: connection, greeted: true, since: Instant::now() }),
+        connection: Some(Connection { socket: connection, greeted: true }),
         info: info.clone(),
         peer_queues,
         ring,
@@ -226,8 +226,11 @@ impl Drop for Lease {
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-const GREETING_WITHIN: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How long a new generation is kept waiting while queues have not done with many earlier ones. Less than the broker's
+/// patience. After that they lose the oldest.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+const ROOM_EVERY: Duration = Duration::from_millis(2);
 
 type Boxes = (Arc<Handover<RxHalf>>, Arc<Handover<TxHalf>>);
 
@@ -253,11 +256,12 @@ struct Connection {
     socket: OwnedFd,
     /// Whether the broker has answered the greeting.
     greeted: bool,
-    since: Instant,
 }
 
 struct Own {
     generation: Arc<Generation>,
+    /// Until when the broker's question whether they are mapped may stay unanswered. None once it is answered.
+    answer_by: Option<Instant>,
     queues: Vec<OwnQueue>,
     table: Arc<Mapping>,
 }
@@ -290,6 +294,7 @@ impl Control {
             }
             self.report_if_due();
             self.unmap_retired();
+            self.answer_if_room();
             if let Err(Lost) = self.read_messages() {
                 self.lose_connection();
             }
@@ -301,10 +306,9 @@ impl Control {
         let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let timeout = match &self.connection {
             None => Some(self.connect_at.saturating_duration_since(now)),
-            Some(connection) if !connection.greeted => {
-                Some((connection.since + GREETING_WITHIN).saturating_duration_since(now))
-            }
-            Some(_) => report_due.then(|| self.report_at.saturating_duration_since(now)),
+            Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
+            Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
+            Some(_) => None,
         };
         let wake = self.shared.complaints.wake_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
@@ -322,7 +326,7 @@ impl Control {
         let greeting = hello(&self.info.name, held.map_or(0, |generation| generation.number));
         let greeted = socket::connected(&self.path).and_then(|socket| {
             socket::send(socket.as_fd(), &greeting, &[])?;
-            Ok(Connection { socket, greeted: false, since: Instant::now() })
+            Ok(Connection { socket, greeted: false })
         });
         match greeted {
             Ok(connection) => self.connection = Some(connection),
@@ -342,7 +346,9 @@ impl Control {
         while let Some(connection) = &self.connection {
             match socket::receive(connection.socket.as_fd()).map_err(|_| Lost)? {
                 Received::Message { bytes, fds, whole: true } => self.obey(Reply::decode(&bytes)?, fds)?,
-                Received::Nothing if connection.greeted || connection.since.elapsed() < GREETING_WITHIN => break,
+                // However long the broker is away: a connection that waits for it is served by its successor, and closed
+                // where there is none. A second one would find the port held by the first.
+                Received::Nothing => break,
                 _ => return Err(Lost),
             }
         }
@@ -355,7 +361,8 @@ impl Control {
             Reply::Refused { .. } => Err(Lost),
             Reply::Own { generation, records_bytes } => {
                 self.own = Some(self.map_own(generation, records_bytes as usize, fds)?);
-                self.say(&Request::Mapped { generation })
+                self.answer_if_room();
+                Ok(())
             }
             Reply::Peer { generation, records_bytes, steering } => {
                 let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
@@ -397,6 +404,7 @@ impl Control {
         });
         Ok(Own {
             generation: Generation::new(generation),
+            answer_by: Some(Instant::now() + ROOM_WITHIN),
             queues: queues.collect::<io::Result<_>>()?,
             table: Arc::new(Mapping::writable(table.as_fd(), TABLE_BYTES)?),
         })
@@ -428,7 +436,7 @@ impl Control {
 
     /// Gives every queue its halves of the new generation.
     fn hand_over(&mut self, own: Own, peer: &Peer) -> Result<(), Lost> {
-        let newest = Newest {
+        let newest = Living {
             generation: own.generation.clone(),
             table: own.table.clone(),
             indices: own.queues.iter().map(|queue| queue.index.clone()).collect(),
@@ -443,7 +451,9 @@ impl Control {
         self.home.renew(newest, |epoch| {
             for ((mut receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
                 receiving.epoch = epoch;
-                drop(tx.deliver(sending));
+                // What was not begun is closed here, so that the peer does not wait for it.
+                let unused = std::iter::from_fn(|| tx.next()).collect::<Vec<_>>();
+                unused.into_iter().chain(tx.deliver(sending)).for_each(|mut unused| unused.close());
                 drop(rx.deliver(receiving));
             }
         });
@@ -464,10 +474,13 @@ impl Control {
             paused: None,
             dry: false,
             given_up: None,
+            turn: true,
+            ended: false,
         });
         RxHalf {
             generation: generation.clone(),
             channels: channels.collect(),
+            next_channel: 0,
             index: own.index,
             layout: Index::new(self.peer_queues),
             doorbell: Doorbell::new(own.doorbell),
@@ -500,13 +513,10 @@ impl Control {
 
     fn end(&mut self, generation: u64, fate: Fate) {
         self.own.take_if(|own| own.generation.number == generation);
-        if let Some(current) = self.current.as_ref().filter(|current| current.number == generation) {
-            current.end(fate);
-            for (rx, tx) in &self.boxes {
-                rx.announce();
-                tx.announce();
-            }
-            current.set_told();
+        self.home.end(generation, fate);
+        for (rx, tx) in &self.boxes {
+            rx.announce();
+            tx.announce();
         }
     }
 
@@ -525,6 +535,20 @@ impl Control {
             let _ = self.say(&Request::Report(report));
             self.report_at = Instant::now() + REPORT_EVERY;
         }
+    }
+
+    /// Lets the next generation begin when queues have room for it: until then senders are refused, and nothing is lost.
+    fn answer_if_room(&mut self) {
+        let Some(Own { generation, answer_by: Some(by), .. }) = &self.own else { return };
+        let room = self.boxes.iter().all(|(rx, _)| rx.has_room(RxHalf::is_void));
+        if !room && Instant::now() < *by {
+            return;
+        }
+        let generation = generation.number;
+        if self.say(&Request::Mapped { generation }).is_err() {
+            return self.lose_connection();
+        }
+        self.own.iter_mut().for_each(|own| own.answer_by = None);
     }
 
     fn unmap_retired(&self) {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,13 +29,11 @@ pub(crate) enum Fate {
 pub(crate) struct Generation {
     pub(crate) number: u64,
     fate: AtomicU8,
-    /// All queues of the port were told of the end.
-    told: AtomicBool,
 }
 
 impl Generation {
     pub(crate) fn new(number: u64) -> Arc<Self> {
-        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8), told: AtomicBool::new(false) })
+        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8) })
     }
 
     pub(crate) fn fate(&self) -> Fate {
@@ -44,16 +42,6 @@ impl Generation {
             1 => Fate::Over,
             _ => Fate::Dead,
         }
-    }
-
-    /// Whether no queue of the port begins another burst in this generation.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.load(Ordering::Acquire)
-    }
-
-    /// All queues were told of the end.
-    pub(crate) fn set_told(&self) {
-        self.told.store(true, Ordering::Release);
     }
 
     /// Fates only get worse.
@@ -70,6 +58,8 @@ pub(crate) struct Handover<H> {
     asleep: AtomicBool,
     /// Wake-ups that were, or soon will be, written.
     wakes: AtomicU64,
+    /// Generations that hold records which the queue has not taken, beside the newest that it has begun.
+    unread: AtomicUsize,
     boxes: Mutex<Boxes<H>>,
     wake: OwnedFd,
 }
@@ -78,19 +68,22 @@ pub(crate) struct Handover<H> {
 struct Boxes<H> {
     coming: VecDeque<H>,
     going: Vec<H>,
+    /// Nobody uses the queue any more.
+    abandoned: bool,
 }
 
-/// Most generations that wait for a queue that nobody polls; the oldest are given up.
-const COMING_MAX: usize = 4;
+/// Most generations that wait for a queue, and most that it has not done with. The oldest are given up.
+pub(crate) const GENERATIONS_MAX: usize = 8;
 
 impl<H> Handover<H> {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let boxes = Mutex::new(Boxes { coming: VecDeque::new(), going: Vec::new() });
+        let boxes = Mutex::new(Boxes { coming: VecDeque::new(), going: Vec::new(), abandoned: false });
         Ok(Arc::new(Self {
             version: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
+            unread: AtomicUsize::new(0),
             boxes,
             wake,
         }))
@@ -102,15 +95,9 @@ impl<H> Handover<H> {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Queue: the next generation, if one waits, and whether more wait after it.
-    pub(crate) fn next(&self) -> (Option<H>, bool) {
-        let mut boxes = self.lock();
-        (boxes.coming.pop_front(), !boxes.coming.is_empty())
-    }
-
-    /// Queue: whether a generation waits.
-    pub(crate) fn waits(&self) -> bool {
-        !self.lock().coming.is_empty()
+    /// Queue: the next generation, if one waits. Control thread: takes one back that the queue has not begun.
+    pub(crate) fn next(&self) -> Option<H> {
+        self.lock().coming.pop_front()
     }
 
     /// Queue: whether all generations that wait are such.
@@ -123,12 +110,34 @@ impl<H> Handover<H> {
         self.lock().going.push(half);
     }
 
+    /// Queue: nobody uses it any more. What waits is returned.
+    pub(crate) fn abandon(&self) -> VecDeque<H> {
+        let mut boxes = self.lock();
+        boxes.abandoned = true;
+        std::mem::take(&mut boxes.coming)
+    }
+
+    /// Queue: how many generations hold records that it has not taken, beside the newest that it has begun.
+    pub(crate) fn set_unread(&self, generations: usize) {
+        self.unread.store(generations, Ordering::Relaxed);
+    }
+
+    /// Control thread: whether one more generation need not displace one. Those that wait and have `ended` are dropped.
+    pub(crate) fn has_room(&self, ended: impl Fn(&H) -> bool) -> bool {
+        let mut boxes = self.lock();
+        boxes.coming.retain(|half| !ended(half));
+        boxes.abandoned || boxes.coming.len() + self.unread.load(Ordering::Relaxed) < GENERATIONS_MAX
+    }
+
     /// Control thread: hands a generation over. What no longer fits is returned, to be unmapped.
     pub(crate) fn deliver(&self, half: H) -> Option<H> {
         let given_up = {
             let mut boxes = self.lock();
+            if boxes.abandoned {
+                return Some(half);
+            }
             boxes.coming.push_back(half);
-            if boxes.coming.len() > COMING_MAX { boxes.coming.pop_front() } else { None }
+            if boxes.coming.len() > GENERATIONS_MAX { boxes.coming.pop_front() } else { None }
         };
         self.announce();
         given_up

@@ -1,11 +1,11 @@
-//! The steering of one port within its function: its present table, and where the newest generation's senders read it.
+//! The steering of one port within its function: its present table, and where the senders of each generation read it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cell::Cell;
 use crate::epoch::reaches;
-use crate::handover::Generation;
+use crate::handover::{Fate, Generation};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::steering::BucketTable;
@@ -23,15 +23,15 @@ pub(crate) struct Home {
 struct State {
     epoch: u64,
     table: BucketTable,
-    newest: Option<Newest>,
+    /// Generations that a queue still uses.
+    living: Vec<Living>,
     /// Belongs to a group.
     taken: bool,
 }
 
-/// The newest generation. Senders of older ones keep to the table that those had when the newer one came: receivers read
-/// the older ones to their ends first.
+/// A generation of the port's link.
 #[derive(Debug)]
-pub(crate) struct Newest {
+pub(crate) struct Living {
     pub(crate) generation: Arc<Generation>,
     pub(crate) table: Arc<Mapping>,
     /// Own index segments, one a queue.
@@ -47,26 +47,34 @@ const FIRST: u64 = 1;
 impl Home {
     pub(crate) fn new(name: &str, cells: Vec<Arc<Cell>>) -> Self {
         let table = BucketTable::fixed(cells.len());
-        let state = State { epoch: FIRST, table, newest: None, taken: false };
+        let state = State { epoch: FIRST, table, living: Vec::new(), taken: false };
         Self { name: name.to_owned(), cells, state: Mutex::new(state) }
     }
 
     /// Writes the table into a new generation, and lets `deliver` give that to the queues. They are told the epoch that
     /// it begins in.
-    pub(crate) fn renew<T>(&self, newest: Newest, deliver: impl FnOnce(u64) -> T) -> T {
+    pub(crate) fn renew<T>(&self, newest: Living, deliver: impl FnOnce(u64) -> T) -> T {
         let mut state = self.lock();
         table::write(&newest.table, state.epoch, &state.table);
-        state.newest = Some(newest);
+        state.living.retain(Living::is_used);
+        state.living.push(newest);
         deliver(state.epoch)
+    }
+
+    /// A generation is over. Where its peer is dead, so are those before it.
+    pub(crate) fn end(&self, number: u64, fate: Fate) {
+        for Living { generation, .. } in &self.lock().living {
+            if generation.number == number || generation.number < number && fate == Fate::Dead {
+                generation.end(fate);
+            }
+        }
     }
 
     /// Tells senders of a new table.
     pub(crate) fn publish(&self, epoch: u64, table: &BucketTable) {
         let mut state = self.lock();
         (state.epoch, state.table) = (epoch, *table);
-        if let Some(newest) = &state.newest {
-            table::write(&newest.table, epoch, table);
-        }
+        state.living.iter().for_each(|living| table::write(&living.table, epoch, table));
     }
 
     /// The epoch and table in force.
@@ -87,20 +95,27 @@ impl Home {
     /// What queue `queue` has sent so far, and who is to read it.
     pub(crate) fn sent(&self, queue: usize, unread: &mut Vec<Unread>) {
         let state = self.lock();
-        let Some(newest) = &state.newest else { return };
-        let Some(index) = newest.indices.get(queue) else { return };
-        let (layout, peer_layout) = newest.layouts;
-        unread.extend(newest.peers.iter().enumerate().map(|(to, peer)| Unread {
-            generation: newest.generation.clone(),
-            head: layout.head(index, to).load(Ordering::Acquire),
-            peer: peer.clone(),
-            peer_layout,
-            queue,
-        }));
+        for Living { generation, indices, peers, layouts: (layout, peer_layout), .. } in &state.living {
+            let Some(index) = indices.get(queue) else { continue };
+            unread.extend(peers.iter().enumerate().map(|(to, peer)| Unread {
+                generation: generation.clone(),
+                head: layout.head(index, to).load(Ordering::Acquire),
+                peer: peer.clone(),
+                peer_layout: *peer_layout,
+                queue,
+            }));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Living {
+    /// Whether a queue still has its half of it.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.generation) > 1
     }
 }
 
@@ -115,9 +130,9 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Whether the peer has read them all, or will before anything that is sent from now on.
+    /// Whether the peer has read them all, or reads no more.
     pub(crate) fn is_over(&self) -> bool {
         let tail = self.peer_layout.tail(&self.peer, self.queue).load(Ordering::Acquire);
-        reaches(tail, self.head) || self.generation.is_told()
+        reaches(tail, self.head) || self.generation.fate() == Fate::Dead
     }
 }

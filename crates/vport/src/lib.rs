@@ -43,6 +43,7 @@ mod distance;
 mod doorbell;
 mod epoch;
 pub mod frames;
+mod generations;
 mod handover;
 mod home;
 pub mod info;

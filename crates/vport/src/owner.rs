@@ -15,7 +15,7 @@ use crate::home::{Home, Unread};
 use crate::steering::{BUCKETS, BucketTable};
 
 /// How long an owner waits at most for others to read what it sent before it gives buckets away.
-const READ_WITHIN: Duration = Duration::from_secs(1);
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// The steering of an open port.
 #[derive(Clone, Debug)]
@@ -187,7 +187,7 @@ impl Decider {
         if self.is_open() { behind.map(|(port, queue)| (port.name.as_str(), queue)).collect() } else { Vec::new() }
     }
 
-    /// How often an owner waited in vain, for a second, for what it had sent to be read. Packets of buckets that it then
+    /// How often an owner waited in vain, for ten seconds, for what it had sent to be read. Packets of buckets that it then
     /// gave away may overtake there.
     pub fn unread(&self) -> u64 {
         self.group.unread.load(Ordering::Relaxed)

@@ -10,17 +10,16 @@ use crate::cell::Cell;
 use crate::counters::RxCounters;
 use crate::doorbell::Doorbell;
 use crate::epoch::{Crossing, Sender, reaches};
+use crate::generations::Generations;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
-use crate::reader::{Filled, Mapped, Reader, Wanted};
+use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
 use crate::sync::{AtomicU64, fence};
 
-/// How long the records of a peer that may still be alive are waited for when its next generation is there.
-const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
 /// the system has put aside some milliseconds.
 const BURST_WITHIN: Duration = Duration::from_secs(1);
@@ -32,6 +31,8 @@ const PUBLISH_EVERY: u64 = 256;
 pub(crate) struct RxHalf {
     pub(crate) generation: Arc<Generation>,
     pub(crate) channels: Vec<RxChannel>,
+    /// The channel that is looked at first.
+    pub(crate) next_channel: usize,
     /// Own index segment.
     pub(crate) index: Arc<Mapping>,
     pub(crate) layout: Index,
@@ -57,6 +58,10 @@ pub(crate) struct RxChannel {
     pub(crate) dry: bool,
     /// Broke a rule that the reader does not know of: nothing more is read.
     pub(crate) given_up: Option<Violation>,
+    /// Nothing of an earlier generation is to be taken first.
+    pub(crate) turn: bool,
+    /// Nothing more is to be taken.
+    pub(crate) ended: bool,
 }
 
 /// Which frames may come in by this queue.
@@ -136,15 +141,12 @@ impl Sender for Sight<'_> {
 /// The receiving half of a queue pair over shared memory.
 pub struct RxRing {
     slots: Box<[Slot]>,
-    half: Option<RxHalf>,
-    next_channel: usize,
+    generations: Generations,
     peek: usize,
     ownership: Ownership,
     counters: RxCounters,
     handover: Arc<Handover<RxHalf>>,
     seen: u64,
-    /// Since when a further generation waits for this one to be read to its end.
-    changing: Option<Instant>,
     complaints: Arc<Complaints>,
     sleeps: u64,
     armed: bool,
@@ -166,14 +168,12 @@ impl RxRing {
     ) -> Self {
         Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
-            half: None,
-            next_channel: 0,
+            generations: Generations::default(),
             peek: peek.clamp(64, HEAD_MAX),
             ownership,
             counters: RxCounters::default(),
             handover,
             seen: 0,
-            changing: None,
             complaints,
             sleeps: 0,
             armed: false,
@@ -191,14 +191,9 @@ impl RxRing {
         if self.handover.version() != self.seen {
             self.look_for_changes();
         }
-        let mut packets = self.fill();
-        if packets == 0 {
-            if self.changing.is_some() && self.change_over() {
-                packets = self.fill();
-            }
-            self.counters.empty_polls += u64::from(packets == 0);
-        }
-        if let Some(half) = &mut self.half {
+        let packets = if self.generations.is_single() { self.fill() } else { self.fill_in_order() };
+        self.counters.empty_polls += u64::from(packets == 0);
+        if let Some(half) = &mut self.generations.newest {
             half.doorbell.found(packets > 0);
         }
         if packets > 0 || self.counters.polls.is_multiple_of(PUBLISH_EVERY) {
@@ -210,57 +205,40 @@ impl RxRing {
     /// Publishes tails, where it is worth it or `now`.
     #[inline(always)]
     fn release(&mut self, now: bool) {
-        let Some(half) = &mut self.half else { return };
-        for (peer, channel) in half.channels.iter_mut().enumerate() {
-            if let Some(tail) = channel.reader.release(now | channel.dry) {
-                half.layout.tail(&half.index, peer).store(tail, Ordering::Release);
-            }
+        if let Some(half) = &mut self.generations.newest {
+            half.release(now);
         }
     }
 
     #[inline(always)]
     fn fill(&mut self) -> usize {
-        let Some(half) = &mut self.half else { return 0 };
-        let count = half.channels.len();
+        let Some(half) = &mut self.generations.newest else { return 0 };
+        let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
+        half.fill(&mut self.slots, &by, &mut self.counters)
+    }
+
+    /// Fills from all generations. Those whose senders wait for their ends to be read are told at once.
+    #[cold]
+    fn fill_in_order(&mut self) -> usize {
+        self.generations.iter_mut().for_each(|half| half.release(true));
+        self.generations.advance(|ended| self.handover.retire(ended));
+        self.handover.set_unread(self.generations.unread());
+        let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         let mut filled = 0;
-        for turn in 0..count {
-            let channel = &mut half.channels[(self.next_channel + turn) % count];
-            let slots = &mut self.slots[filled..];
-            let room = slots.len();
-            let found = if self.ownership.is_whole() {
-                channel.reader.fill(&channel.source, slots, self.peek, |_, _| Wanted::Yes)
-            } else {
-                channel.fill_owned(&half.generation, slots, self.peek, &self.ownership)
-            };
-            if count > 1 {
-                channel.dry = found.packets < room;
-            }
-            filled += found.packets;
-            self.counters.bytes += found.bytes;
-            self.counters.invalid += found.unwanted;
-            if channel.reader.broken().is_some() && !channel.complained {
-                complain(channel, &half.generation, self.ownership.queue, &self.complaints);
-                self.counters.invalid += 1;
-            }
-            if filled == self.slots.len() {
-                break;
-            }
+        for half in self.generations.iter_mut() {
+            filled += half.fill(&mut self.slots[filled..], &by, &mut self.counters);
         }
-        self.next_channel = (self.next_channel + 1) % count;
-        self.counters.packets += filled as u64;
+        self.generations.iter_mut().for_each(|half| half.doorbell.found(filled > 0));
         filled
     }
 
     #[cold]
     fn look_for_changes(&mut self) {
         self.seen = self.handover.version();
-        if self.half.is_none() {
-            let (half, more) = self.handover.next();
-            self.half = half;
-            self.changing = more.then(Instant::now);
-        } else if self.changing.is_none() && self.handover.waits() {
-            self.changing = Some(Instant::now());
+        while let Some(half) = self.handover.next() {
+            self.generations.begin(half);
         }
+        self.handover.set_unread(self.generations.unread());
         if let Some(epoch) = self.ownership.cell.to_cross() {
             if self.is_past(epoch) {
                 self.ownership.cell.cross(epoch);
@@ -277,47 +255,27 @@ impl RxRing {
         if !self.handover.all_waiting(|half| half.epoch >= epoch) {
             return false;
         }
-        let Some(half) = &mut self.half else { return true };
-        if half.epoch >= epoch {
-            return true;
-        }
         let (mut past, mut held_up) = (true, false);
-        for channel in &mut half.channels {
-            past &= channel.is_past(epoch, &half.generation);
-            held_up |= !channel.crossing.is_known() && channel.broken().is_none();
+        for half in self.generations.iter_mut().filter(|half| half.epoch < epoch) {
+            for channel in &mut half.channels {
+                past &= channel.is_past(epoch, &half.generation);
+                held_up |= channel.is_held_up();
+                if channel.given_up.is_some() && !channel.complained {
+                    complain(channel, &half.generation, self.ownership.queue, &self.complaints);
+                    self.counters.invalid += 1;
+                }
+            }
         }
         if !held_up {
             self.held_up = None;
         } else if self.held_up.get_or_insert_with(Instant::now).elapsed() > BURST_WITHIN {
-            for channel in half.channels.iter_mut().filter(|channel| !channel.crossing.is_known()) {
-                channel.given_up.get_or_insert(Violation::EndlessBurst);
+            // Said at the next look.
+            let halves = self.generations.iter_mut().filter(|half| half.epoch < epoch);
+            for channel in halves.flat_map(|half| &mut half.channels).filter(|channel| channel.is_held_up()) {
+                channel.given_up = Some(Violation::EndlessBurst);
             }
         }
-        for channel in half.channels.iter_mut().filter(|channel| channel.given_up.is_some() && !channel.complained) {
-            complain(channel, &half.generation, self.ownership.queue, &self.complaints);
-            self.counters.invalid += 1;
-        }
         past
-    }
-
-    /// Takes the next generation over once the present one is read to its end. The slots are free.
-    #[cold]
-    fn change_over(&mut self) -> bool {
-        let (Some(half), Some(since)) = (&self.half, self.changing) else { return false };
-        let last_word = half.generation.fate() == Fate::Dead
-            || half.channels.iter().all(RxChannel::is_closed)
-            || since.elapsed() > CLOSE_WITHIN;
-        // What was published before the last word may have come after the last look.
-        if !last_word || half.channels.iter().any(RxChannel::has_more) {
-            return false;
-        }
-        let (next, more) = self.handover.next();
-        if let Some(old) = std::mem::replace(&mut self.half, next) {
-            self.handover.retire(old);
-        }
-        self.next_channel = 0;
-        self.changing = more.then(Instant::now);
-        true
     }
 
     /// Announces that the caller will sleep. True: nothing waits. False: receive first.
@@ -343,9 +301,7 @@ impl RxRing {
             return;
         }
         self.set_asleep(false);
-        if let Some(half) = &mut self.half {
-            half.doorbell.silence();
-        }
+        self.generations.iter_mut().for_each(|half| half.doorbell.silence());
         if self.handover.wakes() != self.woken {
             self.woken += self.handover.calm();
         }
@@ -353,8 +309,10 @@ impl RxRing {
 
     /// Whether a receive would find something. Costs a look at each channel's head.
     pub fn has_more(&self) -> bool {
-        let channels = self.half.iter().flat_map(|half| &half.channels);
-        channels.into_iter().any(|channel| !channel.is_paused(&self.ownership.cell) && channel.has_more())
+        self.generations
+            .iter()
+            .flat_map(|half| &half.channels)
+            .any(|channel| !channel.is_paused(&self.ownership.cell) && channel.has_more())
     }
 
     fn set_asleep(&mut self, asleep: bool) {
@@ -362,7 +320,7 @@ impl RxRing {
             self.armed = asleep;
             self.sleeps += 1;
         }
-        if let Some(half) = &self.half {
+        for half in self.generations.iter() {
             half.layout.sleep(&half.index).store(self.sleeps, Ordering::Release);
         }
         self.handover.set_asleep(asleep);
@@ -371,8 +329,8 @@ impl RxRing {
 
     /// What becomes readable when an armed queue has something to do.
     pub fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        let doorbell = self.half.as_ref().and_then(|half| half.doorbell.listen());
-        std::iter::once(self.handover.wake_fd()).chain(doorbell.map(AsFd::as_fd)).collect()
+        let doorbells = self.generations.iter().filter_map(|half| half.doorbell.listen());
+        std::iter::once(self.handover.wake_fd()).chain(doorbells.map(AsFd::as_fd)).collect()
     }
 
     /// What this half has counted.
@@ -382,7 +340,7 @@ impl RxRing {
 
     #[inline(always)]
     fn publish_counters(&self) {
-        let Some(half) = &self.half else { return };
+        let Some(half) = &self.generations.newest else { return };
         let RxCounters { packets, bytes, polls, empty_polls, invalid, sleeps } = self.counters;
         for (n, value) in [packets, bytes, polls, empty_polls, invalid, sleeps].into_iter().enumerate() {
             half.layout.rx_counter(&half.index, n).store(value, Ordering::Relaxed);
@@ -393,7 +351,71 @@ impl RxRing {
 impl Drop for RxRing {
     /// Nobody waits for a queue that nobody receives on.
     fn drop(&mut self) {
+        drop(self.handover.abandon());
         self.ownership.cell.cross(u64::MAX);
+    }
+}
+
+/// With what a half fills slots.
+struct By<'a> {
+    peek: usize,
+    ownership: &'a Ownership,
+    complaints: &'a Complaints,
+}
+
+impl RxHalf {
+    /// Whether it can be done without a queue that reads it: nothing waits, and nothing more will.
+    pub(crate) fn is_void(&self) -> bool {
+        let dead = self.generation.fate() == Fate::Dead;
+        self.channels.iter().all(|channel| dead || channel.is_closed()) && !self.has_more()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        self.channels.iter().any(RxChannel::has_more)
+    }
+
+    #[inline(always)]
+    fn release(&mut self, now: bool) {
+        for (peer, channel) in self.channels.iter_mut().enumerate() {
+            if let Some(tail) = channel.reader.release(now | channel.dry) {
+                self.layout.tail(&self.index, peer).store(tail, Ordering::Release);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+        let count = self.channels.len();
+        let mut filled = 0;
+        for turn in 0..count {
+            let channel = &mut self.channels[(self.next_channel + turn) % count];
+            if !channel.turn {
+                continue;
+            }
+            let slots = &mut slots[filled..];
+            let room = slots.len();
+            let found = if by.ownership.is_whole() {
+                channel.reader.fill(&channel.source, slots, by.peek, |_, _| Wanted::Yes)
+            } else {
+                channel.fill_owned(&self.generation, slots, by.peek, by.ownership)
+            };
+            if count > 1 {
+                channel.dry = found.packets < room;
+            }
+            filled += found.packets;
+            counters.bytes += found.bytes;
+            counters.invalid += found.unwanted;
+            if channel.reader.broken().is_some() && !channel.complained {
+                complain(channel, &self.generation, by.ownership.queue, by.complaints);
+                counters.invalid += 1;
+            }
+            if found.packets == room {
+                break;
+            }
+        }
+        self.next_channel = (self.next_channel + 1) % count;
+        counters.packets += filled as u64;
+        filled
     }
 }
 
@@ -427,7 +449,12 @@ impl RxChannel {
         self.paused.is_some_and(|bucket| !cell.owns(bucket))
     }
 
-    fn has_more(&self) -> bool {
+    /// Whether its sender keeps the epoch that it is looked at for from being known.
+    fn is_held_up(&self) -> bool {
+        !self.crossing.is_known() && self.broken().is_none()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
         self.given_up.is_none() && self.reader.has_more(&self.source)
     }
 
@@ -437,7 +464,12 @@ impl RxChannel {
         self.reader.broken().or(self.given_up)
     }
 
-    fn is_closed(&self) -> bool {
+    /// Whether anything was ever sent on it. Whoever did has closed the channel of the generation before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.source.head() != 0
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
         let (layout, queue) = self.peer_layout;
         let word: &AtomicU64 = layout.closed(&self.peer, queue);
         self.broken().is_some() || word.load(Ordering::Acquire) != 0

@@ -123,14 +123,8 @@ impl TxRing {
     #[cold]
     fn look_for_changes(&mut self) {
         self.seen = self.handover.version();
-        loop {
-            let (next, more) = self.handover.next();
-            if let Some(next) = next {
-                self.replace(Some(next));
-            }
-            if !more {
-                break;
-            }
+        while let Some(next) = self.handover.next() {
+            self.replace(Some(next));
         }
         if self.half.as_ref().is_some_and(|half| half.generation.fate() != Fate::Present) {
             self.replace(None);
@@ -163,6 +157,7 @@ impl TxRing {
 impl Drop for TxRing {
     /// Tells the peer that nothing more comes.
     fn drop(&mut self) {
+        self.handover.abandon().iter_mut().for_each(TxHalf::close);
         if let Some(half) = &mut self.half {
             half.close();
         }
@@ -267,7 +262,7 @@ impl TxHalf {
     }
 
     /// Marks all channels as complete, and wakes the peer to see it.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.publish();
         for (peer, channel) in self.channels.iter().enumerate() {
             self.layout.closed(&self.index, peer).store(channel.writer.published().max(1), Ordering::Release);

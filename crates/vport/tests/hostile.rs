@@ -18,11 +18,6 @@ use vport::wire::{Reply, Request};
 const HEAD: usize = 3 * 128;
 const TAIL: usize = 4 * 128;
 
-/// An honest function on `b`.
-fn honest(bench: &Bench) -> Attachment {
-    attach(&bench.directory.join("b"), "p", PATIENCE, 192).unwrap()
-}
-
 /// A link between the hands of a test (`a`) and an honest function (`b`).
 struct Hostile {
     bench: Bench,
@@ -36,8 +31,8 @@ impl Hostile {
         let bench = Bench::new(test, false);
         let raw = bench.connect("a");
         raw.hello();
-        let b = honest(&bench);
-        let (memory, b) = Self::join(&bench, &raw, b);
+        let mut b = bench.honest();
+        let memory = raw.join(&bench, &mut b);
         Self { bench, raw, memory, b }
     }
 
@@ -47,20 +42,9 @@ impl Hostile {
         let bench = Bench::between(test, false, [two, PortInfo::named("p")]);
         let raw = bench.connect("a");
         raw.hello();
-        let b = honest(&bench);
-        let (memory, b) = Self::join(&bench, &raw, b);
+        let mut b = bench.honest();
+        let memory = raw.join(&bench, &mut b);
         Self { bench, raw, memory, b }
-    }
-
-    fn join(bench: &Bench, raw: &Raw, mut b: Attachment) -> (Memory, Attachment) {
-        let own = raw.take_own();
-        let memory = raw.map(&own);
-        raw.say(&Request::Mapped { generation: own.generation });
-        raw.take_peer();
-        raw.say(&Request::Ready { generation: own.generation });
-        bench.until("the link is up", |ports| ports[0].up);
-        assert!(b.queues[0].0.recv().is_empty());
-        (memory, b)
     }
 
     /// Writes words at the start of the ring and publishes `head`.
@@ -83,10 +67,10 @@ impl Hostile {
         drop(self.raw);
         let raw = self.bench.connect("a");
         raw.hello();
-        let (memory, mut b) = Self::join(&self.bench, &raw, self.b);
+        let memory = raw.join(&self.bench, &mut self.b);
         memory.records(0).store(60, Ordering::Relaxed);
         memory.index(HEAD).store(72, Ordering::Release);
-        assert_eq!(b.queues[0].0.recv().len(), 1);
+        assert_eq!(self.b.queues[0].0.recv().len(), 1);
     }
 }
 
@@ -161,8 +145,8 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
     let bench = Bench::between("bucket", false, [PortInfo::named("p"), steered]);
     let raw = bench.connect("a");
     raw.hello();
-    let b = honest(&bench);
-    let (memory, mut b) = Hostile::join(&bench, &raw, b);
+    let mut b = bench.honest();
+    let memory = raw.join(&bench, &mut b);
     // To queue 0: one frame of queue 1, one of queue 0.
     for (at, queue) in [(0, 1), (48, 0)] {
         memory.records(at).store(40, Ordering::Relaxed);
@@ -347,8 +331,7 @@ fn answers_to_generations_that_are_over_do_no_harm() {
         raw.say(&Request::Ready { generation });
         raw.say(&Request::Quarantine { generation, queue: 0, violation: 1 });
     }
-    let b = honest(&bench);
-    Hostile::join(&bench, &raw, b);
+    raw.join(&bench, &mut bench.honest());
 }
 
 #[test]
@@ -357,8 +340,7 @@ fn a_generation_from_the_future_does_not_confuse_the_broker() {
     let raw = bench.connect("a");
     raw.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: u64::MAX });
     let Some((Reply::Welcome { resumed: false, .. }, _)) = raw.receive() else { panic!() };
-    let b = honest(&bench);
-    Hostile::join(&bench, &raw, b);
+    raw.join(&bench, &mut bench.honest());
 }
 
 #[test]
@@ -368,7 +350,7 @@ fn clients_that_stall_do_not_keep_others_waiting() {
     let stalled = bench.connect("a");
     stalled.hello();
     let silent: Vec<Raw> = (0..60).map(|_| bench.connect("b")).collect();
-    let b = honest(&bench);
+    let b = bench.honest();
     bench.broker.ports().unwrap();
     assert_eq!(stalled.take_own().fds.len(), 4);
     drop((silent, b));
@@ -379,7 +361,7 @@ fn too_many_connections_of_one_function_are_refused() {
     let bench = Bench::new("many", false);
     let many: Vec<Raw> = (0..70).map(|_| bench.connect("a")).collect();
     assert_eq!(many[69].refusal(), "a has 64 connections already");
-    honest(&bench);
+    bench.honest();
 }
 
 #[test]
@@ -395,7 +377,7 @@ fn other_users_are_refused() {
 #[test]
 fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
     let bench = Bench::new("churn", false);
-    let b = honest(&bench);
+    let b = bench.honest();
     let start = Instant::now();
     for _ in 0..200 {
         let raw = bench.connect("a");
@@ -450,8 +432,8 @@ mod epochs {
             let bench = Bench::between(test, false, [PortInfo::named("p"), two]);
             let raw = bench.connect("a");
             raw.hello();
-            let b = honest(&bench);
-            let (memory, b) = Hostile::join(&bench, &raw, b);
+            let mut b = bench.honest();
+            let memory = raw.join(&bench, &mut b);
             let (decider, owners) = group(std::slice::from_ref(&b.steering), &[]).unwrap();
             Self { hostile: Hostile { bench, raw, memory, b }, decider, owners, counts: Default::default() }
         }

@@ -441,7 +441,6 @@ fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
 }
 
 #[test]
-#[ignore = "a sender that is preempted for over 200 ms in a burst can lose it to a renewal: rx.rs, CLOSE_WITHIN"]
 fn new_generations_meanwhile_change_nothing_of_that() {
     under_load("renewed", changes(300), |node, stop, failed| {
         while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {

@@ -1,7 +1,8 @@
 //! A broker with two functions, `a` and `b`, whose ports `p` are linked, and frames that can be recognised.
 #![allow(dead_code)]
 
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ pub struct Bench {
     pub broker: Broker,
     pub events: Receiver<Event>,
     directory: PathBuf,
+    /// Where functions connect: kept, while brokers come and go.
+    sockets: [(&'static str, OwnedFd); 2],
 }
 
 impl Bench {
@@ -21,15 +24,16 @@ impl Bench {
         let directory = std::env::temp_dir().join(format!("kaista-port-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let (broker, events) = start(&directory);
-        Self { broker, events, directory }
+        let sockets = ["a", "b"].map(|function| (function, Broker::bind(&directory.join(function)).unwrap()));
+        let (broker, events) = start(&sockets);
+        Self { broker, events, directory, sockets }
     }
 
-    /// Another broker takes this one's place.
-    pub fn restart_broker(&mut self) {
-        // The old one first: only one can serve a socket's path.
+    /// Another broker takes this one's place, which is empty for a while.
+    pub fn restart_broker(&mut self, away: Duration) {
         self.broker = Broker::start(Config::default(), |_| {}).unwrap();
-        (self.broker, self.events) = start(&self.directory);
+        std::thread::sleep(away);
+        (self.broker, self.events) = start(&self.sockets);
     }
 
     pub fn options(&self, function: &str) -> OpenOptions {
@@ -70,12 +74,11 @@ impl Bench {
     }
 }
 
-fn start(directory: &Path) -> (Broker, Receiver<Event>) {
+fn start(sockets: &[(&str, OwnedFd)]) -> (Broker, Receiver<Event>) {
     let (sender, events) = channel();
     let broker = Broker::start(Config { hugepages: false }, move |event| drop(sender.send(event))).unwrap();
-    for function in ["a", "b"] {
-        let socket = Broker::bind(&directory.join(function)).unwrap();
-        broker.listen(function, socket, 0..u32::MAX).unwrap();
+    for (function, socket) in sockets {
+        broker.listen(function, socket.try_clone().unwrap(), 0..u32::MAX).unwrap();
     }
     (broker, events)
 }

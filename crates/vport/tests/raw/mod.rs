@@ -15,6 +15,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketType, connect, recvmsg, sendmsg, socket,
 };
 use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, PortStatus, RING_BYTES_MIN};
+use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::VERSION;
 use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
@@ -54,6 +55,11 @@ impl Bench {
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(self.directory.join(function)).unwrap()).unwrap();
         Raw { socket }
+    }
+
+    /// An honest function on `b`.
+    pub fn honest(&self) -> Attachment {
+        attach(&self.directory.join("b"), "p", PATIENCE, 192).unwrap()
     }
 
     pub fn until(&self, what: &str, mut happens: impl FnMut(&[PortStatus]) -> bool) {
@@ -203,6 +209,24 @@ impl Raw {
                 None => panic!("closed without a word"),
             }
         }
+    }
+
+    /// Goes through the handshake of a generation, until the other end, `honest`, has taken it over.
+    pub fn join(&self, bench: &Bench, honest: &mut Attachment) -> Memory {
+        let memory = self.agree(bench);
+        assert!(honest.queues[0].0.recv().is_empty());
+        memory
+    }
+
+    /// Goes through the handshake of a generation.
+    pub fn agree(&self, bench: &Bench) -> Memory {
+        let own = self.take_own();
+        let memory = self.map(&own);
+        self.say(&Request::Mapped { generation: own.generation });
+        self.take_peer();
+        self.say(&Request::Ready { generation: own.generation });
+        bench.until("the link is up", |ports| ports[0].up && ports[0].generation == own.generation);
+        memory
     }
 
     pub fn take_own(&self) -> Own {

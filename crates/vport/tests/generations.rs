@@ -1,0 +1,166 @@
+//! How a receiver goes from one generation to the next, seen from a sender that takes its time.
+
+mod raw;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use raw::{Bench, Memory, Raw};
+use vport::client::Attachment;
+
+const HEAD: usize = 3 * 128;
+const CLOSED: usize = HEAD + 8;
+const RECORD: u64 = 72;
+
+/// A sender in the hands of a test, and an honest receiver.
+struct Link {
+    bench: Bench,
+    sender: Raw,
+    receiver: Attachment,
+}
+
+impl Link {
+    fn new(test: &str) -> (Self, Memory) {
+        let bench = Bench::new(test, false);
+        let sender = bench.connect("a");
+        sender.hello();
+        let mut receiver = bench.honest();
+        let first = sender.join(&bench, &mut receiver);
+        (Self { bench, sender, receiver }, first)
+    }
+
+    fn renew(&mut self) -> Memory {
+        self.bench.broker.renew("link").unwrap();
+        self.sender.join(&self.bench, &mut self.receiver)
+    }
+
+    fn receive(&mut self) -> Vec<u64> {
+        receive(&mut self.receiver)
+    }
+
+    /// Receives until nothing more comes in two calls: one takes what is left of a generation, one that of the next.
+    fn receive_all(&mut self) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        let mut empty = 0;
+        while empty < 2 {
+            let more = self.receive();
+            empty = if more.is_empty() { empty + 1 } else { 0 };
+            numbers.extend(more);
+        }
+        numbers
+    }
+}
+
+/// The numbers of the frames that wait.
+fn receive(receiver: &mut Attachment) -> Vec<u64> {
+    let burst = receiver.queues[0].0.recv();
+    (0..burst.len()).map(|n| u64::from_le_bytes(burst.get(n).head[..8].try_into().unwrap())).collect()
+}
+
+/// Sends frame `number` as the `nth` record of a generation.
+fn send(memory: &Memory, nth: u64, number: u64) {
+    let at = (nth * RECORD) as usize;
+    memory.records(at).store(64, Ordering::Relaxed);
+    memory.records(at + 8).store(number, Ordering::Relaxed);
+    memory.index(HEAD).store((nth + 1) * RECORD, Ordering::Release);
+}
+
+fn close(memory: &Memory) {
+    memory.index(CLOSED).store(memory.index(HEAD).load(Ordering::Relaxed).max(1), Ordering::Release);
+}
+
+#[test]
+fn a_sender_that_is_put_aside_in_a_burst_loses_nothing_to_later_generations() {
+    let (mut link, first) = Link::new("aside");
+    send(&first, 0, 0);
+    assert_eq!(link.receive(), [0]);
+    let _second = link.renew();
+    let third = link.renew();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(500) {
+        assert_eq!(link.receive(), [0; 0]);
+    }
+    send(&first, 1, 1);
+    assert_eq!(link.receive_all(), [1]);
+    close(&first);
+    send(&third, 0, 2);
+    assert_eq!(link.receive_all(), [2]);
+}
+
+#[test]
+fn what_a_sender_left_unread_comes_before_what_it_sends_in_the_next_generation() {
+    let (mut link, first) = Link::new("order");
+    let second = link.renew();
+    (0..100).for_each(|n| send(&first, n, n));
+    close(&first);
+    (0..100).for_each(|n| send(&second, n, 100 + n));
+    assert_eq!(link.receive_all(), (0..200).collect::<Vec<_>>());
+}
+
+/// As a process does of which nobody has heard that it died, and the one that took its place.
+#[test]
+fn a_sender_that_went_without_a_word_does_not_keep_its_successor_waiting() {
+    let (mut link, first) = Link::new("successor");
+    let second = link.renew();
+    send(&first, 0, 0);
+    send(&second, 0, 1);
+    assert_eq!(link.receive_all(), [0, 1]);
+}
+
+#[test]
+fn a_receiver_does_not_sleep_over_frames_that_wait_behind_an_earlier_generation() {
+    let (mut link, first) = Link::new("sleeps");
+    let second = link.renew();
+    assert_eq!(link.receive_all(), [0; 0]);
+    assert!(link.receiver.queues[0].0.arm(), "nothing waits");
+    send(&second, 0, 0);
+    link.receiver.queues[0].0.disarm();
+    assert!(!link.receiver.queues[0].0.arm(), "its sender has ended the first generation by sending in the second");
+    close(&first);
+    assert_eq!(link.receive_all(), [0]);
+}
+
+#[test]
+fn generations_that_are_never_ended_do_not_pile_up() {
+    let (mut link, first) = Link::new("pile");
+    let before = mappings();
+    let last = (0..20).map(|_| link.renew()).last().unwrap();
+    assert_eq!(link.receive_all(), [0; 0]);
+    // Beside what this test maps itself: three segments for each.
+    assert!(mappings() - before - 20 * 3 < 10 * 6, "{} mappings more", mappings() - before);
+    send(&first, 0, 0);
+    send(&last, 0, 1);
+    assert_eq!(link.receive_all(), [1], "the first was given up long ago");
+}
+
+#[test]
+fn no_generation_begins_while_a_receiver_has_not_read_many_and_none_of_them_is_lost() {
+    let (mut link, first) = Link::new("room");
+    send(&first, 0, 0);
+    close(&first);
+    let mut sent = 1;
+    // What waits for a queue that does not look, and the one after that.
+    for _ in 0..8 {
+        link.bench.broker.renew("link").unwrap();
+        let memory = link.sender.agree(&link.bench);
+        send(&memory, 0, sent);
+        close(&memory);
+        sent += 1;
+    }
+    link.bench.broker.renew("link").unwrap();
+    let own = link.sender.take_own();
+    link.sender.say(&vport::wire::Request::Mapped { generation: own.generation });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!link.bench.broker.ports().unwrap()[0].up, "it waits for room");
+    let mut numbers = Vec::new();
+    link.bench.until("the next generation begins once they are read", |_| {
+        numbers.extend(receive(&mut link.receiver));
+        numbers.len() as u64 == sent
+    });
+    assert_eq!(numbers, (0..sent).collect::<Vec<_>>());
+    link.sender.take_peer();
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains("memfd:")).count()
+}
