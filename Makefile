@@ -11,9 +11,10 @@ tools   := target/tools
 programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
 fuzz_targets := gtpu pfcp descriptor handshake records
 FUZZ_SECONDS ?= 60
+SECONDS_EACH ?= 600
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup build images bench lint models sanitize fuzz install uninstall clean
+.PHONY: help demo test setup build images bench lint models sanitize soak fuzz install uninstall clean
 
 help:
 	@sed -n 's/^#: //p' $(MAKEFILE_LIST)
@@ -63,6 +64,11 @@ models:
 #: make sanitize   tests of the ports under the address, thread and realtime sanitizers
 sanitize:
 	scripts/sanitize.sh
+
+#: make soak       kills, restarts, steers and deceives ports, for SECONDS_EACH (600) seconds each or longer; one line each
+soak:
+	$(CARGO) build --release --locked -p soak
+	$(built)/kaista-soak --seconds-each $(SECONDS_EACH)
 
 #: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
 fuzz: $(tools)/bin/cargo-fuzz

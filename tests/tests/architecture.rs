@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["vport", "gtpu", "pfcp"],
     &["port", "slice", "runtime"],
     &["upf", "node", "capi"],
-    &["traffic"],
+    &["traffic", "soak"],
     &["bench"],
     &["cli"],
     &["e2e"],

@@ -16,6 +16,7 @@ mod lock;
 mod logs;
 mod node;
 pub mod paths;
+mod plan;
 mod process;
 pub mod pump;
 mod record;

@@ -556,6 +556,7 @@ impl Control {
             drop(rx.retired());
             drop(tx.retired());
         }
+        self.home.forget_unused();
     }
 
     fn say(&self, request: &Request) -> Result<(), Lost> {

@@ -56,9 +56,13 @@ impl Home {
     pub(crate) fn renew<T>(&self, newest: Living, deliver: impl FnOnce(u64) -> T) -> T {
         let mut state = self.lock();
         table::write(&newest.table, state.epoch, &state.table);
-        state.living.retain(Living::is_used);
         state.living.push(newest);
         deliver(state.epoch)
+    }
+
+    /// Lets go of generations that no queue uses any more.
+    pub(crate) fn forget_unused(&self) {
+        self.lock().living.retain(Living::is_used);
     }
 
     /// A generation is over. Where its peer is dead, so are those before it.
@@ -113,7 +117,7 @@ impl Home {
 }
 
 impl Living {
-    /// Whether a queue still has its half of it.
+    /// Whether a queue still has its half of it, or the control thread takes it for the newest.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.generation) > 1
     }

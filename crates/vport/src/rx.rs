@@ -221,7 +221,10 @@ impl RxRing {
     #[cold]
     fn fill_in_order(&mut self) -> usize {
         self.generations.iter_mut().for_each(|half| half.release(true));
-        self.generations.advance(|ended| self.handover.retire(ended));
+        self.generations.advance(|ended| {
+            self.handover.retire(ended);
+            self.complaints.ring();
+        });
         self.handover.set_unread(self.generations.unread());
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         let mut filled = 0;

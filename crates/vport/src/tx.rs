@@ -135,6 +135,7 @@ impl TxRing {
         if let Some(mut old) = std::mem::replace(&mut self.half, next) {
             old.close();
             self.handover.retire(old);
+            self.complaints.ring();
         }
     }
 

@@ -291,7 +291,7 @@ impl Core {
         if resumed {
             self.returned(&link_name, end);
         } else {
-            self.attached(&link_name, id, resume)?;
+            self.attached(&link_name, end, id, resume)?;
         }
         Ok(())
     }
@@ -399,6 +399,7 @@ impl Core {
             link.generation = generation;
             link.segments = Some(segments);
             link.stage = Stage::Adopted([false; 2]);
+            link.awaited = [true; 2];
             link.adopted_until = Instant::now() + RETURN_WITHIN;
         }
         Ok(())
@@ -408,7 +409,7 @@ impl Core {
     pub fn remove_link(&mut self, name: &str) -> Result<(), BrokerError> {
         let unknown = || BrokerError::Unknown(format!("link {name}"));
         let holders = self.links.get(name).ok_or_else(unknown)?.holders;
-        self.over(name, [false; 2]);
+        self.over(name);
         for id in holders.into_iter().flatten() {
             self.turn_away(id, format!("link {name} was removed"));
         }
@@ -425,21 +426,27 @@ impl Core {
     pub fn renew(&mut self, name: &str) -> Result<(), BrokerError> {
         let link = self.links.get_mut(name).ok_or_else(|| BrokerError::Unknown(format!("link {name}")))?;
         link.quarantined = None;
-        self.over(name, [false; 2]);
+        self.over(name);
         self.start_generation(name);
         Ok(())
     }
 
     /// An end was attached by a process that holds nothing of the current generation.
-    fn attached(&mut self, name: &str, id: u64, resume: u64) -> Result<(), Fault> {
+    fn attached(&mut self, name: &str, end: usize, id: u64, resume: u64) -> Result<(), Fault> {
         // Generations that a former broker gave out are not given out again.
         const BELIEVABLE: u64 = 1 << 32;
-        self.over(name, [false; 2]);
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        if resume == 0 && std::mem::take(&mut link.awaited[end]) {
+            // Another process than the one that held it under a former broker.
+            self.bury(name, end);
+        }
+        self.over(name);
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         link.quarantined = None;
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
         if resume != 0 {
-            self.send(id, &Reply::Over { generation: resume, dead: false }, Vec::new())?;
+            let dead = link.dead_until[1 - end] >= resume;
+            self.send(id, &Reply::Over { generation: resume, dead }, Vec::new())?;
         }
         self.start_generation(name);
         Ok(())
@@ -450,6 +457,7 @@ impl Core {
         let Some(link) = self.links.get_mut(name) else { return };
         if let Stage::Adopted(returned) = &mut link.stage {
             returned[end] = true;
+            link.awaited[end] = false;
             if *returned == [true; 2] {
                 link.stage = Stage::Up;
                 let _ = Tap::renew(link);
@@ -463,16 +471,10 @@ impl Core {
         link.holders[end] = None;
         link.due = None;
         let port = link.port(end);
-        let mut of_dead = [false; 2];
-        of_dead[end] = dead;
-        let (was_over, generation, other) = (link.stage == Stage::Down, link.generation, link.holders[1 - end]);
-        self.over(name, of_dead);
-        // News for a reader that still waits for the end of a generation which is over already.
-        if let Some(other) = other.filter(|_| was_over && dead && generation > 0)
-            && let Err(fault) = self.send(other, &Reply::Over { generation, dead }, Vec::new())
-        {
-            self.cut_off(other, fault);
+        if dead {
+            self.bury(name, end);
         }
+        self.over(name);
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
         if link.holders == [None; 2] && link.segments.take().is_some() {
@@ -481,14 +483,28 @@ impl Core {
         }
     }
 
-    /// Ends the current generation and tells those who hold it. `dead`: which ends write no more for sure.
-    fn over(&mut self, name: &str, dead: [bool; 2]) {
+    /// The process that held an end in this generation, and those before it, write no more for sure. That is news for a
+    /// reader that still waits for the end of a generation which is over already.
+    fn bury(&mut self, name: &str, end: usize) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        link.dead_until[end] = link.generation;
+        let (is_over, generation, other) = (link.stage == Stage::Down, link.generation, link.holders[1 - end]);
+        if let Some(other) = other.filter(|_| is_over && generation > 0)
+            && let Err(fault) = self.send(other, &Reply::Over { generation, dead: true }, Vec::new())
+        {
+            self.cut_off(other, fault);
+        }
+    }
+
+    /// Ends the current generation and tells those who hold it.
+    fn over(&mut self, name: &str) {
         let Some(link) = self.links.get_mut(name) else { return };
         if link.stage == Stage::Down {
             return;
         }
         link.stage = Stage::Down;
         let (generation, holders) = (link.generation, link.holders);
+        let dead = link.dead_until.map(|until| until >= generation);
         for (end, id) in holders.into_iter().enumerate() {
             let Some(id) = id else { continue };
             if let Some(client) = self.clients.get_mut(&id) {
@@ -574,7 +590,7 @@ impl Core {
         // A writer that spoilt its segments before they were closed is found out here.
         if let Err((end, error)) = segments.close_to_writers() {
             let holder = link.holders[end];
-            self.over(name, [false; 2]);
+            self.over(name);
             holder.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
             return Ok(());
         }
@@ -630,7 +646,7 @@ impl Core {
         let reason = format!("{violation} (seen at queue {queue})");
         link.quarantined = Some(reason.clone());
         let (reporter, accused) = (link.port(end), link.port(1 - end));
-        self.over(name, [false; 2]);
+        self.over(name);
         (self.events)(Event::Quarantined { link: name.to_owned(), reporter, accused, reason });
         Ok(())
     }
@@ -662,7 +678,7 @@ impl Core {
         let left = |link: &Link| matches!(link.stage, Stage::Adopted(_)) && link.adopted_until <= now;
         for name in names(&left, &self.links) {
             // Somebody did not come back. Whoever did gets a new generation when the other comes.
-            self.over(&name, [false; 2]);
+            self.over(&name);
             self.start_generation(&name);
         }
     }

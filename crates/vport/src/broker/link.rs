@@ -44,6 +44,10 @@ pub(super) struct Link {
     pub(super) not_before: Instant,
     /// When an adopted link gives up waiting for its ends.
     pub(super) adopted_until: Instant,
+    /// Ends whose processes held the adopted generation and have not come back.
+    pub(super) awaited: [bool; 2],
+    /// For each end, the newest generation whose process is known to be dead, and with it those of all before.
+    pub(super) dead_until: [u64; 2],
     pub(super) tap: Arc<Tap>,
     pub(super) reports: [Vec<(String, u64)>; 2],
     pub(super) told_of_pages: bool,
@@ -62,6 +66,8 @@ impl Link {
             due: None,
             not_before: now,
             adopted_until: now,
+            awaited: [false; 2],
+            dead_until: [0; 2],
             tap: Arc::default(),
             reports: [Vec::new(), Vec::new()],
             told_of_pages: false,

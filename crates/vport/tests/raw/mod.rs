@@ -4,7 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -27,6 +27,17 @@ pub struct Bench {
     pub broker: Broker,
     pub events: Receiver<Event>,
     pub directory: PathBuf,
+    spec: LinkSpec,
+}
+
+fn start(directory: &Path, hugepages: bool) -> (Broker, Receiver<Event>) {
+    let (sender, events) = channel();
+    let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
+    for function in ["a", "b"] {
+        let socket = Broker::bind(&directory.join(function)).unwrap();
+        broker.listen(function, socket, 0..u32::MAX).unwrap();
+    }
+    (broker, events)
 }
 
 impl Bench {
@@ -38,17 +49,21 @@ impl Bench {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let (sender, events) = channel();
-        let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
-        for function in ["a", "b"] {
-            let socket = Broker::bind(&directory.join(function)).unwrap();
-            broker.listen(function, socket, 0..u32::MAX).unwrap();
-        }
         let [a, b] = ports;
         let end = |function: &str, port| EndSpec { function: function.into(), port };
         let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN };
-        broker.add_link(spec).unwrap();
-        Self { broker, events, directory }
+        let (broker, events) = start(&directory, hugepages);
+        broker.add_link(spec.clone()).unwrap();
+        Self { broker, events, directory, spec }
+    }
+
+    /// Another broker takes this one's place, and adopts the link.
+    pub fn replace_broker(&mut self) {
+        let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
+        let segments = self.event("the segments are deposited", deposit);
+        self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
+        (self.broker, self.events) = start(&self.directory, false);
+        self.broker.adopt(self.spec.clone(), segments).unwrap();
     }
 
     pub fn connect(&self, function: &str) -> Raw {
@@ -121,6 +136,8 @@ pub struct Own {
 
 /// Own segments (of several queues the first one's), mapped for writing.
 pub struct Memory {
+    /// Of the index segment.
+    inode: u64,
     index: *mut u8,
     records: *mut u8,
     table: *mut u8,
@@ -132,6 +149,13 @@ unsafe impl Sync for Memory {}
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Whether the other end, which lives in this process, has mapped the index segment too.
+    pub fn is_seen(&self) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_segment = |line: &&str| line.split_whitespace().nth(4) == Some(&self.inode.to_string());
+        maps.lines().filter(of_segment).count() > 1
+    }
+
     /// The word at `offset` of the index segment.
     pub fn index(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: tests use offsets within the first page; the mapping is never undone.
@@ -247,6 +271,7 @@ impl Raw {
 
     pub fn map(&self, own: &Own) -> Memory {
         Memory {
+            inode: rustix::fs::fstat(&own.fds[0]).unwrap().st_ino,
             index: map(own.fds[0].as_fd(), 4096),
             records: map(own.fds[1].as_fd(), own.records_bytes),
             table: map(own.fds.last().unwrap().as_fd(), 4096),

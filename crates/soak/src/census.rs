@@ -1,0 +1,102 @@
+//! What processes hold of ports: file descriptors, memfds, mappings.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// Of some processes, in the order in which they were named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Descriptors, those of memfds among them, and mappings of memfds, of each process.
+    processes: Vec<Holdings>,
+    /// Different segments that any of them holds by a descriptor or a mapping: their pages are not given back.
+    segments: BTreeSet<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Holdings {
+    descriptors: Vec<String>,
+    mappings: usize,
+}
+
+/// Names of the broker's memfds begin so.
+const SEGMENT: &str = "/memfd:kaista-";
+
+impl Census {
+    /// Counts now. A process that is gone holds nothing.
+    pub fn take(pids: &[i32]) -> Self {
+        let mut segments = BTreeSet::new();
+        let processes = pids.iter().map(|pid| holdings(*pid, &mut segments)).collect();
+        Self { processes, segments }
+    }
+
+    /// How much more there is than in `before`, and what.
+    pub fn beyond(&self, before: &Self) -> (u64, Vec<String>) {
+        let (mut more, mut what) = (0, Vec::new());
+        let mut note = |name: String, now: usize, then: usize| {
+            if now > then {
+                more += (now - then) as u64;
+                what.push(format!("{name}: {now} instead of {then}"));
+            }
+        };
+        for (n, (now, then)) in self.processes.iter().zip(&before.processes).enumerate() {
+            let extra = || now.descriptors.iter().filter(|one| !then.descriptors.contains(one)).take(5);
+            let names =
+                if now.descriptors.len() > then.descriptors.len() { extra().cloned().collect() } else { vec![] };
+            note(format!("descriptors of process {n} {names:?}"), now.descriptors.len(), then.descriptors.len());
+            note(format!("mappings of segments of process {n}"), now.mappings, then.mappings);
+        }
+        note("segments".into(), self.segments.len(), before.segments.len());
+        (more, what)
+    }
+
+    /// As [`Census::beyond`], of the best of what is there within a while: what is just being given back is not leaked.
+    pub fn settle(&self, pids: impl Fn() -> Vec<i32>, within: Duration) -> (u64, Vec<String>) {
+        let start = Instant::now();
+        loop {
+            let found = Self::take(&pids()).beyond(self);
+            if found.0 == 0 || start.elapsed() > within {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn holdings(pid: i32, segments: &mut BTreeSet<u64>) -> Holdings {
+    let mut descriptors = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let target = target.to_string_lossy().into_owned();
+        if target.starts_with(SEGMENT)
+            && let Ok(meta) = fs::metadata(entry.path())
+        {
+            segments.insert(meta.ino());
+        }
+        // Sockets and pipes have numbers that no two have.
+        descriptors.push(target.split(":[").next().unwrap_or_default().to_owned());
+    }
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mapped = maps.lines().filter(|line| line.contains(SEGMENT));
+    let inodes = mapped.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok()).collect::<Vec<u64>>();
+    segments.extend(&inodes);
+    Holdings { descriptors, mappings: inodes.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vport::segment::Segment;
+
+    #[test]
+    fn a_segment_that_is_kept_is_noticed_and_one_that_is_given_back_is_not() {
+        let own = std::process::id() as i32;
+        let before = Census::take(&[own]);
+        let kept = Segment::create("kaista-test", 4096, false).unwrap();
+        let (more, what) = Census::take(&[own]).beyond(&before);
+        assert!(more >= 2 && what.iter().any(|line| line.starts_with("segments")), "{what:?}");
+        drop(kept);
+        assert_eq!(Census::take(&[own]).beyond(&before).1.iter().filter(|l| l.starts_with("segments")).count(), 0);
+    }
+}

@@ -1,0 +1,29 @@
+//! Campaigns against the ports: processes that die or stop at any moment, brokers that are replaced, owners of buckets that
+//! change, and a peer that breaks every rule.
+//!
+//! Every campaign sends frames that are numbered and carry checksums ([`frames`]), judges what arrives ([`checker`]), and ends
+//! with an [`outcome`]. The program `kaista-soak` runs them at full length, the tests of this crate for seconds.
+
+pub mod census;
+pub mod checker;
+pub mod course;
+pub mod end;
+pub mod frames;
+pub mod grip;
+pub mod hand;
+pub mod hostile;
+pub mod journal;
+pub mod kills;
+pub mod liar;
+pub mod memory;
+pub mod outcome;
+pub mod pair;
+pub mod random;
+#[path = "../../vport/tests/raw/mod.rs"]
+#[allow(unsafe_code)]
+mod raw;
+pub mod restarts;
+pub mod rig;
+pub mod site;
+pub mod steering;
+pub mod victim;

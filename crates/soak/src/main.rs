@@ -1,0 +1,183 @@
+//! `kaista-soak` runs campaigns against the ports at full length, and ends with one line for each. Its hidden parts are the
+//! processes that campaigns consist of; it starts them itself.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
+use node::keeper::{self, Begin};
+use node::{daemon, launch};
+use soak::course::{self, Course};
+use soak::outcome::Outcome;
+use soak::site::Site;
+use soak::{end, hand, hostile, kills, liar, restarts, steering, victim};
+
+/// Kills, restarts, steers and deceives ports for a long time; says what was lost, reordered, duplicated, corrupted, leaked.
+#[derive(Parser)]
+#[command(name = "kaista-soak", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// How long each campaign takes at least; it goes on until its events have happened
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    seconds_each: u64,
+    /// Only these campaigns
+    campaigns: Vec<Campaign>,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Campaign {
+    /// Producer, consumer, daemon and keeper are killed and stopped
+    Kills,
+    /// The daemon is replaced under load
+    Restarts,
+    /// Owners of buckets change under load
+    Steering,
+    /// A peer breaks every rule
+    Hostile,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Starts keeper and daemon
+    #[command(hide = true)]
+    Node,
+    /// As of `kaistad`
+    #[command(hide = true)]
+    Keeper {
+        #[arg(long)]
+        resume: bool,
+        #[arg(long)]
+        stay: bool,
+    },
+    /// As of `kaistad`
+    #[command(hide = true)]
+    Daemon {
+        #[arg(long)]
+        stay: bool,
+    },
+    /// All that a campaign's containers do
+    #[command(hide = true)]
+    Idle,
+    /// A process at an end of a link
+    #[command(hide = true)]
+    End(end::Options),
+    /// One that speaks the handshake by hand
+    #[command(hide = true)]
+    Hand(hand::Options),
+    /// Who is attacked
+    #[command(hide = true)]
+    Victim(victim::Options),
+    /// Who attacks
+    #[command(hide = true)]
+    Liar(liar::Options),
+}
+
+impl Campaign {
+    /// Full length, besides the time.
+    fn events(self) -> u64 {
+        match self {
+            Self::Kills => 1_000,
+            Self::Restarts => 100,
+            Self::Steering => 10_000,
+            Self::Hostile => 10_000,
+        }
+    }
+
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Kills | Self::Restarts => Site::missing(),
+            Self::Steering | Self::Hostile => None,
+        }
+    }
+
+    fn run(self, seconds: u64, program: &Path) -> Result<Outcome> {
+        let course = Course::begin(Duration::from_secs(seconds), self.events(), true);
+        match self {
+            Self::Kills => kills::run(&course, program),
+            Self::Restarts => restarts::run(&course, program),
+            Self::Steering => steering::run(&course),
+            Self::Hostile => hostile::run(&course, program),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kills => "kills",
+            Self::Restarts => "restarts",
+            Self::Steering => "steering",
+            Self::Hostile => "hostile",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
+    let arguments = Arguments::parse();
+    let done = match arguments.part {
+        Some(Part::Node) => launch::background(),
+        Some(Part::Keeper { resume, stay }) => {
+            keeper::run(if resume { Begin::WithDaemon } else { Begin::WithLock }, stay)
+        }
+        Some(Part::Daemon { stay }) => daemon::run(stay),
+        Some(Part::Idle) => idle(),
+        Some(Part::End(options)) => end::run(&options),
+        Some(Part::Hand(options)) => hand::run(&options),
+        Some(Part::Victim(options)) => victim::run(&options),
+        Some(Part::Liar(options)) => liar::run(&options),
+        None => return campaigns(arguments.seconds_each, &arguments.campaigns),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kaista-soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Waits to be ended.
+fn idle() -> Result<()> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block()?;
+    signals.wait()?;
+    Ok(())
+}
+
+/// Runs them one after the other; after Ctrl-C, no more of them.
+fn campaigns(seconds: u64, chosen: &[Campaign]) -> ExitCode {
+    end_by_signals();
+    let chosen = if chosen.is_empty() { Campaign::value_variants() } else { chosen };
+    let program = std::env::current_exe().expect("a program has a name");
+    let (mut lines, mut clean) = (Vec::new(), true);
+    for campaign in chosen.iter().filter(|_| !course::is_stopped()) {
+        if let Some(reason) = campaign.missing() {
+            println!("SKIPPED {}: {reason}", campaign.name());
+            continue;
+        }
+        let outcome = campaign
+            .run(seconds, &program)
+            .unwrap_or_else(|error| Outcome { failures: vec![format!("{error:#}")], ..Outcome::new(campaign.name()) });
+        outcome.remarks().for_each(|remark| println!("{remark}"));
+        clean &= outcome.is_clean();
+        lines.push(outcome.to_string());
+    }
+    lines.iter().for_each(|line| println!("{line}"));
+    if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// SIGINT and SIGTERM end the campaign that runs, and the lines so far are printed.
+fn end_by_signals() {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    // Before any other thread: all of them inherit it.
+    if signals.thread_block().is_ok() {
+        std::thread::spawn(move || {
+            while signals.wait().is_ok() {
+                course::stop();
+            }
+        });
+    }
+}

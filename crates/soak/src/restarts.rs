@@ -1,0 +1,68 @@
+//! The restart campaign: the daemon is killed over and over while packets flow. Its keeper starts another, which gets the
+//! segments back: no packet is lost.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::course::Course;
+use crate::outcome::{Outcome, Times};
+use crate::pair::Pair;
+
+/// After so long a life a daemon is replaced at once when it dies.
+const STABLE: Duration = Duration::from_secs(11);
+
+/// Runs the campaign with processes of `program`. Events are restarts.
+pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
+    let mut outcome = Outcome::new("restarts");
+    let mut pair = Pair::start(program)?;
+    restart(&mut pair, &mut Times::default())?;
+    pair.tidy()?;
+    let (before, resumed) = (pair.census(), pair.site.resumed());
+
+    let (mut away, mut said) = (Times::default(), Instant::now());
+    let done = (|| -> Result<()> {
+        while course.goes_on(outcome.events) {
+            let ups = pair.site.ups();
+            restart(&mut pair, &mut away)?;
+            outcome.events += 1;
+            pair.until("both ends are back", |pair| pair.site.ups() > ups)?;
+            course.say(&mut said, || format!("restarts: {}", outcome.events));
+        }
+        Ok(())
+    })();
+    outcome.failures.extend(done.err().map(|error| format!("{error:#}")));
+    if outcome.failures.is_empty() {
+        let resumed = pair.site.resumed() - resumed;
+        // Once more, when the keeper no longer waits before it starts a daemon: both ends wake up to what they have retired.
+        std::thread::sleep(STABLE);
+        let ups = pair.site.ups();
+        restart(&mut pair, &mut away)?;
+        pair.until("both ends are back", |pair| pair.site.ups() > ups)?;
+        let (leaked, what) = before.settle(|| pair.pids(), Duration::from_secs(20));
+        outcome.tally = pair.finish()?;
+        outcome.tally.leaked = leaked;
+        outcome.failures.extend(pair.site.quarantines());
+        let packets: u64 = pair.received().iter().map(|(_, received)| received).sum();
+        outcome.notes.push(format!(
+            "{packets} packets; {resumed} of {} times an end went on with the segments it had; until a daemon answered: {away}",
+            2 * outcome.events
+        ));
+        outcome.notes.extend(what.into_iter().map(|what| format!("leaked: {what}")));
+    }
+    Ok(outcome)
+}
+
+/// Kills the daemon and waits for the next, and for packets meanwhile.
+fn restart(pair: &mut Pair, away: &mut Times) -> Result<()> {
+    let before = pair.site.status()?.daemon_pid;
+    let (received, start) = (pair.received(), Instant::now());
+    kill(Pid::from_raw(before), Signal::SIGKILL)?;
+    pair.flows("packets while the daemon is away", &received)?;
+    pair.until("another daemon", |pair| pair.site.status().is_ok_and(|status| status.daemon_pid != before))?;
+    away.add(start.elapsed());
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! A broker in this process, with a directory of sockets, one for each function.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use vport::broker::{Broker, Config, EndSpec, Event, LinkSpec, RING_BYTES_MIN};
+use vport::client::{Attachment, attach};
+use vport::info::PortInfo;
+use vport::steering::Steering;
+
+/// How long something may take that must happen. Long: the machine may be busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The broker and its directory.
+pub struct Rig {
+    /// The broker.
+    pub broker: Broker,
+    /// What it says.
+    pub events: Receiver<Event>,
+    directory: tempfile::TempDir,
+}
+
+impl Rig {
+    /// A broker that serves these functions, and no links yet.
+    pub fn new(functions: &[&str]) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("kaista-soak-").tempdir()?;
+        let (sender, events) = channel();
+        let broker = Broker::start(Config { hugepages: false }, move |event| drop(sender.send(event)))?;
+        for function in functions {
+            let socket = Broker::bind(&directory.path().join(function))?;
+            broker.listen(function, socket, 0..u32::MAX)?;
+        }
+        Ok(Self { broker, events, directory })
+    }
+
+    /// The socket of a function.
+    pub fn socket(&self, function: &str) -> PathBuf {
+        self.directory.path().join(function)
+    }
+
+    /// Links two ports of functions, each with a number of queues, steered by UE address. Returns the link's name.
+    pub fn link(&self, ends: [(&str, &str, u16); 2]) -> Result<String> {
+        let name = ends.map(|(function, port, _)| format!("{function}.{port}")).join("-");
+        let ends = ends.map(|(function, port, queues)| EndSpec {
+            function: function.into(),
+            port: PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) },
+        });
+        self.broker.add_link(LinkSpec { name: name.clone(), ends, ring_bytes: RING_BYTES_MIN })?;
+        Ok(name)
+    }
+
+    /// Links two ports, and opens both.
+    pub fn join(&self, ends: [(&str, &str, u16); 2]) -> Result<[Attachment; 2]> {
+        let link = self.link(ends)?;
+        let attached = ends.map(|(function, port, _)| attach(&self.socket(function), port, PATIENCE, 192));
+        let [one, other] = attached;
+        let attached = [one?, other?];
+        self.up(&link)?;
+        Ok(attached)
+    }
+
+    /// Waits until both ends of a link hold it.
+    pub fn up(&self, link: &str) -> Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        while !self.broker.ports()?.iter().filter(|port| port.link == link).all(|port| port.up) {
+            if Instant::now() > give_up {
+                bail!("link {link} does not come up");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! The victim of a hostile peer: one loop that serves all of its ports, those towards the peer and one towards an honest
+//! function, whose packets it sends back.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vport::client::{Attachment, attach};
+use vport::owner::{Buckets, Decider, Owner, group};
+use vport::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
+use vport::steering::BUCKETS;
+use vport::{RxRing, TxRing};
+
+use crate::end::die_with_parent;
+use crate::frames::{self, Stamp};
+use crate::journal::{Field, Journal};
+use crate::random::Random;
+use crate::rig::PATIENCE;
+
+/// Queues of the peer's ports and of the victim's, for each link between them.
+pub const SHAPES: [[u16; 2]; 4] = [[1, 1], [1, 4], [3, 4], [2, 1]];
+
+/// The name of the victim's port, and of the peer's, on link `n`.
+pub fn port(n: usize) -> String {
+    format!("p{n}")
+}
+
+/// Which process this is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The function's socket.
+    #[arg(long)]
+    pub socket: PathBuf,
+    /// Its journal.
+    #[arg(long)]
+    pub journal: PathBuf,
+}
+
+/// Goes on until it is ended. Any panic ends it too, and so the campaign.
+pub fn run(options: &Options) -> Result<()> {
+    die_with_parent();
+    let journal = &Journal::open(&options.journal)?;
+    let mut honest = attach(&options.socket, "honest", PATIENCE, 192)?;
+    let exposed = (0..SHAPES.len()).map(|n| Exposed::new(attach(&options.socket, &port(n), PATIENCE, 192)?));
+    let mut exposed = exposed.collect::<Result<Vec<_>>>()?;
+    let (mut random, mut inspector) = (Random::new(3), Inspector::new(journal));
+    let mut turned = Instant::now();
+    loop {
+        let mut busy = echo(&mut honest, journal);
+        for port in &mut exposed {
+            busy |= port.turn(&mut inspector, &mut random);
+        }
+        journal.set(Field::Invalid, exposed.iter().map(Exposed::invalid).sum());
+        journal.add(Field::Rounds, 1);
+        journal.set(Field::Held, journal.get(Field::Held).max(turned.elapsed().as_micros() as u64));
+        turned = Instant::now();
+        if !busy {
+            sleep(&mut honest, &mut exposed);
+            turned = Instant::now();
+        }
+    }
+}
+
+/// Sends back what came, all of it.
+fn echo(honest: &mut Attachment, journal: &Journal) -> bool {
+    let (rx, tx) = &mut honest.queues[0];
+    let burst = rx.recv();
+    let packets: Vec<PacketRef<'_>> = (0..burst.len()).map(|i| burst.get(i)).collect();
+    let mut sent = tx.send(&packets);
+    while sent < packets.len() {
+        std::thread::yield_now();
+        sent += tx.send(&packets[sent..]);
+    }
+    journal.add(Field::Finished, sent as u64);
+    sent > 0
+}
+
+/// A port towards the hostile peer.
+struct Exposed {
+    queues: Vec<(RxRing, TxRing)>,
+    decider: Option<Decider>,
+    owners: Vec<Owner<()>>,
+    holding: Vec<Holding>,
+}
+
+/// Which buckets a worker has.
+struct Holding(u128);
+
+impl Buckets for Holding {
+    type State = ();
+
+    fn leave(&mut self, bucket: u8, _to: usize) {
+        assert!(self.0 >> bucket & 1 == 1, "a bucket leaves that is not here");
+        self.0 &= !(1 << bucket);
+    }
+
+    fn arrive(&mut self, bucket: u8, _from: usize, (): ()) {
+        assert!(self.0 >> bucket & 1 == 0, "a bucket arrives where it is");
+        self.0 |= 1 << bucket;
+    }
+}
+
+impl Exposed {
+    fn new(port: Attachment) -> Result<Self> {
+        let (decider, owners) = if port.queues.len() > 1 {
+            let (decider, owners) = group::<()>(std::slice::from_ref(&port.steering), &[])?;
+            (Some(decider), owners)
+        } else {
+            (None, Vec::new())
+        };
+        let held = |owner: &Owner<()>| (0..BUCKETS as u8).filter(|b| owner.owns(*b)).fold(0, |set, b| set | 1 << b);
+        let holding = owners.iter().map(|owner| Holding(held(owner))).collect();
+        Ok(Self { queues: port.queues, decider, owners, holding })
+    }
+
+    fn turn(&mut self, inspector: &mut Inspector<'_>, random: &mut Random) -> bool {
+        let mut busy = false;
+        for (queue, (rx, tx)) in self.queues.iter_mut().enumerate() {
+            busy |= inspector.receive(rx) > 0;
+            if let Some(owner) = self.owners.get_mut(queue) {
+                busy |= owner.settle(&mut self.holding[queue]);
+            }
+            if random.once_in(4) {
+                let stamp = Stamp { flow: random.below(1 << 16) as u16, incarnation: 0, number: 0 };
+                let frame = frames::frame(stamp, frames::len_of(random.below(1 << 12) as u64));
+                tx.send(&[PacketRef::from_slice(&frame); 3]);
+            }
+        }
+        if let Some(decider) = self.decider.as_mut().filter(|decider| !decider.is_open() && random.once_in(8)) {
+            let owners = std::array::from_fn(|_| random.below(self.owners.len()) as u8);
+            let _ = decider.set_owners(&owners);
+        }
+        busy
+    }
+
+    fn invalid(&self) -> u64 {
+        self.queues.iter().map(|(rx, _)| rx.counters().invalid).sum()
+    }
+}
+
+/// Waits for anything on any port; doorbells that somebody rings for nothing must not keep it from that.
+fn sleep(honest: &mut Attachment, exposed: &mut [Exposed]) {
+    let all = honest.queues.iter_mut().chain(exposed.iter_mut().flat_map(|port| &mut port.queues));
+    let mut queues: Vec<&mut RxRing> = all.map(|(rx, _)| rx).collect();
+    if queues.iter_mut().all(|rx| rx.arm()) {
+        let fds = queues.iter().flat_map(|rx| rx.poll_fds());
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+    }
+    queues.iter_mut().for_each(|rx| rx.disarm());
+}
+
+/// Looks at what a hostile peer has sent: whether it is what a port may deliver.
+struct Inspector<'a> {
+    journal: &'a Journal,
+    /// Where records are mapped, as far as it is known.
+    records: Vec<std::ops::Range<usize>>,
+    room: Vec<u8>,
+}
+
+impl<'a> Inspector<'a> {
+    fn new(journal: &'a Journal) -> Self {
+        Self { journal, records: Vec::new(), room: vec![0; FRAME_MAX] }
+    }
+
+    fn receive(&mut self, rx: &mut RxRing) -> usize {
+        let burst = rx.recv();
+        for i in 0..burst.len() {
+            if !self.is_lawful(&burst.get(i)) {
+                self.journal.add(Field::Corrupted, 1);
+            }
+        }
+        self.journal.add(Field::Received, burst.len() as u64);
+        burst.len()
+    }
+
+    /// Whether a frame has a length that frames have, a private head, and a rest within a ring, which can be copied.
+    fn is_lawful(&mut self, packet: &PacketRef<'_>) -> bool {
+        if !(1..=FRAME_MAX).contains(&packet.len()) || packet.head.len() > HEAD_MAX {
+            return false;
+        }
+        packet.copy_to(&mut self.room);
+        let start = packet.rest.as_ptr() as usize;
+        packet.rest.is_empty() || self.is_of_records(start..start + packet.rest.len())
+    }
+
+    fn is_of_records(&mut self, bytes: std::ops::Range<usize>) -> bool {
+        let within = |records: &[std::ops::Range<usize>]| {
+            records.iter().any(|record| record.start <= bytes.start && bytes.end <= record.end)
+        };
+        if !within(&self.records) {
+            self.records = mapped_records();
+        }
+        within(&self.records)
+    }
+}
+
+/// Where this process has mapped records.
+fn mapped_records() -> Vec<std::ops::Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let lines = maps.lines().filter(|line| line.contains("/memfd:kaista-records"));
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
+    };
+    lines.filter_map(range).collect()
+}

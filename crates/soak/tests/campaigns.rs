@@ -1,0 +1,53 @@
+//! The campaigns of `make soak`, for seconds: the same code.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::Result;
+use soak::course::Course;
+use soak::outcome::Outcome;
+use soak::site::Site;
+use soak::{hostile, kills, restarts};
+
+/// One after the other: each has processes enough for two cores.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_kaista-soak"))
+}
+
+fn clean(seconds: u64, events: u64, run: impl FnOnce(&Course) -> Result<Outcome>) {
+    let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let outcome = run(&Course::begin(Duration::from_secs(seconds), events, false)).unwrap();
+    outcome.remarks().for_each(|remark| println!("{remark}"));
+    println!("{outcome}");
+    assert!(outcome.is_clean() && outcome.events >= events, "{outcome}; {:?}", outcome.failures);
+}
+
+fn skipped(test: &str) -> bool {
+    let missing = Site::missing();
+    if let Some(reason) = &missing {
+        println!("SKIPPED {test}: {reason}");
+    }
+    missing.is_some()
+}
+
+#[test]
+fn whatever_is_killed_or_stopped_nothing_is_lost_but_what_the_dead_had() {
+    if !skipped("whatever_is_killed_or_stopped_nothing_is_lost_but_what_the_dead_had") {
+        clean(5, 30, |course| kills::run(course, program()));
+    }
+}
+
+#[test]
+fn a_daemon_that_is_replaced_over_and_over_loses_nothing() {
+    if !skipped("a_daemon_that_is_replaced_over_and_over_loses_nothing") {
+        clean(0, 3, |course| restarts::run(course, program()));
+    }
+}
+
+#[test]
+fn a_hostile_peer_harms_nobody_but_itself() {
+    clean(20, 100, |course| hostile::run(course, program()));
+}
