@@ -57,19 +57,23 @@ pub struct Reader {
     /// The tail that the writer knows of.
     released: u64,
     broken: Option<Violation>,
+    /// Looks in a row that found nothing new.
+    idle_looks: u32,
     /// The processor has wide registers.
     wide: bool,
 }
 
 /// How far ahead of the record at hand memory is asked for.
 const AHEAD: u64 = 512;
+/// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
+const IDLE_LOOKS: u32 = 8;
 /// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
 const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
 
 impl Reader {
     /// A reader at the start of an empty ring.
     pub fn new(ring: Ring) -> Self {
-        Self { ring, tail: 0, head: 0, released: 0, broken: None, wide: crate::wide::is_here() }
+        Self { ring, tail: 0, head: 0, released: 0, broken: None, idle_looks: 0, wide: crate::wide::is_here() }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -112,8 +116,10 @@ impl Reader {
                     head = tail;
                 }
                 if head == tail {
+                    self.wait_for_record(source, tail);
                     break;
                 }
+                self.idle_looks = 0;
             }
             let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
@@ -146,6 +152,17 @@ impl Reader {
         }
         (self.tail, self.head) = (tail, head);
         Filled { packets, bytes, unwanted }
+    }
+
+    /// Who has polled for a while waits for one packet: the lines of its record are then asked for with the head, and come
+    /// beside it and not after it. Of a busy writer they would be taken away while it writes them.
+    #[inline(always)]
+    fn wait_for_record<S: Source>(&mut self, source: &S, tail: u64) {
+        self.idle_looks = self.idle_looks.saturating_add(1);
+        if self.idle_looks > IDLE_LOOKS {
+            source.prefetch(self.ring.offset(tail));
+            source.prefetch(self.ring.offset(tail.wrapping_add(64)));
+        }
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
