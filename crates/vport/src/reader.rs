@@ -57,17 +57,23 @@ pub struct Reader {
     /// The tail that the writer knows of.
     released: u64,
     broken: Option<Violation>,
+    /// Looks in a row that found nothing new.
+    idle_looks: u32,
     /// The processor has wide registers.
     wide: bool,
 }
 
 /// How far ahead of the record at hand memory is asked for.
 const AHEAD: u64 = 512;
+/// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
+const IDLE_LOOKS: u32 = 8;
+/// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
+const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
 
 impl Reader {
     /// A reader at the start of an empty ring.
     pub fn new(ring: Ring) -> Self {
-        Self { ring, tail: 0, head: 0, released: 0, broken: None, wide: crate::wide::is_here() }
+        Self { ring, tail: 0, head: 0, released: 0, broken: None, idle_looks: 0, wide: crate::wide::is_here() }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -91,48 +97,51 @@ impl Reader {
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
     ) -> Filled {
-        let mut filled = Filled::default();
         if self.broken.is_some() {
-            return filled;
+            return Filled::default();
         }
-        let (mut tail, mut head) = (self.tail, self.head);
+        // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
+        let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
+        let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
         let mut looked = false;
-        // A burst of unwanted frames must not keep the caller for a whole ring.
-        let mut budget = 4 * BURST_MAX;
-        while filled.packets < slots.len() && budget > 0 {
+        while packets < slots.len() {
             if tail == head {
                 if looked {
                     break;
                 }
                 looked = true;
                 head = source.head();
-                if let Err(violation) = self.ring.check_head(tail, head) {
+                if let Err(violation) = ring.check_head(tail, head) {
                     self.broken = Some(violation);
                     head = tail;
                 }
                 if head == tail {
+                    self.wait_for_record(source, tail);
                     break;
                 }
+                self.idle_looks = 0;
             }
-            let offset = self.ring.offset(tail);
+            let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
-                source.prefetch(self.ring.offset(tail.wrapping_add(AHEAD)));
+                source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
             }
-            match self.ring.step(tail, head, source.header(offset)) {
+            match ring.step(tail, head, source.header(offset)) {
                 Ok(Step::Frame { len, next }) => {
-                    let slot = &mut slots[filled.packets];
+                    let slot = &mut slots[packets];
                     let short = len.min(peek);
                     source.take(offset + HEADER as usize, short, len - short, slot);
                     match wanted(slot, tail) {
                         Wanted::Yes => {
-                            filled.packets += 1;
-                            filled.bytes += len as u64;
+                            packets += 1;
+                            bytes += len as u64;
                         }
-                        Wanted::No => filled.unwanted += 1,
+                        Wanted::No => unwanted += 1,
                         Wanted::NotYet => break,
                     }
                     tail = next;
-                    budget -= 1;
+                    if unwanted == UNWANTED_MAX {
+                        break;
+                    }
                 }
                 Ok(Step::Skip { next }) => tail = next,
                 Err(violation) => {
@@ -142,7 +151,18 @@ impl Reader {
             }
         }
         (self.tail, self.head) = (tail, head);
-        filled
+        Filled { packets, bytes, unwanted }
+    }
+
+    /// Who has polled for a while waits for one packet: the lines of its record are then asked for with the head, and come
+    /// beside it and not after it. Of a busy writer they would be taken away while it writes them.
+    #[inline(always)]
+    fn wait_for_record<S: Source>(&mut self, source: &S, tail: u64) {
+        self.idle_looks = self.idle_looks.saturating_add(1);
+        if self.idle_looks > IDLE_LOOKS {
+            source.prefetch(self.ring.offset(tail));
+            source.prefetch(self.ring.offset(tail.wrapping_add(64)));
+        }
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
@@ -228,9 +248,7 @@ impl Source for Mapped {
         unsafe {
             sync::reads(self.data.add(offset), head);
             slot.copy_head(self.data.add(offset), head);
-            if rest > 0 {
-                slot.set_rest(self.data.add(offset + head), rest as u32);
-            }
+            slot.set_rest(self.data.add(offset + head), rest as u32);
         }
     }
 

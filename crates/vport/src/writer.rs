@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
 use crate::mapping::Mapping;
-use crate::packet::{FRAME_MAX, PacketRef, copy_short};
+use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stream;
 use crate::sync::{self, AtomicU64};
@@ -260,9 +260,9 @@ impl Records {
             self.fetch_ahead(head);
             record.cast::<u64>().write(frame_header(packet.len()));
             let body = record.add(HEADER as usize);
-            copy_short(packet.head, body);
+            copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
-                core::ptr::copy_nonoverlapping(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
+                copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
             }
         }
     }
