@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
 use crate::arena::{BUFFER_BYTES, Buffers, Descriptor, Entries, FRAME_OFFSET, HolderId, View};
 use crate::mapping::Mapping;
-use crate::packet::{HEADROOM, PacketRef, copy_short};
+use crate::packet::{HEADROOM, PacketRef, copy_bytes};
 use crate::ring::Violation;
 use crate::sync::AtomicU64;
 use crate::writer::{Pushed, is_sendable};
@@ -252,9 +252,9 @@ impl Rings {
         // SAFETY: the empty buffer is this end's alone, and any frame fits behind the offset (asserted there).
         unsafe {
             let to = self.buffers.start(empty).add(FRAME_OFFSET);
-            copy_short(packet.head, to);
+            copy_bytes(packet.head.as_ptr(), to, head);
             if !packet.rest.is_empty() {
-                core::ptr::copy_nonoverlapping(packet.rest.as_ptr(), to.add(head), packet.rest.len());
+                copy_bytes(packet.rest.as_ptr(), to.add(head), packet.rest.len());
             }
         }
         Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
