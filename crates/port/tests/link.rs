@@ -131,6 +131,7 @@ fn a_sleeper_is_woken_by_its_peer(kind: LinkKind) {
         }
         rx.counters()
     });
+    bench.until("it sleeps", |ports| ports[1].rx[0].sleeps > 0);
     for n in 0..200 {
         assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&frame(n, 60))]), 1);
         std::thread::sleep(Duration::from_micros(200));
