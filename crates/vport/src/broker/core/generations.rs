@@ -1,0 +1,175 @@
+//! Generations of a link: how they are made, handed out, joined, and how one is quarantined.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::super::Event;
+use super::super::link::{Link, Segments, Stage};
+use super::super::observer::Tap;
+use super::arenas::labelled;
+use super::{Core, Fault};
+use crate::ring::Violation;
+use crate::wire::Reply;
+
+/// A client maps what it got within this time.
+const MAPPING_WITHIN: Duration = Duration::from_secs(10);
+/// Generations of one link are at least this far apart.
+const GENERATION_EVERY: Duration = Duration::from_millis(20);
+/// After a generation for which there was no memory.
+const MEMORY_RETRY: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Makes and hands out a new generation, if both ends are there and it is time.
+    pub(super) fn start_generation(&mut self, name: &str) {
+        let Some(link) = self.links.get_mut(name).filter(|link| link.is_held()) else { return };
+        let now = Instant::now();
+        if now < link.not_before {
+            link.due = Some(link.not_before);
+            return;
+        }
+        link.due = None;
+        link.not_before = now + GENERATION_EVERY;
+        let created = Segments::create(&link.spec, self.config.hugepages).map_err(|error| error.to_string());
+        let created = created.and_then(|created| Ok((self.stock(name, &created.0)?, created)));
+        let Some(link) = self.links.get_mut(name) else { return };
+        let (lease, (segments, ordinary)) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                link.due = Some(now + MEMORY_RETRY);
+                let function = link.spec.ends[0].function.clone();
+                self.complain(&function, format!("no memory for link {name}: {error}"));
+                return;
+            }
+        };
+        link.leases.extend(lease);
+        if let Some(reason) = ordinary
+            && !std::mem::replace(&mut link.told_of_pages, true)
+        {
+            (self.events)(Event::OrdinaryPages { link: name.to_owned(), reason });
+        }
+        link.generation += 1;
+        link.stage = Stage::Mapping([false; 2]);
+        link.segments = Some(segments);
+        self.hand_out(name, |link, segments, end| {
+            let records_bytes = segments.ends[end].records_bytes as u64;
+            (Reply::Own { generation: link.generation, records_bytes }, segments.ends[end].for_writer())
+        });
+    }
+
+    /// Sends each end its message with its descriptors, and expects an answer.
+    fn hand_out(
+        &mut self,
+        name: &str,
+        message: impl for<'a> Fn(&Link, &'a Segments, usize) -> (Reply, Vec<BorrowedFd<'a>>),
+    ) {
+        for end in 0..2 {
+            let Some(link) = self.links.get(name) else { return };
+            let (Some(id), Some(segments)) = (link.holders[end], &link.segments) else { return };
+            let (reply, fds) = message(link, segments, end);
+            let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
+            let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, end) } else { Ok(()) };
+            let fds = arena.and_then(|()| fds.map_err(|error| error.to_string()));
+            let sent = fds.and_then(|fds| self.send(id, &reply, fds));
+            match sent {
+                Ok(()) => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.deadline = Some(Instant::now() + MAPPING_WITHIN);
+                    }
+                }
+                Err(fault) => return self.cut_off(id, fault),
+            }
+        }
+    }
+
+    /// A writer holds its mappings. When both do, the segments are closed to writers and shown to readers.
+    pub(super) fn mapped(&mut self, name: &str, end: usize, generation: u64) -> Result<(), Fault> {
+        let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
+        let Stage::Mapping(mapped) = &mut link.stage else { return Ok(()) };
+        mapped[end] = true;
+        let all = *mapped == [true; 2];
+        let holder = link.holders[end];
+        self.answered(holder);
+        if all { self.join(name) } else { Ok(()) }
+    }
+
+    fn join(&mut self, name: &str) -> Result<(), Fault> {
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        let Some(segments) = &link.segments else { return Ok(()) };
+        let generation = link.generation;
+        // A writer that spoilt its segments before they were closed is found out here.
+        if let Err((end, error)) = segments.close_to_writers() {
+            let holder = link.holders[end];
+            self.over(name);
+            holder.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
+            return Ok(());
+        }
+        let mut segments = segments.labelled(generation).map_err(|error| error.to_string())?;
+        if let (Some(lease), Some(group)) = (link.leases.last(), link.spec.kind.group())
+            && let Some(group) = self.groups.get(group)
+        {
+            segments.extend(labelled(lease, group).map_err(|error| error.to_string())?);
+        }
+        link.stage = Stage::Joining([false; 2]);
+        (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
+        self.hand_out(name, |link, segments, end| {
+            let peer = 1 - end;
+            let records_bytes = segments.ends[peer].records_bytes as u64;
+            let steering = link.spec.ends[peer].port.steering;
+            (Reply::Peer { generation, records_bytes, steering }, segments.ends[peer].for_reader())
+        });
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        // The pipes are the ends' now: a sleeper must see when its waker is gone.
+        if let Some(segments) = &mut link.segments {
+            segments.ends.iter_mut().for_each(|end| end.doorbells.clear());
+        }
+        let _ = Tap::renew(link);
+        Ok(())
+    }
+
+    pub(super) fn ready(&mut self, name: &str, end: usize, generation: u64) -> Result<(), Fault> {
+        let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
+        let Stage::Joining(ready) = &mut link.stage else { return Ok(()) };
+        ready[end] = true;
+        let all = *ready == [true; 2];
+        if all {
+            link.stage = Stage::Up;
+        }
+        let holder = link.holders[end];
+        self.answered(holder);
+        if all {
+            (self.events)(Event::LinkUp { link: name.to_owned(), generation });
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, holder: Option<u64>) {
+        if let Some(client) = holder.and_then(|id| self.clients.get_mut(&id)) {
+            client.deadline = None;
+        }
+    }
+
+    pub(super) fn quarantine(
+        &mut self,
+        name: &str,
+        end: usize,
+        generation: u64,
+        queue: u16,
+        code: u16,
+    ) -> Result<(), Fault> {
+        let violation = Violation::from_code(code).ok_or("no such rule")?;
+        let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
+        if usize::from(queue) >= link.queues(end) {
+            return Err("no such queue".into());
+        }
+        if !matches!(link.stage, Stage::Joining(_) | Stage::Up | Stage::Adopted(_)) {
+            return Ok(());
+        }
+        let reason = format!("{violation} (seen at queue {queue})");
+        link.quarantined = Some(reason.clone());
+        let (reporter, accused) = (link.port(end), link.port(1 - end));
+        self.over(name);
+        (self.events)(Event::Quarantined { link: name.to_owned(), reporter, accused, reason });
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! The control thread of an open port: maps new generations of channels off the packet path, keeps the connection to the
+//! broker, and comes back to it when it was away.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::segments::Own;
+use super::{Shared, hello, wait};
+use crate::handover::{Complaint, Fate, Generation, Handover};
+use crate::home::Home;
+use crate::info::PortInfo;
+use crate::layout::VERSION_ZERO_COPY;
+use crate::ring::Ring;
+use crate::rx::RxHalf;
+use crate::socket::{self, Received};
+use crate::stake::{Stake, Stakes};
+use crate::tx::TxHalf;
+use crate::wire::{Malformed, Reply, Request};
+
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How long a new generation is kept waiting while queues have not done with many earlier ones. Less than the broker's
+/// patience. After that they lose the oldest.
+pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(5);
+const ROOM_EVERY: Duration = Duration::from_millis(2);
+
+pub(super) type Boxes = (Arc<Handover<RxHalf>>, Arc<Handover<TxHalf>>);
+
+/// The control thread.
+pub(super) struct Control {
+    pub(super) shared: Arc<Shared>,
+    pub(super) path: PathBuf,
+    pub(super) connection: Option<Connection>,
+    pub(super) info: PortInfo,
+    pub(super) peer_queues: usize,
+    pub(super) ring: Ring,
+    pub(super) boxes: Vec<Boxes>,
+    pub(super) home: Arc<Home>,
+    pub(super) stakes: Arc<Stakes>,
+    /// Spoken with the broker: that of the link's kind.
+    pub(super) version: u16,
+    /// In the zero-copy generation that begins next.
+    pub(super) stake: Option<Arc<Stake>>,
+    /// Own segments of a generation whose peer's have not come yet.
+    pub(super) own: Option<Own>,
+    pub(super) current: Option<Arc<Generation>>,
+    pub(super) connect_at: Instant,
+    pub(super) pause: Duration,
+    pub(super) report_at: Instant,
+}
+
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    /// Whether the broker has answered the greeting.
+    pub(super) greeted: bool,
+}
+
+impl Control {
+    pub(super) fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.reconnect_if_due();
+            self.sleep();
+            for complaint in self.shared.complaints.take() {
+                self.pass_on(complaint);
+            }
+            self.report_if_due();
+            self.unmap_retired();
+            self.answer_if_room();
+            self.tell_released();
+            if let Err(Lost) = self.read_messages() {
+                self.lose_connection();
+            }
+        }
+    }
+
+    fn sleep(&self) {
+        let now = Instant::now();
+        let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let timeout = match &self.connection {
+            None => Some(self.connect_at.saturating_duration_since(now)),
+            Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
+            Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
+            Some(_) => None,
+        };
+        let wake = self.shared.complaints.wake_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+        fds.extend(self.connection.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
+        if wait(&mut fds, timeout).is_err() {
+            std::thread::sleep(PAUSE_MIN);
+        }
+    }
+
+    fn reconnect_if_due(&mut self) {
+        if self.connection.is_some() || Instant::now() < self.connect_at {
+            return;
+        }
+        let held = self.current.as_ref().filter(|generation| generation.fate() == Fate::Present);
+        let greeting = hello(&self.info.name, held.map_or(0, |generation| generation.number));
+        let greeted = socket::connected(&self.path).and_then(|socket| {
+            socket::send(socket.as_fd(), &greeting, &[])?;
+            Ok(Connection { socket, greeted: false })
+        });
+        match greeted {
+            Ok(connection) => self.connection = Some(connection),
+            Err(_) => self.lose_connection(),
+        }
+    }
+
+    /// The queues go on with what they have.
+    pub(super) fn lose_connection(&mut self) {
+        if self.version == VERSION_ZERO_COPY && self.connection.is_some() {
+            let _ = self.say(&Request::Away);
+        }
+        self.connection = None;
+        self.stake = None;
+        self.own = None;
+        self.connect_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    fn read_messages(&mut self) -> Result<(), Lost> {
+        while let Some(connection) = &self.connection {
+            match socket::receive(connection.socket.as_fd()).map_err(|_| Lost)? {
+                Received::Message { bytes, fds, whole: true } => self.obey(Reply::decode(&bytes)?, fds)?,
+                // However long the broker is away: a connection that waits for it is served by its successor, and closed
+                // where there is none. A second one would find the port held by the first.
+                Received::Nothing => break,
+                _ => return Err(Lost),
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), Lost> {
+        match reply {
+            Reply::Welcome { version, info, peer_queues, ring_bytes, .. } => {
+                self.greeted(&info, peer_queues, ring_bytes)?;
+                self.version = version;
+                self.tell_holdings()
+            }
+            Reply::Refused { .. } => Err(Lost),
+            Reply::Arena { generation, buffers, present, own, peer } => {
+                self.stake = Some(self.stakes.take(generation, (own, peer), (buffers, present), &fds)?);
+                Ok(())
+            }
+            Reply::Own { generation, records_bytes } => {
+                self.own = Some(self.map_own(generation, records_bytes as usize, fds)?);
+                self.answer_if_room();
+                Ok(())
+            }
+            Reply::Peer { generation, records_bytes, steering } => {
+                let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
+                let peer = self.map_peer(records_bytes as usize, steering, own.stake.is_some(), fds)?;
+                self.hand_over(own, &peer)?;
+                self.say(&Request::Ready { generation })
+            }
+            Reply::Over { generation, dead } => {
+                self.end(generation, if dead { Fate::Dead } else { Fate::Over });
+                Ok(())
+            }
+        }
+    }
+
+    fn greeted(&mut self, info: &PortInfo, peer_queues: u16, ring_bytes: u32) -> Result<(), Lost> {
+        // A port does not change its number of queues under a function that runs.
+        if info.queues != self.info.queues || peer_queues == 0 {
+            return Err(Lost);
+        }
+        self.peer_queues = usize::from(peer_queues);
+        self.ring = Ring::new(u64::from(ring_bytes)).ok_or(Lost)?;
+        self.pause = PAUSE_MIN;
+        if let Some(connection) = &mut self.connection {
+            connection.greeted = true;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, generation: u64, fate: Fate) {
+        self.own.take_if(|own| own.generation.number == generation);
+        self.home.end(generation, fate);
+        for (rx, tx) in &self.boxes {
+            rx.announce();
+            tx.announce();
+        }
+    }
+
+    /// Which generations from before this connection the port still uses.
+    pub(super) fn tell_holdings(&self) -> Result<(), Lost> {
+        if self.version == VERSION_ZERO_COPY { self.say(&Request::Holds(self.stakes.held())) } else { Ok(()) }
+    }
+
+    /// What cannot be said now is said with the next greeting.
+    fn tell_released(&self) {
+        for generation in self.stakes.released() {
+            let _ = self.say(&Request::Released { generation });
+        }
+    }
+
+    fn pass_on(&mut self, complaint: Complaint) {
+        let Complaint { generation, queue, violation } = complaint;
+        let _ = self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
+    }
+
+    fn report_if_due(&mut self) {
+        let greeted = self.connection.as_ref().is_some_and(|connection| connection.greeted);
+        if !greeted || Instant::now() < self.report_at {
+            return;
+        }
+        let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(report) = report {
+            let _ = self.say(&Request::Report(report));
+            self.report_at = Instant::now() + REPORT_EVERY;
+        }
+    }
+
+    /// Lets the next generation begin when queues have room for it: until then senders are refused, and nothing is lost.
+    fn answer_if_room(&mut self) {
+        let Some(Own { generation, answer_by: Some(by), .. }) = &self.own else { return };
+        let room = self.boxes.iter().all(|(rx, _)| rx.has_room(RxHalf::is_void));
+        if !room && Instant::now() < *by {
+            return;
+        }
+        let generation = generation.number;
+        if self.say(&Request::Mapped { generation }).is_err() {
+            return self.lose_connection();
+        }
+        self.own.iter_mut().for_each(|own| own.answer_by = None);
+    }
+
+    fn unmap_retired(&self) {
+        for (rx, tx) in &self.boxes {
+            drop(rx.retired());
+            drop(tx.retired());
+        }
+        self.home.forget_unused();
+    }
+
+    fn say(&self, request: &Request) -> Result<(), Lost> {
+        let connection = self.connection.as_ref().ok_or(Lost)?;
+        socket::send(connection.socket.as_fd(), &request.encode(), &[]).map_err(|_| Lost)
+    }
+}
+
+/// The connection is of no more use.
+pub(super) struct Lost;
+
+impl From<io::Error> for Lost {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl From<Malformed> for Lost {
+    fn from(_: Malformed) -> Self {
+        Self
+    }
+}

@@ -1,0 +1,271 @@
+//! From descriptors to queue halves: maps the segments of a generation, and makes the channels that run over them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::control::{Control, Lost, ROOM_WITHIN};
+use crate::arena::Entries;
+use crate::channel::{Inlet, Outlet};
+use crate::doorbell::{Bell, Doorbell};
+use crate::epoch::Crossing;
+use crate::giver::Giver;
+use crate::handover::Generation;
+use crate::home::Living;
+use crate::layout::{Exchange, Index, TABLE_BYTES};
+use crate::mapping::Mapping;
+use crate::reader::{Mapped, Reader};
+use crate::rx::{RxChannel, RxHalf};
+use crate::segment;
+use crate::stake::Stake;
+use crate::steering::Steering;
+use crate::taker::Taker;
+use crate::tx::{PeerTable, TxChannel, TxHalf};
+use crate::wire::FDS_PER_QUEUE;
+use crate::writer::Writer;
+
+pub(super) struct Own {
+    pub(super) generation: Arc<Generation>,
+    /// Until when the broker's question whether they are mapped may stay unanswered. None once it is answered.
+    pub(super) answer_by: Option<Instant>,
+    /// In an arena, where the link is zero-copy.
+    pub(super) stake: Option<Arc<Stake>>,
+    queues: Vec<OwnQueue>,
+    table: Arc<Mapping>,
+}
+
+struct OwnQueue {
+    index: Arc<Mapping>,
+    records: Arc<Mapping>,
+    doorbell: OwnedFd,
+}
+
+pub(super) struct Peer {
+    queues: Vec<PeerQueue>,
+    table: Arc<Mapping>,
+    steering: Steering,
+}
+
+struct PeerQueue {
+    index: Arc<Mapping>,
+    records: Arc<Mapping>,
+    bell: OwnedFd,
+}
+
+impl Control {
+    pub(super) fn map_own(&mut self, generation: u64, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Own, Lost> {
+        let index_bytes = Index::new(self.peer_queues).bytes();
+        let stake = self.stake.take().filter(|stake| stake.generation() == generation);
+        self.check_records(records_bytes, self.peer_queues, stake.is_some())?;
+        if stake.is_some() && self.entries().is_none() {
+            return Err(Lost);
+        }
+        let (triples, table) = sort(fds, self.boxes.len())?;
+        let queues = triples.into_iter().map(|[index, records, doorbell]| {
+            Ok(OwnQueue {
+                index: Arc::new(Mapping::writable(index.as_fd(), index_bytes)?),
+                records: Arc::new(Mapping::writable(records.as_fd(), records_bytes)?),
+                doorbell,
+            })
+        });
+        Ok(Own {
+            generation: Generation::new(generation),
+            answer_by: Some(Instant::now() + ROOM_WITHIN),
+            stake,
+            queues: queues.collect::<io::Result<_>>()?,
+            table: Arc::new(Mapping::writable(table.as_fd(), TABLE_BYTES)?),
+        })
+    }
+
+    pub(super) fn map_peer(
+        &self,
+        records_bytes: usize,
+        steering: Steering,
+        zero_copy: bool,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Peer, Lost> {
+        let index_bytes = Index::new(self.boxes.len()).bytes();
+        self.check_records(records_bytes, self.boxes.len(), zero_copy)?;
+        let (triples, table) = sort(fds, self.peer_queues)?;
+        let queues = triples.into_iter().map(|[index, records, bell]| {
+            segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
+            segment::check(records.as_fd(), records_bytes).map_err(|_| Lost)?;
+            Ok(PeerQueue {
+                index: Arc::new(Mapping::read_only(index.as_fd(), index_bytes)?),
+                records: Arc::new(Mapping::read_only(records.as_fd(), records_bytes)?),
+                bell,
+            })
+        });
+        let queues = queues.collect::<Result<_, Lost>>()?;
+        segment::check(table.as_fd(), TABLE_BYTES).map_err(|_| Lost)?;
+        let table = Arc::new(Mapping::read_only(table.as_fd(), TABLE_BYTES)?);
+        Ok(Peer { queues, table, steering })
+    }
+
+    fn check_records(&self, bytes: usize, rings: usize, zero_copy: bool) -> Result<(), Lost> {
+        let ring_bytes = self.ring.size() as usize;
+        let needed = if zero_copy {
+            Exchange::new(ring_bytes, rings).bytes()
+        } else {
+            crate::layout::records_bytes(ring_bytes, rings, segment::PAGE)
+        };
+        if bytes < needed { Err(Lost) } else { Ok(()) }
+    }
+
+    /// Gives every queue its halves of the new generation.
+    pub(super) fn hand_over(&mut self, own: Own, peer: &Peer) -> Result<(), Lost> {
+        let newest = Living {
+            generation: own.generation.clone(),
+            table: own.table.clone(),
+            indices: own.queues.iter().map(|queue| queue.index.clone()).collect(),
+            peers: peer.queues.iter().map(|queue| queue.index.clone()).collect(),
+            layouts: (Index::new(self.peer_queues), Index::new(self.boxes.len())),
+        };
+        let halves = own.queues.into_iter().enumerate().map(|(queue, own_queue)| {
+            let sending = self.tx_half(&own.generation, own.stake.as_ref(), queue, &own_queue, peer)?;
+            Ok((self.rx_half(&own.generation, own.stake.as_ref(), queue, own_queue, peer), sending))
+        });
+        let halves: Vec<_> = halves.collect::<io::Result<_>>()?;
+        self.home.renew(newest, |epoch| {
+            for ((mut receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
+                receiving.epoch = epoch;
+                // What was not begun is closed here, so that the peer does not wait for it.
+                let unused = std::iter::from_fn(|| tx.next()).collect::<Vec<_>>();
+                unused.into_iter().chain(tx.deliver(sending)).for_each(|mut unused| unused.close());
+                drop(rx.deliver(receiving));
+            }
+        });
+        self.current = Some(own.generation);
+        Ok(())
+    }
+
+    fn rx_half(
+        &self,
+        generation: &Arc<Generation>,
+        stake: Option<&Arc<Stake>>,
+        queue: usize,
+        own: OwnQueue,
+        peer: &Peer,
+    ) -> RxHalf {
+        let peer_layout = Index::new(self.boxes.len());
+        let channels = peer.queues.iter().enumerate().map(|(from, peer)| RxChannel {
+            inlet: self.inlet(stake, (queue, &own), (from, peer)),
+            peer: peer.index.clone(),
+            peer_layout: (peer_layout, queue),
+            complained: false,
+            crossing: Crossing::default(),
+            paused: None,
+            dry: false,
+            given_up: None,
+            turn: true,
+            ended: false,
+        });
+        RxHalf {
+            generation: generation.clone(),
+            channels: channels.collect(),
+            next_channel: 0,
+            index: own.index,
+            layout: Index::new(self.peer_queues),
+            doorbell: Doorbell::new(own.doorbell),
+            epoch: 0,
+        }
+    }
+
+    /// What queue `queue` receives from queue `from` of the peer.
+    fn inlet(
+        &self,
+        stake: Option<&Arc<Stake>>,
+        (queue, own): (usize, &OwnQueue),
+        (from, peer): (usize, &PeerQueue),
+    ) -> Inlet {
+        let peer_layout = Index::new(self.boxes.len());
+        let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
+            let offset = queue * self.ring.size() as usize;
+            let source =
+                Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue));
+            return Inlet::Records { reader: Reader::new(self.ring), source };
+        };
+        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        Inlet::Buffers(Taker::new(
+            entries,
+            stake.view(),
+            stake.ids,
+            (&peer.records, theirs.descriptors(queue)),
+            (&peer.index, |index: &Mapping| peer_layout.head(index, queue)),
+            (&own.records, ours.returns(from)),
+        ))
+    }
+
+    /// What queue `queue` sends to queue `to` of the peer.
+    fn outlet(
+        &self,
+        stake: Option<&Arc<Stake>>,
+        (queue, own): (usize, &OwnQueue),
+        (to, peer): (usize, &PeerQueue),
+    ) -> Outlet {
+        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
+            return Outlet::Records(Writer::new(
+                self.ring,
+                (&own.records, to * self.ring.size() as usize),
+                (&own.index, |index: &Mapping| layout.head(index, to)),
+                (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
+            ));
+        };
+        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        Outlet::Buffers(Giver::new(
+            entries,
+            stake.view(),
+            stake.ids,
+            (&own.records, ours.descriptors(to)),
+            (&own.index, |index: &Mapping| layout.head(index, to)),
+            (&peer.records, theirs.returns(queue)),
+            (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
+        ))
+    }
+
+    /// The layout of records of a port whose peer has `peer_queues` queues, on a zero-copy link.
+    fn exchange(&self, peer_queues: usize) -> Exchange {
+        Exchange::new(self.ring.size() as usize, peer_queues)
+    }
+
+    fn entries(&self) -> Option<Entries> {
+        Entries::new(self.exchange(1).buffers as u64)
+    }
+
+    fn tx_half(
+        &self,
+        generation: &Arc<Generation>,
+        stake: Option<&Arc<Stake>>,
+        queue: usize,
+        own: &OwnQueue,
+        peer: &Peer,
+    ) -> io::Result<TxHalf> {
+        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let channels = peer.queues.iter().enumerate().map(|(to, peer)| {
+            let outlet = self.outlet(stake, (queue, own), (to, peer));
+            let bell = Bell::new(peer.bell.try_clone()?);
+            Ok(TxChannel { outlet, bell, peer: peer.index.clone(), peer_layout })
+        });
+        Ok(TxHalf {
+            generation: generation.clone(),
+            channels: channels.collect::<io::Result<_>>()?,
+            index: own.index.clone(),
+            layout,
+            steering: peer.steering,
+            table: PeerTable::new(peer.table.clone()),
+            burst: 0,
+        })
+    }
+}
+
+/// The descriptors of `count` queues, and that of the table.
+fn sort(mut fds: Vec<OwnedFd>, count: usize) -> Result<(Vec<[OwnedFd; FDS_PER_QUEUE]>, OwnedFd), Lost> {
+    if fds.len() != count * FDS_PER_QUEUE + 1 {
+        return Err(Lost);
+    }
+    let table = fds.pop().ok_or(Lost)?;
+    let mut fds = fds.into_iter();
+    Ok((std::iter::from_fn(|| Some([fds.next()?, fds.next()?, fds.next()?])).collect(), table))
+}
