@@ -127,6 +127,20 @@ impl Node {
         self.wait_for_traffic(Duration::from_secs(15));
     }
 
+    /// Makes the example slice be as described in its edited text.
+    pub fn edited_slice(&self, edit: impl FnOnce(&str) -> String) {
+        let file = root().join("examples/first-slice/slice.yaml");
+        let text = std::fs::read_to_string(&file).expect("the example");
+        let edited = edit(&text);
+        assert_ne!(edited, text, "the edit finds its place");
+        // Beside the example, whose images have relative paths.
+        let edited_file = file.with_file_name("slice-edited-by-test.yaml");
+        std::fs::write(&edited_file, edited).expect("the edited example");
+        let result = self.run(&["up", edited_file.to_str().expect("UTF-8")]);
+        std::fs::remove_file(&edited_file).expect("the edited example goes");
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    }
+
     /// Whether one ping from the UE to the data network is answered within a second.
     pub fn ping(&self) -> bool {
         self.exec("ran", &["ping", "-c", "1", "-W", "1", "-I", "ue0", "10.6.0.2"]).is_ok()

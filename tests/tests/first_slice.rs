@@ -187,20 +187,55 @@ fn up_twice_changes_nothing_and_an_edit_changes_only_what_it_names() {
     node.kaista(&["up", file.to_str().expect("UTF-8")]);
     assert_eq!(pids(), before, "up a second time starts nothing");
 
-    let text = fs::read_to_string(&file).expect("the example");
-    let edited_file = file.with_file_name("slice-edited-by-test.yaml");
-    let edited = text.replacen("- name: dn\n", "- name: dn\n      env: {EDITED: \"yes\"}\n", 1);
-    assert_ne!(edited, text, "the example has a function dn");
-    fs::write(&edited_file, edited).expect("the edited example");
-    let result = node.run(&["up", edited_file.to_str().expect("UTF-8")]);
-    fs::remove_file(&edited_file).expect("the edited example goes");
-    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    node.edited_slice(|text| text.replacen("- name: dn\n", "- name: dn\n      env: {EDITED: \"yes\"}\n", 1));
 
     let after = pids();
     assert_eq!(after[..2], before[..2], "ran and upf go on");
     assert_ne!(after[2], before[2], "dn was replaced");
     assert_eq!(node.exec("dn", &["/bin/sh", "-c", "echo $EDITED"]).expect("echo").trim(), "yes");
     node.wait_for_traffic(Duration::from_secs(10));
+}
+
+/// The link N3 of the example, between functions that trust each other.
+fn without_copies(text: &str) -> String {
+    let trusting = ["ran", "upf"].iter().fold(text.to_owned(), |text, name| {
+        text.replacen(&format!("- name: {name}\n"), &format!("- name: {name}\n      trustGroup: vendor\n"), 1)
+    });
+    trusting.replacen("kind: direct", "kind: zero-copy", 1)
+}
+
+#[test]
+fn functions_that_trust_each_other_pass_frames_on_without_a_copy_whoever_is_killed() {
+    if skip("functions_that_trust_each_other_pass_frames_on_without_a_copy_whoever_is_killed", Node::missing()) {
+        return;
+    }
+    let _machine = machine();
+    let before = Census::take();
+    {
+        let node = Node::new();
+        node.first_slice();
+        node.edited_slice(without_copies);
+        node.wait_for_traffic(Duration::from_secs(15));
+        let refused = node.run(&["pcap", "upf/n3"]);
+        assert!(!refused.status.success(), "frames that change where they lie cannot be watched");
+        let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.contains("zero-copy"), "{refused}");
+
+        let fetch = || {
+            let script = "curl -sSf --interface ue0 http://10.6.0.2/file | sha256sum";
+            node.exec("ran", &["/bin/sh", "-c", script]).expect("the transfer succeeds")
+        };
+        let served = file_digest(&node);
+        assert!(fetch().starts_with(&served));
+        for function in ["upf", "ran"] {
+            let pid = nix::unistd::Pid::from_raw(pid_of(&node, function) as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+            node.wait_for_traffic(Duration::from_secs(15));
+        }
+        assert!(fetch().starts_with(&served));
+        node.kaista(&["down", "--all"]);
+    }
+    before.assert_restored(Duration::from_secs(10));
 }
 
 #[test]

@@ -63,17 +63,26 @@ pub(crate) fn broker_name(slice: &str, link: &Link) -> String {
     format!("{slice}/{}", key(link))
 }
 
+/// How the broker carries a link between two ports that share memory.
+pub(crate) fn kind(slice: &str, described: &slice::Slice, link: &Link) -> LinkKind {
+    match described.trust_group(link) {
+        None => LinkKind::Direct,
+        Some(group) => LinkKind::ZeroCopy { group: format!("{slice}/{group}") },
+    }
+}
+
 /// Makes the link, or finds it made; with a record of its pump, goes on with that.
 pub(crate) fn establish(
     node: &Arc<Node>,
     slice: &str,
     link: &Link,
+    kind: LinkKind,
     ends: [EndPoint<'_>; 2],
     former: Option<&ProcessRecord>,
 ) -> Result<ActiveLink> {
     let made = match &ends {
         [EndPoint::Outside(_), EndPoint::Outside(_)] => bail!("both ends are outside"),
-        [EndPoint::Port { .. }, EndPoint::Port { .. }] => join_ports(node, slice, link, &ends, former),
+        [EndPoint::Port { .. }, EndPoint::Port { .. }] => join_ports(node, slice, link, kind, &ends, former),
         [port @ EndPoint::Port { .. }, EndPoint::Outside(outside)]
         | [EndPoint::Outside(outside), port @ EndPoint::Port { .. }] => {
             join_outside(node, slice, link, port, outside, former)
@@ -87,6 +96,7 @@ fn join_ports(
     node: &Arc<Node>,
     slice: &str,
     link: &Link,
+    kind: LinkKind,
     ends: &[EndPoint<'_>; 2],
     former: Option<&ProcessRecord>,
 ) -> Result<Option<Pump>> {
@@ -95,7 +105,7 @@ fn join_ports(
     };
     match (p.is_kernel(), q.is_kernel()) {
         (false, false) => {
-            join_shared(node, broker_name(slice, link), [shared_end(a, p), shared_end(b, q)])?;
+            join_shared(node, broker_name(slice, link), kind, [shared_end(a, p), shared_end(b, q)])?;
             Ok(None)
         }
         (true, true) => {
@@ -153,14 +163,14 @@ fn join_outside(
     }
 }
 
-/// A direct link between two functions, with the segments that the keeper has of it.
-fn join_shared(node: &Node, name: String, ends: [EndSpec; 2]) -> Result<()> {
+/// A link of the broker between two functions, with the segments that the keeper has of it.
+fn join_shared(node: &Node, name: String, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
     let prefix = segments(&name);
     let kept = node.keeper.labels(&prefix).into_iter();
     let kept: Vec<(String, OwnedFd)> =
         kept.filter_map(|label| Some((label[prefix.len()..].to_owned(), node.keeper.fetch(&label)?))).collect();
     node.link_added(&name);
-    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct };
+    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind };
     if kept.is_empty() {
         node.broker.add_link(spec)?
     } else {
@@ -242,7 +252,7 @@ impl Pump {
         node.keeper.store(&interface_label(&id), interface.as_fd())?;
         let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
         let own = EndSpec { function: id.to_string(), port: port.clone() };
-        join_shared(node, broker_name(slice, link), [shared, own])?;
+        join_shared(node, broker_name(slice, link), LinkKind::Direct, [shared, own])?;
         let directory = node.paths.pump(slice, id.function());
         serve_socket(node, &id.to_string(), &socket_label(&id), directory, ids.first..ids.first + 1)?;
         let mut pump = Self { node: node.clone(), id, uid: ids.first, interface, port, run };

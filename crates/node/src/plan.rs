@@ -52,7 +52,8 @@ impl Plan {
         };
         for link in &actual.spec.links {
             let wanted = target.spec.links.iter().find(|wanted| link::key(wanted) == link::key(link));
-            let moved = wanted.is_none_or(|wanted| !same_wire(link, wanted));
+            let trust = |wanted: &Link| actual.trust_group(link) == target.trust_group(wanted);
+            let moved = wanted.is_none_or(|wanted| !same_wire(link, wanted) || !trust(wanted));
             if moved || link.between.iter().filter_map(slice::End::port).any(touched) {
                 plan.links_down.push(link::key(link));
             } else if let Some(wanted) = wanted.filter(|wanted| *wanted != link) {
@@ -161,6 +162,17 @@ mod tests {
         assert_eq!(plan.links_down, ["a/q--b/q"]);
         assert_eq!(plan.links_up.len(), 1);
         assert_eq!(plan.start, ["a"]);
+    }
+
+    #[test]
+    fn a_link_whose_frames_shall_stay_where_they_are_is_made_anew() {
+        let trusting = ["a", "b"].map(|name| function(name, r#", "trustGroup": "g""#)).join(", ");
+        let direct = slice(&trusting, r#"{"between": ["a/p", "b/p"], "kind": "direct"}"#);
+        let zero_copy = slice(&trusting, r#"{"between": ["a/p", "b/p"], "kind": "zero-copy"}"#);
+        for (old, new) in [(&direct, &zero_copy), (&zero_copy, &direct)] {
+            let plan = plan(old, new);
+            assert_eq!((plan.links_down.len(), plan.links_up.len(), plan.stop.len()), (1, 1, 0));
+        }
     }
 
     #[test]

@@ -400,7 +400,7 @@ impl Worker {
             });
         }
         let Ok(points) = <[EndPoint<'_>; 2]>::try_from(points) else { anyhow::bail!("a link has two ends") };
-        link::establish(&self.node, &self.name, link, points, former)
+        link::establish(&self.node, &self.name, link, link::kind(&self.name, &slice, link), points, former)
     }
 
     fn remove_link(&mut self, key: &str) -> Result<()> {

@@ -60,7 +60,9 @@ pub fn diff(old: &Slice, new: &Slice) -> Changes {
     for link in &new.spec.links {
         match find_link(old, link) {
             None => changes.links_added.push(link.clone()),
-            Some(before) if !same_link(before, link) => changes.links_changed.push(link.clone()),
+            Some(before) if !same_link(before, link) || old.trust_group(before) != new.trust_group(link) => {
+                changes.links_changed.push(link.clone())
+            }
             Some(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! What a descriptor may say already, and nothing enforces yet. `up` tells it, so that nobody relies on it.
 
-use crate::descriptor::Slice;
+use crate::descriptor::{Link, LinkKind, Slice};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,8 +28,11 @@ pub fn unenforced(slice: &Slice) -> Vec<Notice> {
         notices.push(Notice { subject, field: field.into(), text: text.into() });
     };
     for function in &slice.spec.functions {
-        if function.trust_group.is_some() {
-            let text = "its links are built as if it trusted nobody, which is safe and costs a copy";
+        let ends =
+            |link: &Link| link.between.iter().any(|end| end.port().is_some_and(|port| port.function == function.name));
+        let used = slice.spec.links.iter().any(|link| link.kind == LinkKind::ZeroCopy && ends(link));
+        if function.trust_group.is_some() && !used {
+            let text = "it has no link of kind zero-copy; others are built as if it trusted nobody, which costs a copy";
             notice(format!("function {}", function.name), "trustGroup", text);
         }
     }

@@ -93,9 +93,9 @@ impl<'a> Walk<'a> {
 
     fn unknown_choice(&self, text: &str, choices: &[&str]) -> (String, String) {
         let is_link_kind = matches!(&self.path[..], [_, Step::Field(list), _, _] if list == "links");
-        if is_link_kind && matches!(text, "zero-copy" | "switched") {
-            let reason = format!("links of kind {text} are not available yet");
-            return (reason, "write auto (or take kind away) or direct".into());
+        if is_link_kind && text == "switched" {
+            let reason = "links of kind switched are not available yet";
+            return (reason.into(), "write auto (or take kind away), direct or zero-copy".into());
         }
         let reason = format!("{:?} is no value of {}", excerpt(text), self.subject());
         let remedy = match nearest(text, choices.iter().copied()) {

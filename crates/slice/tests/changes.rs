@@ -82,7 +82,7 @@ fn functions_come_and_go_with_their_ports_and_links() {
 fn what_is_not_enforced_is_said() {
     let notices: Vec<_> = unenforced(&read(BASE)).iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(notices.join("\n"), @r"
-    function upf: trustGroup is not enforced yet: its links are built as if it trusted nobody, which is safe and costs a copy
+    function upf: trustGroup is not enforced yet: it has no link of kind zero-copy; others are built as if it trusted nobody, which costs a copy
     link n3: maxLatency is not enforced yet: it was held against what this host reaches at best, and is not watched
     link n3: minBandwidth is not enforced yet: no capacity is reserved, and none is measured
     ");

@@ -87,6 +87,12 @@ impl Slice {
         self.function(&at.function)?.ports.iter().find(|p| p.name == at.port)
     }
 
+    /// The trust group in which a link's frames stay where they are; None of links that are not zero-copy.
+    pub fn trust_group(&self, link: &Link) -> Option<&str> {
+        let function = self.function(&link.between.first()?.port()?.function)?;
+        function.trust_group.as_deref().filter(|_| link.kind == LinkKind::ZeroCopy)
+    }
+
     /// The link that ends at this port.
     pub fn link_of(&self, at: &PortRef) -> Option<&Link> {
         self.spec.links.iter().find(|l| l.between.iter().any(|end| end.port() == Some(at)))

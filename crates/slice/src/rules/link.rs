@@ -3,7 +3,7 @@
 use super::{Rules, Seen, join};
 use crate::{
     address::{Cidr, Mac},
-    descriptor::{End, Link, Outside, Port, PortRef},
+    descriptor::{End, Link, LinkKind, Outside, Port, PortRef},
     host::Mechanism,
     places::{Path, Step, steps},
     quantity::Latency,
@@ -38,6 +38,7 @@ impl Rules<'_> {
                 }
             }
             self.whole_link(link, &at);
+            self.zero_copy(link, &at);
             self.latency(link, &at);
             if let Some(rate) = link.min_bandwidth
                 && rate.0 == 0
@@ -114,6 +115,43 @@ impl Rules<'_> {
             _ => {}
         }
         self.common_network(link, place);
+    }
+
+    /// Frames may stay where they are between shared-memory ports of functions that say that they trust each other.
+    fn zero_copy(&mut self, link: &Link, at: &[Step]) {
+        let kind = join(at, steps!["kind"]);
+        let ends = [0, 1].map(|end| join(at, steps!["between", end]));
+        if link.kind != LinkKind::ZeroCopy || !ends.iter().chain([&kind]).all(|at| self.places.is_sound(at)) {
+            return;
+        }
+        let place = self.at(&kind);
+        let mut groups = Vec::new();
+        for end in &link.between {
+            let Some(port) = end.port() else {
+                let reason = "a zero-copy link cannot lead out of the slice";
+                return self.report.error(place, reason, "write direct, or take kind away");
+            };
+            let functions = &self.slice.spec.functions;
+            let function = functions.iter().enumerate().find(|(_, function)| function.name == port.function);
+            // Reported already, where it is not there or not sound.
+            let (Some((index, function)), Some(its)) = (function, self.slice.port(port)) else { return };
+            if !self.places.is_sound(&steps!["spec", "functions", index, "trustGroup"]) {
+                return;
+            }
+            if its.is_kernel() {
+                let reason = format!("port {port} is a kernel interface, to which every frame is copied");
+                return self.report.error(place, reason, "write direct, or take kind away");
+            }
+            groups.push((&port.function, &function.trust_group));
+        }
+        let [(a, first), (b, second)] = &groups[..] else { return };
+        if first.is_none() || first != second {
+            let reason =
+                format!("a zero-copy link needs two functions of one trust group, which {a} and {b} do not declare");
+            let remedy =
+                format!("give both {a} and {b} the same trustGroup, if they trust each other, or write direct");
+            self.report.error(place, reason, remedy);
+        }
     }
 
     fn same_mac(&mut self, mac: Mac, at: Position) {
