@@ -1,4 +1,4 @@
-//! Direct links of a broker in this process, for functions in this process and in others.
+//! Links of a broker in this process, for functions in this process and in others.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,13 @@ pub struct Links {
 }
 
 impl Links {
-    /// Links between the given ends. Every function gets a socket.
+    /// Direct links between the given ends. Every function gets a socket.
     pub fn new(links: impl IntoIterator<Item = [EndSpec; 2]>) -> anyhow::Result<Self> {
+        Self::of_kind(&LinkKind::Direct, links)
+    }
+
+    /// Links of one kind between the given ends. Every function gets a socket.
+    pub fn of_kind(kind: &LinkKind, links: impl IntoIterator<Item = [EndSpec; 2]>) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let broker = Broker::start(Config::default(), |_| {})?;
         let mut functions = Vec::new();
@@ -31,7 +36,7 @@ impl Links {
                 name: number.to_string(),
                 ends,
                 ring_bytes: RING_BYTES_DEFAULT,
-                kind: LinkKind::Direct,
+                kind: kind.clone(),
             })?;
         }
         Ok(Self { folder, _broker: broker })

@@ -1,4 +1,4 @@
-//! `kaista bench link`: what a direct link costs, part by part, each beside what it is compared with, and with a cache
+//! `kaista bench link`: what our links cost, part by part, each beside what it is compared with, and with a cache
 //! line's round trip between the two cores measured before and after.
 //!
 //! - [`throughput`]: two forwarders, beside testpmd over vhost-user and memif;
@@ -24,14 +24,15 @@ pub mod partner;
 pub mod raw;
 pub mod throughput;
 
-pub use throughput::{BUSY_ENOUGH, RETRIES};
+pub use throughput::{BUSY_ENOUGH, Kind, RETRIES};
 
 /// The cores were moved if one round trip was longer than another by this factor.
 const MOVED: f64 = 1.6;
 /// How often a measurement is taken until the cores stay where they are.
 const ATTEMPTS: u32 = 5;
-/// Hugepages for the record areas of our links, beside those of testpmd: of nine links at most.
-const OUR_HUGEPAGES: u64 = 2 * 9 + 2;
+/// Hugepages for our links, beside those of testpmd: the record areas of nine links at most, or the buffers of two zero-copy
+/// ones (20 of 2 MiB).
+const OUR_HUGEPAGES: u64 = 2 * 9 + 6;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,7 +46,10 @@ pub struct Args {
     /// Frame sizes in bytes, without the check sequence, of the throughput
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1518], value_parser = clap::value_parser!(u16).range(64..=2_000))]
     pub frames: Vec<u16>,
-    /// Measure the direct link only, without testpmd
+    /// Kinds of link whose throughput is measured; all unless some are named
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub kind: Vec<Kind>,
+    /// Measure our links only, without testpmd
     #[arg(long)]
     pub alone: bool,
     /// Measure only these parts

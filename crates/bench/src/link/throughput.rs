@@ -1,7 +1,7 @@
-//! Two processes, each forwarding between two ports, joined by two links. The direct link, testpmd over vhost-user and
-//! testpmd over memif take turns, with a cache line's round trip measured before each run.
+//! Two processes, each forwarding between two ports, joined by two links. Our links, testpmd over vhost-user and testpmd
+//! over memif take turns, with a cache line's round trip measured before each run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::json;
 use traffic::forwarding::Forwarded;
-use vport::broker::RING_BYTES_DEFAULT;
+use vport::broker::{LinkKind, RING_BYTES_DEFAULT};
+use vport::layout::Exchange;
 
 use super::{ATTEMPTS, Args, Bench, Found, have_moved};
 use crate::links::{Links, end};
@@ -24,17 +25,62 @@ pub const RETRIES: u32 = 100_000;
 /// Bytes that a ring keeps beside each frame, at most.
 const RECORD_OVERHEAD: usize = 16;
 
+/// A kind of our links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Kind {
+    /// Records that are copied, between functions that need not trust each other
+    Direct,
+    /// Buffers that change hands, inside a trust group
+    ZeroCopy,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
+
+    /// Name in metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::ZeroCopy => "zerocopy",
+        }
+    }
+
+    fn of_links(self) -> LinkKind {
+        match self {
+            Self::Direct => LinkKind::Direct,
+            Self::ZeroCopy => LinkKind::ZeroCopy { group: "bench".into() },
+        }
+    }
+
+    /// What it is held against: copies beside copies, and beside everything where nothing is copied.
+    fn peers(self) -> &'static [Joint] {
+        match self {
+            Self::Direct => &[Joint::Vhost, Joint::Memif],
+            Self::ZeroCopy => &[Joint::Vhost, Joint::Memif, Joint::MemifZeroCopy],
+        }
+    }
+
+    /// Frames that a channel takes.
+    fn capacity(self, frame: usize) -> usize {
+        let ring_bytes = RING_BYTES_DEFAULT as usize;
+        match self {
+            Self::Direct => ring_bytes / (frame + RECORD_OVERHEAD),
+            Self::ZeroCopy => Exchange::new(ring_bytes, 1).buffers,
+        }
+    }
+}
+
 /// The systems, in the order of their turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum System {
-    Direct,
+    Ours(Kind),
     Testpmd(Joint),
 }
 
 impl System {
     fn name(self) -> &'static str {
         match self {
-            Self::Direct => "direct",
+            Self::Ours(kind) => kind.name(),
             Self::Testpmd(joint) => joint.name(),
         }
     }
@@ -72,8 +118,8 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
     let runs = campaign.runs;
     sample(&runs, &mut found.samples);
     found.conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
-    found.conditions["testpmd"] =
-        json!({"mode": "io", "vhost": "virtio-user with vector path", "memif": "zero-copy off"});
+    found.conditions["testpmd"] = json!({"mode": "io", "vhost": "virtio-user with vector path",
+        "memif": "zero-copy off", "memif_zerocopy": "zero-copy on in the client"});
     found.conditions["runs"] = json!(runs);
     measured
 }
@@ -149,14 +195,20 @@ impl Campaign<'_> {
 }
 
 fn systems(args: &Args, bench: &Bench) -> Vec<System> {
+    let kinds = if args.kind.is_empty() { Kind::ALL.to_vec() } else { args.kind.clone() };
+    let mut systems: Vec<System> = kinds.iter().copied().map(System::Ours).collect();
     let reason = match bench.pages.shortage(testpmd::HUGEPAGES) {
-        _ if args.alone => return vec![System::Direct],
+        _ if args.alone => return systems,
         _ if !testpmd::is_installed() => "dpdk-testpmd is not installed (package dpdk-dev)".to_owned(),
         Some(shortage) => format!("there are only {shortage}"),
-        None => return vec![System::Direct, System::Testpmd(Joint::Vhost), System::Testpmd(Joint::Memif)],
+        None => {
+            let peers: BTreeSet<Joint> = kinds.iter().flat_map(|kind| kind.peers()).copied().collect();
+            systems.extend(peers.into_iter().map(System::Testpmd));
+            return systems;
+        }
     };
     bench.progress.note(&format!("SKIPPED testpmd over vhost-user and memif: {reason}"));
-    vec![System::Direct]
+    systems
 }
 
 fn limit(busy: f64, moved: bool) -> String {
@@ -181,7 +233,7 @@ struct Figures {
 fn run(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let (warm_up, window) = (Duration::from_millis(300), Duration::from_secs_f64(seconds));
     match system {
-        System::Direct => direct(frame, warm_up, window, cores),
+        System::Ours(kind) => ours(kind, frame, warm_up, window, cores),
         System::Testpmd(joint) => {
             let figures = joint.candidates().map(|rings| {
                 let settings = testpmd::Settings { cores, frame, rings, warm_up, window };
@@ -195,11 +247,12 @@ fn run(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow:
     }
 }
 
-/// Two forwarder processes over two direct links of a broker in this process.
-fn direct(frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
-    let links = Links::new(["a", "b"].map(|port| [end("first", port), end("second", port)]))?;
+/// Two forwarder processes over two links of a broker in this process.
+fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
+    let ends = ["a", "b"].map(|port| [end("first", port), end("second", port)]);
+    let links = Links::of_kind(&kind.of_links(), ends)?;
     // Of each circle every process sends half: together they fill most of one ring of the two that the circle has.
-    let send_first = RING_BYTES_DEFAULT as usize * 9 / 20 / (frame + RECORD_OVERHEAD);
+    let send_first = kind.capacity(frame) * 9 / 20;
     let start = |side: usize| {
         Command::new(companion::path("kaista-traffic")?)
             .args(["forward", "--port", "a", "--port", "b", "--addresses", "swap", "--poll", "--json"])
@@ -248,17 +301,25 @@ fn sample(runs: &[Run], samples: &mut Samples) {
         turns.entry(run.turn).or_default().push(run);
     }
     for (Turn { frame, .. }, runs) in turns {
-        let is_direct = |run: &&&Run| run.system == System::Direct.name();
-        let Some(direct) = runs.iter().find(is_direct).filter(|run| run.counts()) else { continue };
-        let peers = || runs.iter().filter(|run| !is_direct(run));
-        for peer in peers().filter(|run| run.counts()) {
-            samples.add(format!("link.direct.{frame}B.vs_{}", peer.system), direct.mpps / peer.mpps, "1");
+        for kind in Kind::ALL {
+            compare(kind, frame, &runs, samples);
         }
-        // The better peer must have shown all that it can.
-        let best = peers().max_by(|a, b| a.mpps.total_cmp(&b.mpps)).filter(|run| run.counts());
-        if let Some(best) = best {
-            samples.add(format!("link.direct.{frame}B.vs_best_peer"), direct.mpps / best.mpps, "1");
-        }
+    }
+}
+
+/// The ratios of one kind of link to its peers, of one turn.
+fn compare(kind: Kind, frame: u16, runs: &[&Run], samples: &mut Samples) {
+    let find = |name: &str| runs.iter().find(|run| run.system == name);
+    let Some(ours) = find(kind.name()).filter(|run| run.counts()) else { return };
+    let peers = || kind.peers().iter().filter_map(|joint| find(joint.name()));
+    let metric = |peer: &str| format!("link.{}.{frame}B.vs_{peer}", kind.name());
+    for peer in peers().filter(|run| run.counts()) {
+        samples.add(metric(peer.system), ours.mpps / peer.mpps, "1");
+    }
+    // The better peer must have shown all that it can.
+    let best = peers().max_by(|a, b| a.mpps.total_cmp(&b.mpps)).filter(|run| run.counts());
+    if let Some(best) = best {
+        samples.add(metric("best_peer"), ours.mpps / best.mpps, "1");
     }
 }
 
@@ -290,6 +351,20 @@ mod tests {
         ];
         assert_eq!(samples(&runs).of("link.direct.64B.vs_best_peer"), [2.0, 3.0]);
         assert_eq!(samples(&runs).of("link.direct.64B.mpps"), [20.0, 12.0]);
+    }
+
+    #[test]
+    fn zero_copy_is_held_against_every_peer_and_copies_against_those_that_copy() {
+        let runs = [
+            run(1, "direct", 20.0, 0.99),
+            run(1, "zerocopy", 60.0, 0.99),
+            run(1, "vhost", 8.0, 0.99),
+            run(1, "memif", 10.0, 0.99),
+            run(1, "memif_zerocopy", 15.0, 0.99),
+        ];
+        assert_eq!(samples(&runs).of("link.direct.64B.vs_best_peer"), [2.0]);
+        assert_eq!(samples(&runs).of("link.zerocopy.64B.vs_best_peer"), [4.0]);
+        assert_eq!(samples(&runs).of("link.zerocopy.64B.vs_memif"), [6.0]);
     }
 
     #[test]
