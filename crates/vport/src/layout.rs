@@ -51,8 +51,13 @@ impl Index {
 
     /// Head of what this queue sends to queue `peer` of the other port.
     pub(crate) fn head(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
+        self.heads(segment, peer).head
+    }
+
+    /// The same, with what this queue announces.
+    pub(crate) fn heads(self, segment: &Mapping, peer: usize) -> Heads<'_> {
         assert!(peer < self.peer_queues);
-        segment.word((HEADS_LINE + peer) * LINE)
+        Heads::at(segment, (HEADS_LINE + peer) * LINE)
     }
 
     /// Not 0 once this queue will never move that head again.
@@ -93,6 +98,22 @@ impl Index {
     pub(crate) fn tx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
         assert!(n < LINE / 8);
         segment.word(TX_COUNTERS_LINE * LINE + n * 8)
+    }
+}
+
+/// Words that say how far a ring is written, both in one line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads<'a> {
+    /// Everything before it is written.
+    pub(crate) head: &'a AtomicU64,
+    /// Where the next record can be looked for ([`crate::reader::announcement`]).
+    pub(crate) announced: &'a AtomicU64,
+}
+
+impl<'a> Heads<'a> {
+    /// In the line at `offset` of a segment.
+    pub(crate) fn at(segment: &'a Mapping, offset: usize) -> Self {
+        Self { head: segment.word(offset), announced: segment.word(offset + 24) }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
+use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
 use crate::reader::{Mapped, Reader, Source, Wanted};
@@ -15,7 +16,7 @@ use crate::writer::{Pushed, Writer};
 
 /// Head and tail of a private ring lie on lines of their own.
 const HEAD: usize = 0;
-const TAIL: usize = crate::layout::LINE;
+const TAIL: usize = LINE;
 const INDEX_BYTES: usize = 4096;
 const PAD: usize = 4096;
 /// Smallest ring: a quarter holds the longest frame twice.
@@ -92,7 +93,7 @@ impl LocalSource {
         if then == Then::Repeat {
             close_lap(ring, &records, writer.published());
         }
-        let records = Mapped::new(ring, &records, 0, &index, |index| index.word(HEAD));
+        let records = Mapped::new(ring, &records, 0, &index, |index| Heads::at(index, HEAD));
         Ok(Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             reader: Reader::new(ring),
@@ -186,7 +187,7 @@ fn writer(ring: Ring, records: &Arc<Mapping>, index: &Arc<Mapping>) -> Writer {
     Writer::new(
         ring,
         (records, 0),
-        (index, |index: &Mapping| index.word(HEAD)),
+        (index, |index: &Mapping| Heads::at(index, HEAD)),
         (index, |index: &Mapping| index.word(TAIL)),
     )
     .with_near_reader()

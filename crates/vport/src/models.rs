@@ -69,7 +69,7 @@ impl Link {
                 outlet: Outlet::Records(Writer::new(
                     ring,
                     (&records, 0),
-                    (&sender, |index: &Mapping| layout.head(index, 0)),
+                    (&sender, |index: &Mapping| layout.heads(index, 0)),
                     (&receiver, |index: &Mapping| layout.tail(index, 0)),
                 )),
                 bell: Bell::new(ringing),
@@ -87,7 +87,7 @@ impl Link {
             channels: vec![RxChannel {
                 inlet: Inlet::Records {
                     reader: Reader::new(ring),
-                    source: Mapped::new(ring, &records, 0, &sender, |index| layout.head(index, 0)),
+                    source: Mapped::new(ring, &records, 0, &sender, |index| layout.heads(index, 0)),
                 },
                 peer: sender.clone(),
                 peer_layout: (layout, 0),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
 use crate::ring::{HEADER, Ring, Step, Violation};
@@ -16,12 +17,31 @@ pub trait Source {
     /// The eight bytes at `offset`, a multiple of 8 and less than the ring's size.
     fn header(&self, offset: usize) -> u64;
 
+    /// What the writer announces: see [`announcement`].
+    fn announced(&self) -> u64 {
+        0
+    }
+
+    /// The word at `offset`, where a record was announced. Unless it is 0, the record's bytes are visible afterwards.
+    fn awaited(&self, offset: usize) -> u64 {
+        self.header(offset)
+    }
+
     /// Copies `head` bytes at `offset` into `slot`, and lets it name the `rest` bytes behind them. All of it lies within
     /// the ring.
     fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
 
     /// Soon bytes at `offset` will be read.
     fn prefetch(&self, _offset: usize) {}
+}
+
+/// No position.
+pub(crate) const NOWHERE: u64 = u64::MAX;
+
+/// By which a writer says that the word at a position is 0 until a whole record begins with it. Never 0, which says nothing:
+/// positions are multiples of 8.
+pub(crate) const fn announcement(position: u64) -> u64 {
+    position | 1
 }
 
 /// What one call of [`Reader::fill`] found.
@@ -52,8 +72,12 @@ pub struct Reader {
     ring: Ring,
     /// Where the next record begins.
     tail: u64,
-    /// The last head seen, checked.
+    /// The end of what is known to be there, checked.
     head: u64,
+    /// The last head seen. Behind the tail for as long as a writer needs from an announced record to its head.
+    seen: u64,
+    /// Where the next record was announced, if it was.
+    awaited: u64,
     /// The tail that the writer knows of.
     released: u64,
     broken: Option<Violation>,
@@ -73,7 +97,17 @@ const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
 impl Reader {
     /// A reader at the start of an empty ring.
     pub fn new(ring: Ring) -> Self {
-        Self { ring, tail: 0, head: 0, released: 0, broken: None, idle_looks: 0, wide: crate::wide::is_here() }
+        Self {
+            ring,
+            tail: 0,
+            head: 0,
+            seen: 0,
+            awaited: NOWHERE,
+            released: 0,
+            broken: None,
+            idle_looks: 0,
+            wide: crate::wide::is_here(),
+        }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -110,16 +144,10 @@ impl Reader {
                     break;
                 }
                 looked = true;
-                head = source.head();
-                if let Err(violation) = ring.check_head(tail, head) {
-                    self.broken = Some(violation);
-                    head = tail;
-                }
+                head = self.look(source, tail);
                 if head == tail {
-                    self.wait_for_record(source, tail);
                     break;
                 }
-                self.idle_looks = 0;
             }
             let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
@@ -154,14 +182,48 @@ impl Reader {
         Filled { packets, bytes, unwanted }
     }
 
-    /// Who has polled for a while waits for one packet: the lines of its record are then asked for with the head, and come
-    /// beside it and not after it. Of a busy writer they would be taken away while it writes them.
+    /// The end of what is there after `tail`: of one record where one was announced and has come, or the published head.
+    #[inline(always)]
+    fn look<S: Source>(&mut self, source: &S, tail: u64) -> u64 {
+        if self.awaited == tail {
+            let header = source.awaited(self.ring.offset(tail));
+            if header == 0 {
+                // A small frame's record ends on the next line, which is to come with this one.
+                source.prefetch(self.ring.offset(tail.wrapping_add(64)));
+                return tail;
+            }
+            if let Ok(Step::Frame { next, .. }) = self.ring.step(tail, tail.wrapping_add(self.ring.size()), header) {
+                return next;
+            }
+        }
+        let head = source.head();
+        if head == self.seen {
+            self.wait_for_record(source, tail);
+            return tail;
+        }
+        self.seen = head;
+        if let Err(violation) = self.ring.check_head(tail, head) {
+            self.broken = Some(violation);
+            return tail;
+        }
+        if head != tail {
+            self.idle_looks = 0;
+        }
+        head
+    }
+
+    /// Who has polled for a while waits for one packet. If its record is announced, it is looked for from now on, and not
+    /// the head: one line comes, where two would come one after the other. If not, the lines of the record are asked for with
+    /// the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
     fn wait_for_record<S: Source>(&mut self, source: &S, tail: u64) {
         self.idle_looks = self.idle_looks.saturating_add(1);
         if self.idle_looks > IDLE_LOOKS {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
+            if source.announced() == announcement(tail) {
+                self.awaited = tail;
+            }
         }
     }
 
@@ -179,7 +241,14 @@ impl Reader {
 
     /// Whether there is something to read.
     pub fn has_more<S: Source>(&self, source: &S) -> bool {
-        self.broken.is_none() && (self.head != self.tail || source.head() != self.tail)
+        if self.broken.is_some() || self.head != self.tail {
+            return self.broken.is_none();
+        }
+        if self.awaited == self.tail {
+            return source.awaited(self.ring.offset(self.tail)) != 0;
+        }
+        let head = source.head();
+        head != self.seen && head != self.tail
     }
 
     /// The rule that the writer broke, if it did.
@@ -199,7 +268,8 @@ impl Reader {
 pub(crate) struct Mapped {
     data: *const u8,
     head: *const AtomicU64,
-    /// What the two pointers point into.
+    announced: *const AtomicU64,
+    /// What the pointers point into.
     _keep: [Arc<Mapping>; 2],
 }
 
@@ -207,7 +277,7 @@ pub(crate) struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// The ring of `ring` bytes at `offset` of `records`, with its head at `head` of `index`.
+    /// The ring of `ring` bytes at `offset` of `records`, with its head and what it announces in `index`.
     ///
     /// # Panics
     /// If either lies outside, or less than 64 bytes follow the ring (heads are copied in blocks).
@@ -216,11 +286,12 @@ impl Mapped {
         records: &Arc<Mapping>,
         offset: usize,
         index: &Arc<Mapping>,
-        head: impl Fn(&Mapping) -> &AtomicU64,
+        words: impl Fn(&Mapping) -> Heads<'_>,
     ) -> Self {
         const BLOCK: usize = 64;
         let data = records.area(offset, ring.size() as usize + BLOCK);
-        Self { data, head: head(index), _keep: [records.clone(), index.clone()] }
+        let Heads { head, announced } = words(index);
+        Self { data, head, announced, _keep: [records.clone(), index.clone()] }
     }
 }
 
@@ -239,6 +310,18 @@ impl Source for Mapped {
             sync::reads(self.data.add(offset), HEADER as usize);
             AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()).load(Ordering::Relaxed)
         }
+    }
+
+    #[inline(always)]
+    fn announced(&self) -> u64 {
+        // SAFETY: the mapping is kept.
+        unsafe { &*self.announced }.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn awaited(&self, offset: usize) -> u64 {
+        // SAFETY: as in `header`.
+        unsafe { AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()) }.load(Ordering::Acquire)
     }
 
     #[inline(always)]

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
+use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
+use crate::reader::{NOWHERE, announcement};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stream;
 use crate::sync::{self, AtomicU64};
@@ -21,7 +23,12 @@ pub(crate) struct Writer {
     published: u64,
     /// The last tail seen, checked.
     tail: u64,
+    /// Where the word is 0 until the record that begins there is whole.
+    announced: u64,
+    /// The header of that record, for when it is.
+    withheld: u64,
     head_word: *const AtomicU64,
+    announced_word: *const AtomicU64,
     tail_word: *const AtomicU64,
     broken: Option<Violation>,
     distance: Distance,
@@ -52,32 +59,47 @@ impl Pushed {
     pub(crate) fn done(self) -> usize {
         (self.packets + self.discarded) as usize
     }
+
+    /// Together with what became of the next.
+    fn and(self, next: Self) -> Self {
+        Self {
+            packets: self.packets + next.packets,
+            bytes: self.bytes + next.bytes,
+            discarded: self.discarded + next.discarded,
+        }
+    }
 }
 
 /// How far ahead of the head cache lines are fetched for writing.
 const AHEAD: u64 = 512;
+/// Bytes between two publications up to which the next record is announced: whoever sends so little has a reader who waits.
+const ANNOUNCE_MAX: u64 = 512;
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
 /// memory does slowly.
 const STREAM_MIN: usize = 512;
 
 impl Writer {
-    /// Writes the ring at `offset` of `records`. The head is a word of `own`, the tail one of `peer`.
+    /// Writes the ring at `offset` of `records`. The heads are words of `own`, the tail one of `peer`.
     ///
     /// # Panics
     /// If one of them lies outside.
     pub(crate) fn new(
         ring: Ring,
         (records, offset): (&Arc<Mapping>, usize),
-        (own, head_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
+        (own, heads): (&Arc<Mapping>, impl Fn(&Mapping) -> Heads<'_>),
         (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
     ) -> Self {
+        let Heads { head: head_word, announced: announced_word } = heads(own);
         Self {
             ring,
             data: records.area_mut(offset, ring.size() as usize),
             head: 0,
             published: 0,
             tail: 0,
-            head_word: head_word(own),
+            announced: NOWHERE,
+            withheld: 0,
+            head_word,
+            announced_word,
             tail_word: tail_word(peer),
             broken: None,
             distance: Distance::default(),
@@ -98,16 +120,40 @@ impl Writer {
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         self.expect(bytes_of(packets));
-        if self.streaming {
-            return self.push_all::<STREAMING>(packets);
+        if self.announced == self.head {
+            return self.push_announced(packets);
         }
-        crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
+        self.push_further(packets)
     }
 
     #[inline(always)]
-    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+    fn push_further(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        match self.streaming {
+            true => self.push_all::<STREAMING>(packets),
+            false => crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets)),
+        }
+    }
+
+    /// The same, where the first record was announced: it is written without its header, which [`Writer::publish`] adds.
+    #[inline(never)]
+    fn push_announced(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+        let (mut pushed, mut left) = (Pushed::default(), packets);
+        while self.announced == self.head
+            && let Some((first, further)) = left.split_first()
+        {
+            let one = self.push_all::<WITHHELD>(core::slice::from_ref(first));
+            if one.done() == 0 {
+                return pushed;
+            }
+            (pushed, left) = (pushed.and(one), further);
+        }
+        pushed.and(if left.is_empty() { Pushed::default() } else { self.push_further(left) })
+    }
+
+    #[inline(always)]
+    fn push_all<const HOW: u8>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
-        let to = Records { ring: self.ring, data: self.data };
+        let to = self.records();
         let (mut head, mut limit) = (self.head, self.limit());
         let (mut pushed, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {
@@ -122,8 +168,12 @@ impl Writer {
                 let Some(further) = self.make_room(len) else { break };
                 (head, limit) = (self.head, further);
             }
+            let mut header = frame_header(len);
+            if HOW == WITHHELD && head == self.announced {
+                self.withheld = std::mem::take(&mut header);
+            }
             // SAFETY: the record ends before the limit.
-            unsafe { to.write::<HOW>(head, packet) };
+            unsafe { to.write::<HOW>(head, header, packet) };
             head = head.wrapping_add(record);
             pushed += 1;
             bytes += len as u64;
@@ -159,11 +209,7 @@ impl Writer {
         }
         if place.at != self.head {
             // SAFETY: the offset is within the ring, in bytes that the reader has given back.
-            unsafe {
-                let skip = self.data.add(self.ring.offset(self.head));
-                sync::writes(skip, HEADER as usize);
-                skip.cast::<u64>().write(self.ring.skip_header(self.head));
-            }
+            unsafe { self.records().begin(self.head, self.ring.skip_header(self.head), Ordering::Release) };
             self.head = place.at;
         }
         // In a ring that is small for its frames, one record may be more than may go unpublished.
@@ -175,8 +221,11 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
         let packet = core::slice::from_ref(packet);
-        let pushed =
-            if self.streaming { self.push_all::<STREAMING>(packet) } else { self.push_all::<ORDINARY>(packet) };
+        let pushed = match self.streaming {
+            _ if self.announced == self.head => self.push_announced(packet),
+            true => self.push_all::<STREAMING>(packet),
+            false => self.push_all::<ORDINARY>(packet),
+        };
         pushed.packets == 1
     }
 
@@ -188,11 +237,43 @@ impl Writer {
             if self.streaming {
                 stream::fence();
             }
+            self.show_announced();
+            let little = self.head.wrapping_sub(self.published) <= ANNOUNCE_MAX;
+            self.announced = if little { self.announce() } else { NOWHERE };
             self.published = self.head;
             // SAFETY: the mapping is kept.
             unsafe { &*self.head_word }.store(self.head, Ordering::Release);
         }
         news
+    }
+
+    /// The record that was announced is whole.
+    #[inline(always)]
+    fn show_announced(&mut self) {
+        if self.withheld != 0 {
+            // SAFETY: it was announced in bytes that the reader has given back.
+            unsafe { self.records().begin(self.announced, self.withheld, Ordering::Release) };
+            self.withheld = 0;
+        }
+    }
+
+    /// Says where the next record will begin, unless there may be something unread. Returns the place.
+    #[inline(always)]
+    fn announce(&self) -> u64 {
+        if self.ring.size() - self.head.wrapping_sub(self.tail) < HEADER {
+            return NOWHERE;
+        }
+        // SAFETY: there are as many bytes that the reader has given back; the mapping is kept.
+        unsafe {
+            self.records().begin(self.head, 0, Ordering::Relaxed);
+            (*self.announced_word).store(announcement(self.head), Ordering::Release);
+        }
+        self.head
+    }
+
+    #[inline(always)]
+    fn records(&self) -> Records {
+        Records { ring: self.ring, data: self.data }
     }
 
     /// Takes the reader for near, wherever it is: it is in this thread.
@@ -240,31 +321,43 @@ struct Records {
     data: *mut u8,
 }
 
-/// How records are written.
-const ORDINARY: bool = false;
-const STREAMING: bool = true;
+/// How records are written: with ordinary stores; past the caches; or as the former, a header that was announced being kept
+/// back.
+const ORDINARY: u8 = 0;
+const STREAMING: u8 = 1;
+const WITHHELD: u8 = 2;
 
 impl Records {
     /// # Safety
     /// The record must lie within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    unsafe fn write<const HOW: bool>(self, head: u64, packet: &PacketRef<'_>) {
-        // SAFETY: the offset is a multiple of 8, the record by contract in bytes that the reader does not look at until
-        // the next head is published. Others only read.
+    unsafe fn write<const HOW: u8>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
+        // SAFETY: the offset is a multiple of 8, the record by contract in bytes of which the reader looks at none but an
+        // announced header until the next head is published. Others only read.
         unsafe {
             let record = self.data.add(self.ring.offset(head));
-            sync::writes(record, HEADER as usize + packet.len());
+            let body = record.add(HEADER as usize);
+            sync::writes(body, packet.len());
             if HOW == STREAMING {
-                return stream::record(frame_header(packet.len()), packet, record);
+                return stream::record(header, packet, record);
             }
             self.fetch_ahead(head);
-            record.cast::<u64>().write(frame_header(packet.len()));
-            let body = record.add(HEADER as usize);
+            self.begin(head, header, Ordering::Relaxed);
             copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
                 copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
             }
         }
+    }
+
+    /// Writes the word with which a record begins.
+    ///
+    /// # Safety
+    /// The word must lie in bytes that the reader has given back.
+    #[inline(always)]
+    unsafe fn begin(self, at: u64, header: u64, order: Ordering) {
+        // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
+        unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }.store(header, order);
     }
 
     #[inline(always)]
@@ -320,11 +413,11 @@ mod tests {
             let mut writer = Writer::new(
                 ring,
                 (&records, 0),
-                (&index, |index: &Mapping| index.word(HEAD)),
+                (&index, |index: &Mapping| Heads::at(index, HEAD)),
                 (&index, |index: &Mapping| index.word(TAIL)),
             );
             writer.distance = distance;
-            let source = Mapped::new(ring, &records, 0, &index, |index: &Mapping| index.word(HEAD));
+            let source = Mapped::new(ring, &records, 0, &index, |index: &Mapping| Heads::at(index, HEAD));
             let slots = (0..8).map(|_| Slot::new()).collect();
             Self { writer, reader: Reader::new(ring), source, index, slots }
         }
@@ -402,6 +495,75 @@ mod tests {
         ) {
             check(128, Distance::near(), &bursts);
             check(128, Distance::far(), &bursts);
+        }
+    }
+
+    /// A reader that has looked in vain for so long that it looks where the next record was announced.
+    fn awaiting(ring_bytes: u64) -> Ends {
+        let mut ends = Ends::new(ring_bytes, Distance::near());
+        assert_eq!(ends.send(&[vec![1; 64]]), 1);
+        assert_eq!(ends.receive(), [vec![1; 64]]);
+        (0..20).for_each(|_| assert!(ends.receive().is_empty()));
+        ends
+    }
+
+    #[test]
+    fn an_announced_record_is_found_when_it_is_whole_and_before_the_head() {
+        let mut ends = awaiting(16 << 10);
+        assert!(ends.writer.push(&PacketRef::from_slice(&[2; 64])));
+        assert!(ends.writer.push(&PacketRef::from_slice(&[3; 64])));
+        assert!(ends.receive().is_empty(), "it is not whole yet");
+        ends.writer.show_announced();
+        assert!(ends.reader.has_more(&ends.source));
+        assert_eq!(ends.receive(), [vec![2; 64]]);
+        assert!(ends.receive().is_empty(), "the other one has a head to wait for");
+        assert!(ends.writer.publish());
+        assert_eq!(ends.receive(), [vec![3; 64]]);
+        assert_eq!(ends.writer.broken(), None);
+    }
+
+    /// Its reader would never sleep again.
+    #[test]
+    fn a_writer_that_dies_before_its_head_leaves_nothing_to_wait_for() {
+        let mut ends = awaiting(16 << 10);
+        assert!(ends.writer.push(&PacketRef::from_slice(&[2; 64])));
+        ends.writer.show_announced();
+        assert_eq!(ends.receive().len(), 1);
+        assert!(!ends.reader.has_more(&ends.source));
+        assert!(ends.receive().is_empty());
+        assert_eq!(ends.reader.broken(), None);
+    }
+
+    #[test]
+    fn where_a_record_was_announced_a_skip_leads_on() {
+        let mut ends = awaiting(256);
+        // A record of 152 bytes does not fit behind 72 of 256, nor is there room before them until they are read.
+        assert_eq!(ends.send(&[vec![2; 100]]), 1);
+        assert_eq!(ends.receive(), [vec![2; 100]]);
+        (0..20).for_each(|_| assert!(ends.receive().is_empty()));
+        assert_eq!(ends.send(&[vec![3; 144]]), 1);
+        assert_eq!(ends.receive(), [vec![3; 144]]);
+    }
+
+    /// The word at the head is an unread record's then.
+    #[test]
+    fn nothing_is_announced_in_a_full_ring() {
+        let mut ends = Ends::new(256, Distance::near());
+        assert_eq!(ends.send(&[vec![1; 120], vec![2; 120], vec![3; 120]]), 2);
+        assert_eq!(ends.writer.announced, NOWHERE);
+        assert_eq!(ends.receive(), [vec![1; 120], vec![2; 120]]);
+    }
+
+    /// A reader of which nobody says that it waits must not be kept from reading what is published.
+    #[test]
+    fn what_a_writer_that_announces_nothing_sends_is_found_by_the_head() {
+        let mut ends = Ends::new(16 << 10, Distance::near());
+        let burst = vec![vec![7; 120]; 8];
+        for _ in 0..3 {
+            assert_eq!(ends.send(&burst), 8);
+            assert_eq!(ends.writer.announced, NOWHERE);
+            assert_eq!(ends.receive().len(), 8);
+            (0..20).for_each(|_| assert!(ends.receive().is_empty()));
         }
     }
 

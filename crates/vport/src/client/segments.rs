@@ -183,7 +183,7 @@ impl Control {
         let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
             let offset = queue * self.ring.size() as usize;
             let source =
-                Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.head(index, queue));
+                Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.heads(index, queue));
             return Inlet::Records { reader: Reader::new(self.ring), source };
         };
         let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
@@ -209,7 +209,7 @@ impl Control {
             return Outlet::Records(Writer::new(
                 self.ring,
                 (&own.records, to * self.ring.size() as usize),
-                (&own.index, |index: &Mapping| layout.head(index, to)),
+                (&own.index, |index: &Mapping| layout.heads(index, to)),
                 (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
             ));
         };
