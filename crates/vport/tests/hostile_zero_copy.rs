@@ -296,6 +296,28 @@ fn whoever_leaves_in_the_middle_of_the_handshake_keeps_no_buffer() {
     assert_eq!(out(&bench), 0);
 }
 
+/// Also where its process lives on, or says so: without its peer's segments it has no use for a buffer.
+#[test]
+fn whoever_is_cut_off_or_goes_away_before_it_has_its_peer_s_segments_keeps_no_buffer() {
+    let bench = Bench::of("cut-off", zero_copy());
+    let _b = bench.honest();
+    for away in [false, true] {
+        let raw = bench.connect("a");
+        raw.hello_zero_copy();
+        raw.take_own();
+        assert_eq!(out(&bench), OF_LINK);
+        if away {
+            raw.say(&Request::Away);
+            drop(raw);
+            bench.until("it is gone", |ports| ports.iter().any(|port| port.name.function == "a" && port.pid.is_none()));
+        } else {
+            raw.send(b"nonsense", &[]);
+            assert_eq!(raw.refusal(), "not a port message");
+        }
+        assert_eq!(out(&bench), 0);
+    }
+}
+
 #[test]
 fn a_receiver_quarantines_a_sender_of_descriptors_that_lie() {
     const NAMES_NO_FRAME: &str = "a descriptor names no frame";
