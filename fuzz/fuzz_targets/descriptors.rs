@@ -113,8 +113,8 @@ impl Peers<'_> {
     fn act(&self) {
         let (first, second) = (&self.first, &self.second);
         match self.byte() % 16 {
-            0..=3 => (0..1 + self.byte() % 8).for_each(|_| self.send_lawfully()),
-            4..=6 => (0..1 + self.byte() % 8).for_each(|_| self.return_lawfully()),
+            0..=3 => (0..1 + self.byte() % 64).for_each(|_| self.send_lawfully()),
+            4..=6 => (0..1 + self.byte() % 64).for_each(|_| self.return_lawfully()),
             7 => first.head().store(self.position(self.sent.get()), Release),
             8 | 9 => first.descriptor(self.position(self.sent.get())).store(self.descriptor(), Relaxed),
             10 => second.tail().store(self.position(self.received.get()), Release),
@@ -196,6 +196,8 @@ struct Function {
     /// Where the next frame goes in the second.
     sends: u64,
     peek: usize,
+    /// Sixteenths of the frames that it passes over.
+    unwanted: u8,
 }
 
 impl Function {
@@ -226,7 +228,7 @@ impl Function {
             assert_eq!((slot.head().len(), slot.frame_len()), (len.min(self.peek), len));
             let wanted = match peers.byte() % 16 {
                 0 => Wanted::NotYet,
-                1 => Wanted::No,
+                thought if thought <= self.unwanted => Wanted::No,
                 _ => Wanted::Yes,
             };
             match wanted {
@@ -395,7 +397,8 @@ fuzz_target!(|input: &[u8]| {
         out: RefCell::new([false; 1024]),
     };
     let peek = 64 + usize::from(peek) % (HEAD_MAX - 63);
-    let mut function = Function { first, second, head: 0, tail: 0, sends: 0, peek };
+    let unwanted = if kind < 128 { 1 } else { 14 };
+    let mut function = Function { first, second, head: 0, tail: 0, sends: 0, peek, unwanted };
     while !peers.is_over() {
         match peers.byte() % 4 {
             0 => peers.act(),
