@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use raw::{Bench, Holders, Lent, Memory, PATIENCE, Raw};
 use vport::arena::{BUFFER_BYTES, Descriptor};
-use vport::broker::{Broker, EndSpec, Event, LinkKind, LinkSpec, RING_BYTES_MIN};
+use vport::broker::{Broker, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_ZERO_COPY};
@@ -231,16 +231,27 @@ fn words_about_generations_that_are_not_do_no_harm_on_a_zero_copy_link() {
     raw.hello_zero_copy();
     let own = raw.take_own();
     let wrong = [0, own.generation + 1, own.generation - 1, u64::MAX];
-    for generation in wrong {
-        raw.say(&Request::Mapped { generation });
-        raw.say(&Request::Ready { generation });
-        raw.say(&Request::Released { generation });
-        raw.say(&Request::Quarantine { generation, queue: 0, violation: 14 });
-    }
-    raw.say(&Request::Holds(wrong.to_vec()));
-    assert!(!bench.broker.ports().unwrap()[0].up);
+    let say_all = |name: &str| {
+        for generation in wrong {
+            raw.say(&Request::Mapped { generation });
+            raw.say(&Request::Ready { generation });
+            raw.say(&Request::Released { generation });
+            raw.say(&Request::Quarantine { generation, queue: 0, violation: 14 });
+        }
+        raw.say(&Request::Holds(wrong.to_vec()));
+        raw.say(&Request::Report(vec![(name.into(), 1)]));
+        let heard = |ports: &[PortStatus]| ports.iter().any(|port| port.report == [(name.to_owned(), 1)]);
+        bench.until("all was heard", heard);
+    };
+    // Until the other end has mapped its own, at least most of the time.
+    std::thread::sleep(Duration::from_millis(50));
+    say_all("before");
+    assert!(!raw.has_mail(), "nothing was answered");
     raw.agree_on(&bench, &own);
     assert_eq!((turn(&mut b), out(&bench)), (0, OF_LINK));
+    say_all("after");
+    assert!(bench.broker.ports().unwrap().iter().all(|port| port.up && port.quarantined.is_none()));
+    assert_eq!(b.queues[0].1.send(&[PacketRef::from_slice(&[1; 60])]), 1);
     drop((raw, b));
     bench.until("nobody is left", |ports| ports.iter().all(|port| port.pid.is_none()));
     assert_eq!(out(&bench), 0);

@@ -289,6 +289,12 @@ impl Raw {
         (len > 0).then(|| (Reply::decode(&bytes[..len]).unwrap(), fds))
     }
 
+    /// Whether a message waits.
+    pub fn has_mail(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
     /// The words of a refusal, after which the connection is closed.
     pub fn refusal(&self) -> String {
         loop {
