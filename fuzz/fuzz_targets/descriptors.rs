@@ -196,6 +196,8 @@ struct Function {
     /// Where the next frame goes in the second.
     sends: u64,
     peek: usize,
+    /// Where in the first channel the frames were that it holds.
+    places: Vec<u64>,
     /// Sixteenths of the frames that it passes over.
     unwanted: u8,
 }
@@ -218,6 +220,7 @@ impl Function {
         }
         let (mut taken, mut unwanted, mut bytes, mut waits) = (0, 0, 0, false);
         let mut last = None;
+        self.places.clear();
         let filled = self.first.fill(most, self.peek, |slot, at| {
             check_return(peers, last.take());
             assert!(at == start.wrapping_add(taken + unwanted) && at != self.head, "in order, up to the head");
@@ -234,7 +237,10 @@ impl Function {
             match wanted {
                 Wanted::NotYet => waits = true,
                 Wanted::No => unwanted += 1,
-                Wanted::Yes => (taken, bytes) = (taken + 1, bytes + len as u64),
+                Wanted::Yes => {
+                    (taken, bytes) = (taken + 1, bytes + len as u64);
+                    self.places.push(at);
+                }
             }
             if wanted != Wanted::NotYet {
                 peers.lent.borrow_mut()[buffer as usize] = true;
@@ -269,7 +275,7 @@ impl Function {
     fn forward(&mut self, peers: &Peers<'_>) {
         for i in 0..self.first.burst().len() {
             let deed = peers.byte();
-            let Self { first, second, tail, sends, .. } = self;
+            let Self { first, second, tail, sends, places, .. } = self;
             let mut burst = first.burst();
             let mut packet = burst.get_mut(i);
             match deed % 8 {
@@ -286,7 +292,12 @@ impl Function {
                     // Bytes out of its middle are left out.
                     whole.head = &whole.head[..whole.head.len().min(20)];
                 }
+                let back = || peers.first.returned(places[i]);
+                let before = back();
                 send(second, peers, (tail, sends), &[whole]);
+                if back() != before && !peers.scribble {
+                    assert_eq!(peers.commons.holder(back()), SENDER, "what goes back is the sender's");
+                }
                 if deed & 16 != 0 {
                     packet.head_mut().fill(deed);
                 }
@@ -403,7 +414,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let peek = 64 + usize::from(peek) % (HEAD_MAX - 63);
     let unwanted = if kind < 128 { 1 } else { 14 };
-    let mut function = Function { first, second, head: 0, tail: 0, sends: 0, peek, unwanted };
+    let mut function = Function { first, second, head: 0, tail: 0, sends: 0, peek, places: Vec::new(), unwanted };
     while !peers.is_over() {
         match peers.byte() % 4 {
             0 => peers.act(),
