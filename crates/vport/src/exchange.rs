@@ -384,3 +384,16 @@ fn unwanted_frames_go_back_and_early_ones_stay() {
     assert_eq!(channels[0].receive(BURST_MAX), 2);
     assert_conserved(&channels);
 }
+
+#[test]
+fn unwanted_frames_do_not_keep_a_receiver_for_a_whole_ring() {
+    const RING: u64 = 8 * BURST_MAX as u64;
+    let mut exposed = Exposed::new(&Commons::new(RING as u32), RING, 0, (1, 2));
+    let bytes = frame(1, 60);
+    assert_eq!(exposed.push(&vec![PacketRef::from_slice(&bytes); RING as usize]), RING as usize);
+    exposed.publish();
+    for turn in 1..=2 {
+        assert_eq!(exposed.fill(BURST_MAX, PEEK, |_, _| Wanted::No).unwanted, RING / 2);
+        assert_eq!(exposed.taken().0, turn * RING / 2);
+    }
+}
