@@ -9,7 +9,7 @@ host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 built   := target/$(host)/release
 tools   := target/tools
 programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
-fuzz_targets := gtpu pfcp descriptor handshake records
+fuzz_targets := gtpu pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
 

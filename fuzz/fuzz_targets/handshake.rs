@@ -1,5 +1,5 @@
-//! Bytes and descriptors from two clients into a broker: it never panics, keeps no descriptor it was sent, and afterwards
-//! still joins two honest ends.
+//! Bytes and descriptors from the clients of a direct or a zero-copy link into a broker: it never panics, keeps no descriptor
+//! it was sent, and afterwards still joins two honest ends. Nobody has a buffer then that is not theirs.
 #![no_main]
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use vport::broker::{Config, Core, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
-use vport::layout::VERSION;
+use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::wire::{Reply, Request};
 
 /// What a client does.
@@ -38,6 +38,9 @@ enum Move {
         violation: u8,
     },
     Report(Vec<(Name, u64)>),
+    Holds(Vec<Generation>),
+    Released(Generation),
+    Away,
     Bytes(Vec<u8>),
     /// A lawful message with one byte changed, or cut.
     Mangled {
@@ -75,10 +78,16 @@ impl Name {
 
 struct Client {
     socket: Option<OwnedFd>,
+    /// The version that its link is spoken with.
+    version: u16,
     generation: u64,
 }
 
 impl Client {
+    fn new(version: u16) -> Self {
+        Self { socket: None, version, generation: 0 }
+    }
+
     fn connect(&mut self, core: &mut Core, function: &str) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -107,6 +116,21 @@ impl Client {
         Some(reply)
     }
 
+    /// One of the steps by which a generation comes to be.
+    fn go_along(&mut self, step: usize) {
+        let request = match step {
+            0 => return self.send(&hello(self.version, 0), &[]),
+            1 if self.version == VERSION => return,
+            1 => Request::Holds(Vec::new()),
+            2 => {
+                while self.read().is_some() {}
+                Request::Mapped { generation: self.generation }
+            }
+            _ => Request::Ready { generation: self.generation },
+        };
+        self.send(&request.encode(), &[]);
+    }
+
     fn generation(&self, which: &Generation) -> u64 {
         match which {
             Generation::Current => self.generation,
@@ -123,12 +147,15 @@ impl Client {
             Move::Bytes(bytes) => return self.send(&bytes, &[]),
             Move::Descriptors(count) => {
                 let null = File::open("/dev/null").unwrap();
-                return self.send(&hello(1), &vec![null.as_fd(); usize::from(count % 60)]);
+                return self.send(&hello(self.version, 1), &vec![null.as_fd(); usize::from(count % 60)]);
             }
             Move::Mangled { what, at, byte, cut } => {
-                let mut bytes = match what % 3 {
-                    0 => hello(0),
+                let mut bytes = match what % 6 {
+                    0 => hello(self.version, 0),
                     1 => Request::Mapped { generation: self.generation }.encode(),
+                    2 => Request::Holds(vec![1, self.generation]).encode(),
+                    3 => Request::Released { generation: self.generation }.encode(),
+                    4 => Request::Away.encode(),
                     _ => Request::Report(vec![("x".into(), 1)]).encode(),
                 };
                 let len = bytes.len();
@@ -137,8 +164,8 @@ impl Client {
                 return self.send(&bytes, &[]);
             }
             Move::Hello { oldest, newest, port, resume } => Request::Hello {
-                oldest: u16::from(oldest) % (VERSION + 2),
-                newest: u16::from(newest) % (VERSION + 2),
+                oldest: u16::from(oldest) % (VERSION_ZERO_COPY + 2),
+                newest: u16::from(newest) % (VERSION_ZERO_COPY + 2),
                 port: match port {
                     Port::P => "p".into(),
                     Port::Other(name) => name.text(),
@@ -150,25 +177,30 @@ impl Client {
             Move::Quarantine { generation, queue, violation } => Request::Quarantine {
                 generation: self.generation(&generation),
                 queue: u16::from(queue % 3),
-                violation: u16::from(violation % 12),
+                violation: u16::from(violation % 18),
             },
             Move::Report(counters) => {
                 Request::Report(counters.iter().map(|(name, value)| (name.text(), *value)).collect())
             }
+            Move::Holds(generations) => {
+                Request::Holds(generations.iter().map(|generation| self.generation(generation)).collect())
+            }
+            Move::Released(generation) => Request::Released { generation: self.generation(&generation) },
+            Move::Away => Request::Away,
         };
         self.send(&request.encode(), &[]);
     }
 }
 
-fn hello(resume: u64) -> Vec<u8> {
-    Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume }.encode()
+fn hello(version: u16, resume: u64) -> Vec<u8> {
+    Request::Hello { oldest: version, newest: version, port: "p".into(), resume }.encode()
 }
 
-fn broker() -> Core {
+fn broker(kind: LinkKind) -> Core {
     let mut core = Core::new(Config { hugepages: false }, |_| {}).unwrap();
     let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
     let ends = [end("a"), end("b")];
-    core.add_link(LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct }).unwrap();
+    core.add_link(LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind }).unwrap();
     core
 }
 
@@ -176,26 +208,56 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Two honest ends get as far as the peer's segments.
-fn joins(core: &mut Core) {
-    let mut ends = [Client { socket: None, generation: 0 }, Client { socket: None, generation: 0 }];
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:kaista")).count()
+}
+
+/// Buffers of the arena that somebody has.
+fn buffers_out(core: &Core) -> u32 {
+    core.arenas().iter().map(|arena| arena.buffers - arena.free).sum()
+}
+
+/// Two honest ends, which speak both versions, get as far as the peer's segments.
+fn joins(core: &mut Core, version: u16) {
+    /// Of both directions.
+    const BUFFERS: u32 = 2 * RING_BYTES_MIN / 1024;
+    let mut ends = [Client::new(version), Client::new(version)];
     for (client, function) in ends.iter_mut().zip(["a", "b"]) {
         client.connect(core, function);
-        client.send(&hello(0), &[]);
+        let (oldest, newest) = (VERSION, VERSION_ZERO_COPY);
+        client.send(&Request::Hello { oldest, newest, port: "p".into(), resume: 0 }.encode(), &[]);
     }
-    let mut joined = [false; 2];
+    let (mut joined, mut ids) = ([false; 2], [None; 2]);
     for _ in 0..100 {
         core.turn(Duration::from_millis(5)).unwrap();
-        for (client, joined) in ends.iter_mut().zip(&mut joined) {
+        for (client, (joined, ids)) in ends.iter_mut().zip(joined.iter_mut().zip(&mut ids)) {
             while let Some(reply) = client.read() {
                 match reply {
-                    Reply::Own { generation, .. } => client.send(&Request::Mapped { generation }.encode(), &[]),
+                    Reply::Welcome { version, .. } => {
+                        assert_eq!(version, client.version);
+                        if version == VERSION_ZERO_COPY {
+                            client.send(&Request::Holds(Vec::new()).encode(), &[]);
+                        }
+                    }
+                    Reply::Arena { generation, own, peer, .. } => *ids = Some((generation, own, peer)),
+                    Reply::Own { generation, .. } => {
+                        assert_eq!(ids.map(|(of, ..)| of), (client.version == VERSION_ZERO_COPY).then_some(generation));
+                        client.send(&Request::Mapped { generation }.encode(), &[]);
+                    }
                     Reply::Peer { .. } => *joined = true,
                     _ => {}
                 }
             }
         }
         if joined == [true; 2] {
+            if let [Some((_, own, peer)), Some(other)] = ids {
+                assert!(own != peer && own * peer != 0 && (other.1, other.2) == (peer, own));
+                assert_eq!(buffers_out(core), BUFFERS, "what others had is back");
+            }
+            drop(ends);
+            core.turn(Duration::ZERO).unwrap();
+            assert_eq!(buffers_out(core), 0, "what these had is back");
             return;
         }
     }
@@ -209,11 +271,22 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     let before = descriptors();
-    let mut core = broker();
-    let mut clients =
-        [("a", 0), ("b", 0), ("a", 0)].map(|(name, generation)| (name, Client { socket: None, generation }));
+    let Some((kind, input)) = input.split_first() else { return };
+    let lawful_steps = usize::from(kind / 2) % 5;
+    let (kind, version) = match kind % 2 {
+        0 => (LinkKind::Direct, VERSION),
+        _ => (LinkKind::ZeroCopy { group: "group".into() }, VERSION_ZERO_COPY),
+    };
+    let mut core = broker(kind);
+    let mut clients = ["a", "b", "a"].map(|name| (name, Client::new(version)));
     for (function, client) in &mut clients {
         client.connect(&mut core, function);
+    }
+    for step in 0..lawful_steps {
+        for (_, client) in &mut clients[..2] {
+            client.go_along(step);
+        }
+        core.turn(Duration::ZERO).unwrap();
     }
     let mut input = Unstructured::new(input);
     while let Ok((who, what)) = <(u8, Move)>::arbitrary(&mut input) {
@@ -231,8 +304,11 @@ fuzz_target!(|input: &[u8]| {
         *runs % 8 == 0
     });
     if often {
-        joins(&mut core);
+        joins(&mut core, version);
     }
     drop(core);
     assert_eq!(descriptors(), before, "descriptors are left");
+    if often {
+        assert_eq!(mappings(), 0, "mappings are left");
+    }
 });

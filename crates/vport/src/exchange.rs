@@ -2,90 +2,47 @@
 //! lost, held twice or given away by whoever does not hold it; and lies are noticed.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
-use crate::arena::{Arena, BUFFER_BYTES, Buffers, Descriptor, Entries, HOLDER_BYTES, HolderId, View};
-use crate::giver::Giver;
-use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, HEADROOM, PacketRef, Slot};
+use crate::arena::Descriptor;
+use crate::exposed::{Commons, Exposed};
+use crate::packet::{BURST_MAX, HEADROOM, PacketRef};
 use crate::reader::Wanted;
 use crate::ring::Violation;
-use crate::sync::AtomicU64;
-use crate::taker::Taker;
 
 const PEEK: usize = 192;
-const HEAD: usize = 0;
-const TAIL: usize = 128;
-const PAGE: usize = 4096;
-
-fn head_word(index: &Mapping) -> &AtomicU64 {
-    index.word(HEAD)
-}
-
-fn tail_word(index: &Mapping) -> &AtomicU64 {
-    index.word(TAIL)
-}
-
-fn arena(buffers: u32) -> Arc<Arena> {
-    let pages = |bytes: usize| Mapping::anonymous(bytes.next_multiple_of(PAGE)).unwrap();
-    let buffers_bytes = buffers as usize * BUFFER_BYTES;
-    Arc::new(Arena::new(pages(buffers_bytes), pages(buffers as usize * HOLDER_BYTES), buffers))
-}
-
-fn view(arena: &Arc<Arena>) -> View {
-    arena.view(arena.clone())
-}
-
-fn buffers_of(arena: &Arc<Arena>) -> Buffers {
-    view(arena).buffers()
-}
-
-/// Both ends of a channel, and the slots of whoever receives.
+/// A channel, and what its ends think of it.
 struct Channel {
-    entries: Entries,
-    arena: Arc<Arena>,
-    ids: (HolderId, HolderId),
-    giver: Giver,
-    taker: Taker,
-    index: Arc<Mapping>,
-    records: Arc<Mapping>,
-    slots: Vec<Slot>,
-    filled: usize,
+    exposed: Exposed,
+    commons: Commons,
+    ids: (u16, u16),
     /// The function has dealt with the last burst.
     dealt: bool,
     /// What was sent and not received.
     expected: VecDeque<Vec<u8>>,
 }
 
+impl Deref for Channel {
+    type Target = Exposed;
+
+    fn deref(&self) -> &Exposed {
+        &self.exposed
+    }
+}
+
+impl DerefMut for Channel {
+    fn deref_mut(&mut self) -> &mut Exposed {
+        &mut self.exposed
+    }
+}
+
 impl Channel {
-    /// A channel with `count` buffers from `first` on.
-    fn new(arena: &Arc<Arena>, count: u64, first: u32, ids: (HolderId, HolderId)) -> Self {
-        let entries = Entries::new(count).unwrap();
-        let records = Arc::new(Mapping::anonymous(PAGE).unwrap());
-        let index = Arc::new(Mapping::anonymous(PAGE).unwrap());
-        let returns = count as usize * 8;
-        for n in 0..count as u32 {
-            buffers_of(arena).set_holder(first + n, ids.0);
-            // SAFETY: within the page, and nobody else looks.
-            unsafe { records.area_mut(returns, 4 * count as usize).cast::<u32>().add(n as usize).write(first + n) };
-        }
-        let giver = Giver::new(
-            entries,
-            view(arena),
-            ids,
-            (&records, 0),
-            (&index, head_word),
-            (&records, returns),
-            (&index, tail_word),
-        );
-        let taker =
-            Taker::new(entries, view(arena), (ids.1, ids.0), (&records, 0), (&index, head_word), (&records, returns));
-        let slots = (0..BURST_MAX).map(|_| Slot::new()).collect();
-        let (arena, expected) = (arena.clone(), VecDeque::new());
-        Self { entries, arena, ids, giver, taker, index, records, slots, filled: 0, dealt: false, expected }
+    fn new(commons: &Commons, first: u32, ids: (u16, u16)) -> Self {
+        let exposed = Exposed::new(commons, COUNT, first, ids);
+        Self { exposed, commons: commons.clone(), ids, dealt: false, expected: VecDeque::new() }
     }
 
     /// Sends frames from private memory.
@@ -97,57 +54,45 @@ impl Channel {
     }
 
     fn push(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        let done = self.giver.push_burst(packets).done();
-        self.giver.publish();
+        let done = self.exposed.push(packets);
+        self.publish();
         done
     }
 
     /// Ends the last burst, and begins one of at most `most` frames, which must be the ones expected.
     fn receive(&mut self, most: usize) -> usize {
-        self.release();
+        self.release(true);
         self.dealt = false;
-        self.filled = self.taker.fill(&mut self.slots[..most], PEEK, |_, _| Wanted::Yes).packets;
-        let burst = Burst::new(&mut self.slots[..self.filled]);
-        for i in 0..self.filled {
+        let Self { exposed, expected, .. } = self;
+        exposed.fill(most, PEEK, |_, _| Wanted::Yes);
+        let burst = exposed.burst();
+        for i in 0..burst.len() {
             assert!(burst.get(i).head.len() <= PEEK);
-            assert_eq!(Some(bytes(&burst.get(i))), self.expected.pop_front());
+            assert!(Some(bytes(&burst.get(i))) == expected.pop_front(), "it arrives as it was sent");
         }
-        self.filled
-    }
-
-    fn release(&mut self) {
-        if let Some(tail) = self.taker.release(true) {
-            self.index.word(TAIL).store(tail, Ordering::Release);
-        }
+        burst.len()
     }
 
     fn descriptor(&self, at: u64) -> u64 {
-        self.records.word(self.entries.index(at) * 8).load(Ordering::Relaxed)
+        self.words().descriptor(at).load(Ordering::Relaxed)
     }
 
     fn returned(&self, at: u64) -> u32 {
-        let word = self.records.word(self.entries.count() as usize * 8 + self.entries.index(at) / 2 * 8);
-        (word.load(Ordering::Relaxed) >> (self.entries.index(at) % 2 * 32)) as u32
-    }
-
-    fn set_returned(&self, at: u64, buffer: u32) {
-        let word = self.records.word(self.entries.count() as usize * 8 + self.entries.index(at) / 2 * 8);
-        let shift = self.entries.index(at) % 2 * 32;
-        let other = word.load(Ordering::Relaxed) & !(0xffff_ffff << shift);
-        word.store(other | u64::from(buffer) << shift, Ordering::Relaxed);
+        self.words().returned(at)
     }
 
     /// All buffers of the channel: those that are empty or have been taken, and those on their way. Each must be held by
     /// the end that may use it next.
     fn buffers(&self) -> Vec<u32> {
-        let (head, tail) = (self.giver.published(), self.taker.tail());
-        let empty =
-            (0..self.entries.count() - (head.wrapping_sub(tail))).map(|n| self.returned(tail.wrapping_sub(n + 1)));
+        let (head, tail) = (self.given().0, self.taken().0);
+        let empty = (0..COUNT - (head.wrapping_sub(tail))).map(|n| self.returned(tail.wrapping_sub(n + 1)));
         let empty: Vec<u32> = empty.collect();
         let sent: Vec<u32> = (tail..head).map(|at| self.descriptor(at) as u32).collect();
-        let view = buffers_of(&self.arena);
-        assert!(empty.iter().all(|&buffer| view.holder(buffer) == self.ids.0), "an empty buffer is the sender's");
-        assert!(sent.iter().all(|&buffer| view.holder(buffer) == self.ids.1), "a sent one is the receiver's");
+        assert!(
+            empty.iter().all(|&buffer| self.commons.holder(buffer) == self.ids.0),
+            "an empty buffer is the sender's"
+        );
+        assert!(sent.iter().all(|&buffer| self.commons.holder(buffer) == self.ids.1), "a sent one is the receiver's");
         [empty, sent].concat()
     }
 }
@@ -165,10 +110,10 @@ fn frame(seed: u8, len: usize) -> Vec<u8> {
 /// Channels between functions 0, 1 and 2 in a circle, and how frames are sent on.
 const COUNT: u64 = 16;
 
-fn circle() -> (Arc<Arena>, Vec<Channel>) {
-    let arena = arena(3 * COUNT as u32);
-    let channel = |n: u16| Channel::new(&arena, COUNT, u32::from(n) * COUNT as u32, (2 * n + 1, 2 * n + 2));
-    (arena.clone(), (0..3).map(channel).collect())
+fn circle() -> Vec<Channel> {
+    let commons = Commons::new(3 * COUNT as u32);
+    let channel = |n: u16| Channel::new(&commons, u32::from(n) * COUNT as u32, (2 * n + 1, 2 * n + 2));
+    (0..3).map(channel).collect()
 }
 
 fn assert_conserved(channels: &[Channel]) {
@@ -219,7 +164,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Does a deed with frame `i` of the last burst of `from`, and sends it by `to`.
 fn forward(from: &mut Channel, to: &mut Channel, i: usize, deed: Deed) {
-    let mut burst = Burst::new(&mut from.slots[..from.filled]);
+    let mut burst = from.burst();
     let mut packet = burst.get_mut(i);
     // A frame that was sent before may look as whoever has it now left it.
     let mut copies = 1;
@@ -250,7 +195,7 @@ proptest! {
     fn whatever_functions_do_frames_arrive_as_sent_and_no_buffer_is_lost_or_held_twice(
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let (_arena, mut channels) = circle();
+        let mut channels = circle();
         for step in steps {
             match step {
                 Step::Send { on, lengths, seed } => {
@@ -263,7 +208,7 @@ proptest! {
                     if std::mem::replace(&mut from.dealt, true) {
                         continue;
                     }
-                    for (i, deed) in deeds.into_iter().enumerate().take(from.filled) {
+                    for (i, deed) in deeds.into_iter().enumerate().take(from.burst().len()) {
                         forward(from, to, i, deed);
                     }
                 }
@@ -275,14 +220,14 @@ proptest! {
 
 #[test]
 fn a_frame_that_is_sent_on_stays_where_it_is() {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     channels[0].send(&[frame(1, 1_000)]);
     let first = channels[0].descriptor(0);
     for hop in 0..6_u64 {
         let [from, to] = channels.get_disjoint_mut([hop as usize % 3, (hop as usize + 1) % 3]).unwrap();
         assert_eq!(from.receive(BURST_MAX), 1);
         forward(from, to, 0, Deed::Send);
-        assert_eq!(to.descriptor(to.giver.published() - 1), first);
+        assert_eq!(to.descriptor(to.given().0 - 1), first);
         from.receive(BURST_MAX);
     }
     assert_conserved(&channels);
@@ -291,63 +236,78 @@ fn a_frame_that_is_sent_on_stays_where_it_is() {
 /// A received frame must have headroom; where a buffer has none left, the frame is copied to another.
 #[test]
 fn every_received_frame_has_headroom_however_often_headers_were_put_before_it() {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     channels[0].send(&[frame(1, 100)]);
     for hop in 0..30 {
         let [from, to] = channels.get_disjoint_mut([hop % 3, (hop + 1) % 3]).unwrap();
         assert_eq!(from.receive(BURST_MAX), 1);
-        assert!(Burst::new(&mut from.slots[..1]).get_mut(0).prepend(HEADROOM).is_some());
-        assert!(Burst::new(&mut from.slots[..1]).get_mut(0).strip(HEADROOM));
+        assert!(from.burst().get_mut(0).prepend(HEADROOM).is_some());
+        assert!(from.burst().get_mut(0).strip(HEADROOM));
         forward(from, to, 0, Deed::Encapsulate(44));
         from.receive(BURST_MAX);
     }
     assert_conserved(&channels);
 }
 
-/// While a function still looks at a frame that it sent on, the buffer may have gone round and be empty again.
+/// While a function still looks at a frame that it sent on, the buffer may have gone round and be empty again. What is left of
+/// the frame is sent, where it was put before and where not, with a head that was changed and as it is.
 #[test]
-fn a_frame_that_is_sent_again_when_its_buffer_has_come_back_does_no_harm() {
-    let (_arena, mut channels) = circle();
-    channels[0].send(&[frame(1, 1_000)]);
-    let first = channels[0].descriptor(0);
-    let [from, to] = channels.get_disjoint_mut([0, 1]).unwrap();
-    from.receive(1);
-    forward(from, to, 0, Deed::Send);
-    to.receive(1);
-    to.receive(1);
-    to.send(&vec![frame(2, 100); COUNT as usize - 1]);
-    to.receive(BURST_MAX);
-    to.release();
-    assert_eq!(u64::from(to.returned(0)), first & 0xffff_ffff);
-    assert_eq!(to.push(&[Burst::new(&mut from.slots[..1]).get(0)]), 1);
-    to.expected.push_back(Vec::new());
-    assert_eq!(to.giver.broken(), None);
-    from.receive(1);
-    assert_conserved(&channels);
+fn a_frame_that_is_sent_again_when_its_buffer_has_come_back_is_moved_within_it() {
+    for (prepended, changed) in [(0, 0), (44, 0), (44, 7), (0, -30), (0, 60)] {
+        let mut channels = circle();
+        channels[2].send(&[frame(1, 1_000)]);
+        let [first, from] = channels.get_disjoint_mut([2, 0]).unwrap();
+        first.receive(1);
+        forward(first, from, 0, if prepended > 0 { Deed::Encapsulate(prepended) } else { Deed::Send });
+        first.receive(1);
+        let [from, to] = channels.get_disjoint_mut([0, 1]).unwrap();
+        from.receive(1);
+        let buffer = from.descriptor(0) as u32;
+        forward(from, to, 0, Deed::Send);
+        to.receive(1);
+        to.receive(1);
+        to.send(&vec![frame(2, 100); COUNT as usize - 1]);
+        to.receive(BURST_MAX);
+        to.release(true);
+        assert_eq!(to.returned(0), buffer);
+        let mut burst = from.burst();
+        let mut packet = burst.get_mut(0);
+        match changed {
+            0 => {}
+            1.. => packet.prepend(changed as usize).unwrap().fill(9),
+            _ => assert!(packet.strip(-changed as usize)),
+        }
+        let sent = bytes(&packet.as_ref());
+        assert_eq!(to.push(&[packet.as_ref()]), 1);
+        to.expected.push_back(sent);
+        assert_eq!(to.receive(1), 1);
+        from.receive(1);
+        assert_conserved(&channels);
+    }
 }
 
 #[test]
 fn a_sender_without_empty_buffers_is_refused_until_one_comes_back() {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     let channel = &mut channels[0];
     let burst = vec![frame(3, 60); 32];
     assert_eq!(channel.send(&burst), COUNT as usize);
     assert_eq!(channel.send(&burst), 0);
     assert_eq!(channel.receive(5), 5);
     assert_eq!(channel.send(&burst), 0, "what is looked at is not empty");
-    channel.release();
+    channel.release(true);
     assert_eq!(channel.send(&burst), 5);
 }
 
 /// A sender's descriptor that is a lie: of the buffer of the first one it sent, and what was said to be in it.
 fn descriptor_is_refused(lie: impl Fn(&Channel) -> u64, rule: Violation) {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     let channel = &mut channels[0];
     channel.send(&vec![frame(3, 60); 3]);
-    channel.records.word(8).store(lie(channel), Ordering::Relaxed);
+    channel.words().descriptor(1).store(lie(channel), Ordering::Relaxed);
     channel.expected.truncate(1);
     assert_eq!(channel.receive(BURST_MAX), 1, "what came before is delivered");
-    assert_eq!(channel.taker.broken(), Some(rule));
+    assert_eq!(channel.taken().1, Some(rule));
     assert_eq!(channel.receive(BURST_MAX), 0);
 }
 
@@ -363,7 +323,7 @@ fn a_receiver_notices_every_descriptor_that_lies() {
     descriptor_is_refused(|_| Descriptor { buffer: 20, ..good }.word(), Violation::ForeignBuffer);
     descriptor_is_refused(
         |channel| {
-            buffers_of(&channel.arena).set_holder(1, 0);
+            channel.commons.set_holder(1, 0);
             channel.descriptor(1)
         },
         Violation::ForeignBuffer,
@@ -372,14 +332,14 @@ fn a_receiver_notices_every_descriptor_that_lies() {
 
 /// A receiver's return that is a lie.
 fn return_is_refused(lie: impl Fn(&Channel) -> u32) {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     let channel = &mut channels[0];
     channel.send(&vec![frame(3, 60); COUNT as usize]);
     channel.receive(4);
-    channel.set_returned(1, lie(channel));
-    channel.release();
+    channel.words().set_returned(1, lie(channel));
+    channel.release(true);
     assert_eq!(channel.send(&vec![frame(4, 60); 4]), 1, "what was returned before is used");
-    assert_eq!(channel.giver.broken(), Some(Violation::DoubleReturn));
+    assert_eq!(channel.given().1, Some(Violation::DoubleReturn));
     assert_eq!(channel.send(&vec![frame(5, 60); 4]), 0);
 }
 
@@ -395,34 +355,45 @@ fn a_sender_notices_every_return_that_lies() {
 
 #[test]
 fn positions_that_cannot_be_are_noticed() {
-    let (_arena, mut channels) = circle();
-    channels[0].index.word(HEAD).store(COUNT + 1, Ordering::Relaxed);
+    let mut channels = circle();
+    channels[0].words().head().store(COUNT + 1, Ordering::Relaxed);
     assert_eq!(channels[0].receive(1), 0);
-    assert_eq!(channels[0].taker.broken(), Some(Violation::HeadOutOfRange));
+    assert_eq!(channels[0].taken().1, Some(Violation::HeadOutOfRange));
     for tail in [COUNT + 1, u64::MAX, 17 * COUNT] {
-        let (_arena, mut channels) = circle();
+        let mut channels = circle();
         assert_eq!(channels[0].send(&vec![frame(1, 60); 17]), COUNT as usize);
-        channels[0].index.word(TAIL).store(tail, Ordering::Relaxed);
+        channels[0].words().tail().store(tail, Ordering::Relaxed);
         assert_eq!(channels[0].send(&[frame(1, 60)]), 0);
-        assert_eq!(channels[0].giver.broken(), Some(Violation::TailOutOfRange), "{tail}");
+        assert_eq!(channels[0].given().1, Some(Violation::TailOutOfRange), "{tail}");
     }
 }
 
 /// Frames of unwanted and late buckets: passed over ones go back, those that are not yet wanted stay.
 #[test]
 fn unwanted_frames_go_back_and_early_ones_stay() {
-    let (_arena, mut channels) = circle();
+    let mut channels = circle();
     channels[0].send(&(0..6).map(|n| frame(n, 60)).collect::<Vec<_>>());
-    let Channel { taker, slots, .. } = &mut channels[0];
-    let filled = taker.fill(slots, PEEK, |_, at| match at {
+    let filled = channels[0].fill(BURST_MAX, PEEK, |_, at| match at {
         1 | 2 => Wanted::No,
         4 => Wanted::NotYet,
         _ => Wanted::Yes,
     });
-    assert_eq!((filled.packets, filled.unwanted, taker.tail()), (2, 2, 4));
-    channels[0].filled = 0;
+    assert_eq!((filled.packets, filled.unwanted, channels[0].taken().0), (2, 2, 4));
     assert_conserved(&channels);
     channels[0].expected.drain(..4);
     assert_eq!(channels[0].receive(BURST_MAX), 2);
     assert_conserved(&channels);
+}
+
+#[test]
+fn unwanted_frames_do_not_keep_a_receiver_for_a_whole_ring() {
+    const RING: u64 = 8 * BURST_MAX as u64;
+    let mut exposed = Exposed::new(&Commons::new(RING as u32), RING, 0, (1, 2));
+    let bytes = frame(1, 60);
+    assert_eq!(exposed.push(&vec![PacketRef::from_slice(&bytes); RING as usize]), RING as usize);
+    exposed.publish();
+    for turn in 1..=2 {
+        assert_eq!(exposed.fill(BURST_MAX, PEEK, |_, _| Wanted::No).unwanted, RING / 2);
+        assert_eq!(exposed.taken().0, turn * RING / 2);
+    }
 }

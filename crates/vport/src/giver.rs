@@ -243,18 +243,20 @@ impl Rings {
 
     #[inline(always)]
     fn copy(self, packet: &PacketRef<'_>, empty: u32, asked: u64) -> Descriptor {
-        let head = packet.head.len();
-        if packet.rest.lease().is_of(empty) {
+        let start = self.buffers.start(empty);
+        let inside = |part: *const u8| (part as usize).wrapping_sub(start as usize) < BUFFER_BYTES;
+        let (head, rest) = (packet.head.as_ptr(), packet.rest.as_ptr());
+        if inside(head) | inside(rest) {
             return self.copy_within(packet, empty);
         }
         // The last one that was asked for: where it is copied to, the lines are best fetched beforehand.
         self.buffers.expect_frame(self.returned(asked.wrapping_sub(1)), FRAME_OFFSET);
         // SAFETY: the empty buffer is this end's alone, and any frame fits behind the offset (asserted there).
         unsafe {
-            let to = self.buffers.start(empty).add(FRAME_OFFSET);
-            copy_bytes(packet.head.as_ptr(), to, head);
+            let to = start.add(FRAME_OFFSET);
+            copy_bytes(head, to, packet.head.len());
             if !packet.rest.is_empty() {
-                copy_bytes(packet.rest.as_ptr(), to.add(head), packet.rest.len());
+                copy_bytes(rest, to.add(packet.head.len()), packet.rest.len());
             }
         }
         Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
@@ -264,11 +266,17 @@ impl Rings {
     #[cold]
     #[inline(never)]
     fn copy_within(self, packet: &PacketRef<'_>, empty: u32) -> Descriptor {
-        // SAFETY: as above; the two may overlap.
+        let (head, rest) = (packet.head, packet.rest);
+        // SAFETY: as above; source and target may overlap.
         unsafe {
             let to = self.buffers.start(empty).add(FRAME_OFFSET);
-            core::ptr::copy(packet.head.as_ptr(), to, packet.head.len());
-            core::ptr::copy(packet.rest.as_ptr(), to.add(packet.head.len()), packet.rest.len());
+            if rest.as_ptr() == head.as_ptr().wrapping_add(head.len()) {
+                core::ptr::copy(head.as_ptr(), to, packet.len());
+            } else {
+                // A head that was changed lies elsewhere: it would run over a rest that is still to be moved.
+                core::ptr::copy(rest.as_ptr(), to.add(head.len()), rest.len());
+                core::ptr::copy(head.as_ptr(), to, head.len());
+            }
         }
         Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
     }

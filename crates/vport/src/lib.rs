@@ -28,6 +28,7 @@
 //!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
 //!   mapped to the queues, between two bursts.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
+//! - `exposed` is zero-copy channels without ports around them, for tests and fuzz targets that play the other end.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
 //! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
@@ -46,6 +47,8 @@ mod doorbell;
 mod epoch;
 #[cfg(test)]
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub mod exposed;
 pub mod frames;
 mod generations;
 mod giver;

@@ -50,12 +50,6 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(crate) const NONE: Self = Self { buffer: 0, back: core::ptr::null() };
-
-    /// Whether the frame was received in this buffer.
-    #[inline(always)]
-    pub(crate) fn is_of(self, buffer: u32) -> bool {
-        self.buffer == buffer && !self.back.is_null()
-    }
 }
 
 impl<'a> Rest<'a> {

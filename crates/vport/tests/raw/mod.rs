@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use rustix::net::{
 use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
-use vport::layout::VERSION;
+use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,17 +46,21 @@ impl Bench {
     }
 
     pub fn between(test: &str, hugepages: bool, ports: [PortInfo; 2]) -> Self {
+        Self::linked(test, hugepages, ports, LinkKind::Direct)
+    }
+
+    /// A link of this kind.
+    pub fn of(test: &str, kind: LinkKind) -> Self {
+        Self::linked(test, false, [PortInfo::named("p"), PortInfo::named("p")], kind)
+    }
+
+    fn linked(test: &str, hugepages: bool, ports: [PortInfo; 2], kind: LinkKind) -> Self {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let [a, b] = ports;
         let end = |function: &str, port| EndSpec { function: function.into(), port };
-        let spec = LinkSpec {
-            name: "link".into(),
-            ends: [end("a", a), end("b", b)],
-            ring_bytes: RING_BYTES_MIN,
-            kind: LinkKind::Direct,
-        };
+        let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN, kind };
         let (broker, events) = start(&directory, hugepages);
         broker.add_link(spec.clone()).unwrap();
         Self { broker, events, directory, spec }
@@ -148,6 +152,47 @@ pub struct Own {
     pub generation: u64,
     pub records_bytes: usize,
     pub fds: Vec<OwnedFd>,
+    /// On a zero-copy link, what came before.
+    pub arena: Option<Lent>,
+}
+
+/// The arena of a generation, as an end is told of it.
+pub struct Lent {
+    pub generation: u64,
+    pub buffers: u32,
+    pub present: u32,
+    /// Ids of this end and of its peer.
+    pub own: u16,
+    pub peer: u16,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Lent {
+    /// The holder table.
+    pub fn holders(&self) -> Holders {
+        let count = self.buffers as usize;
+        Holders { start: map(self.fds[1].as_fd(), (count * 2).next_multiple_of(4096)), count }
+    }
+}
+
+/// A holder table, mapped for writing.
+pub struct Holders {
+    start: *mut u8,
+    count: usize,
+}
+
+impl Holders {
+    /// Who holds a buffer.
+    pub fn of(&self, buffer: u32) -> &AtomicU16 {
+        assert!((buffer as usize) < self.count);
+        // SAFETY: within the mapping, which is never undone.
+        unsafe { AtomicU16::from_ptr(self.start.add(buffer as usize * 2).cast()) }
+    }
+
+    /// Buffers of a holder.
+    pub fn held_by(&self, id: u16) -> Vec<u32> {
+        (0..self.count as u32).filter(|buffer| self.of(*buffer).load(Ordering::Relaxed) == id).collect()
+    }
 }
 
 /// Own segments (of several queues the first one's), mapped for writing.
@@ -212,6 +257,13 @@ impl Raw {
         self.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 });
     }
 
+    /// Greets on a zero-copy link, with nothing from before.
+    pub fn hello_zero_copy(&self) {
+        let version = VERSION_ZERO_COPY;
+        self.say(&Request::Hello { oldest: version, newest: version, port: "p".into(), resume: 0 });
+        self.say(&Request::Holds(Vec::new()));
+    }
+
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -237,6 +289,12 @@ impl Raw {
         (len > 0).then(|| (Reply::decode(&bytes[..len]).unwrap(), fds))
     }
 
+    /// Whether a message waits.
+    pub fn has_mail(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
     /// The words of a refusal, after which the connection is closed.
     pub fn refusal(&self) -> String {
         loop {
@@ -260,8 +318,12 @@ impl Raw {
 
     /// Goes through the handshake of a generation.
     pub fn agree(&self, bench: &Bench) -> Memory {
-        let own = self.take_own();
-        let memory = self.map(&own);
+        self.agree_on(bench, &self.take_own())
+    }
+
+    /// The same, where the own segments have come.
+    pub fn agree_on(&self, bench: &Bench, own: &Own) -> Memory {
+        let memory = self.map(own);
         self.say(&Request::Mapped { generation: own.generation });
         self.take_peer();
         self.say(&Request::Ready { generation: own.generation });
@@ -270,9 +332,16 @@ impl Raw {
     }
 
     pub fn take_own(&self) -> Own {
+        let mut arena = None;
         loop {
-            if let (Reply::Own { generation, records_bytes }, fds) = self.receive().unwrap() {
-                return Own { generation, records_bytes: records_bytes as usize, fds };
+            match self.receive().unwrap() {
+                (Reply::Arena { generation, buffers, present, own, peer }, fds) => {
+                    arena = Some(Lent { generation, buffers, present, own, peer, fds });
+                }
+                (Reply::Own { generation, records_bytes }, fds) => {
+                    return Own { generation, records_bytes: records_bytes as usize, fds, arena };
+                }
+                _ => {}
             }
         }
     }

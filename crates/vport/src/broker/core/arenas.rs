@@ -78,14 +78,13 @@ impl Core {
 
     /// Sends an end the arena for its next generation.
     pub(super) fn lend_arena(&mut self, name: &str, id: u64, end: usize) -> Result<(), Fault> {
-        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        let Some(link) = self.links.get(name) else { return Ok(()) };
         let Some(group) = link.spec.kind.group().and_then(|group| self.groups.get(group)) else { return Ok(()) };
-        let Some(lease) = link.leases.last_mut() else { return Ok(()) };
+        let Some(lease) = link.leases.last() else { return Ok(()) };
         let (buffers, present, _) = group.counts();
         let (own, peer) = (lease.ids + end as u16, lease.ids + 1 - end as u16);
         let arena = Reply::Arena { generation: lease.generation, buffers, present, own, peer };
         let fds = [&group.frames, &group.holders].map(Segment::try_clone).into_iter().collect::<io::Result<_>>();
-        lease.used[end] = true;
         self.send(id, &arena, fds.map_err(|error| error.to_string())?)
     }
 

@@ -76,6 +76,12 @@ impl Core {
                     if let Some(client) = self.clients.get_mut(&id) {
                         client.deadline = Some(Instant::now() + MAPPING_WITHIN);
                     }
+                    // An end that has not its peer's segments cannot use a buffer.
+                    if let Reply::Peer { .. } = reply
+                        && let Some(lease) = self.links.get_mut(name).and_then(|link| link.leases.last_mut())
+                    {
+                        lease.used[end] = true;
+                    }
                 }
                 Err(fault) => return self.cut_off(id, fault),
             }
