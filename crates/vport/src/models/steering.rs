@@ -215,7 +215,7 @@ fn one_change_follows_another() {
 
 #[test]
 fn a_sender_that_was_killed_in_a_burst_is_crossed_at_its_last_head() {
-    let scene = Crossing { bursts: &[[1, 0]], dies: Some([MANY, 0]), ..Crossing::SIMPLE };
+    let scene = Crossing { bursts: &[], dies: Some([MANY, 0]), ..Crossing::SIMPLE };
     scene.check(Depth::Interruptions(3), Broken::default());
 }
 
@@ -266,7 +266,7 @@ mod noticed {
     }
 
     fn broken_death(how: Weak) {
-        let scene = Crossing { bursts: &[[1, 0]], dies: Some([MANY, 0]), ..Crossing::SIMPLE };
+        let scene = Crossing { bursts: &[], dies: Some([MANY, 0]), ..Crossing::SIMPLE };
         scene.check(Depth::Interruptions(3), weak("fate", how));
     }
 
