@@ -2,11 +2,12 @@
 //! epoch that it is to cross, and how many packets of each bucket it has delivered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::handover::Handover;
 use crate::rx::RxHalf;
 use crate::steering::{BUCKETS, BucketTable};
+use crate::sync::AtomicU64;
 
 /// A set of buckets that several threads look at.
 #[derive(Debug, Default)]
@@ -134,6 +135,16 @@ impl Cell {
     /// Something came for the owner of the queue's buckets.
     pub(crate) fn nudge(&self) {
         self.mailbox.nudge();
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Cell {
+    /// What others than the queue's own worker read or write, of buckets 0 to 63.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (&'static str, &dyn crate::sync::Atom)> {
+        let words: [(_, &dyn crate::sync::Atom); 3] =
+            [("cell.awaited", &self.awaited.0[0]), ("cell.epoch", &self.epoch), ("cell.asked", &self.asked)];
+        words.into_iter().chain(self.mailbox.words())
     }
 }
 

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::Violation;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence, read, write};
 
 /// What is known of the peer in one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,12 @@ impl Generation {
     /// Fates only get worse.
     pub(crate) fn end(&self, fate: Fate) {
         self.fate.fetch_max(fate as u8, Ordering::AcqRel);
+    }
+
+    /// What the control thread tells the queues.
+    #[cfg(all(test, loom))]
+    pub(crate) fn word(&self) -> &dyn crate::sync::Atom {
+        &self.fate
     }
 }
 
@@ -160,7 +167,7 @@ impl<H> Handover<H> {
 
     fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Queue: whether it sleeps. A full fence must follow before it looks for the last time.
@@ -186,11 +193,19 @@ impl<H> Handover<H> {
     /// Queue: makes it unreadable again. Returns how many wake-ups were written.
     pub(crate) fn calm(&self) -> u64 {
         let mut count = [0_u8; 8];
-        rustix::io::read(&self.wake, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        read(&self.wake, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
     fn lock(&self) -> MutexGuard<'_, Boxes<H>> {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, loom))]
+impl<H> Handover<H> {
+    /// What a queue and whoever nudges it look at.
+    pub(crate) fn words(&self) -> [(&'static str, &dyn crate::sync::Atom); 2] {
+        [("handover.version", &self.version), ("handover.asleep", &self.asleep)]
     }
 }
 
@@ -223,11 +238,11 @@ impl Complaints {
 
     /// Wakes the control thread.
     pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn take(&self) -> Vec<Complaint> {
-        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        let _ = read(&self.wake, &mut [0_u8; 8]);
         std::mem::take(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

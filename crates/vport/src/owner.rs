@@ -7,12 +7,12 @@
 //! closed, and another may be opened.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::home::{Home, Unread};
 use crate::steering::{BUCKETS, BucketTable};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Receiver, Sender, channel, fence};
 
 /// How long an owner waits at most for others to read what it sent before it gives buckets away.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -309,5 +309,18 @@ impl<S: Send> Owner<S> {
             told[to] = true;
         }
         (0..told.len()).filter(|&to| told[to]).for_each(|to| self.group.nudge(to));
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Decider {
+    /// What decider and owners tell each other of the first two buckets.
+    pub(crate) fn words(&self) -> Vec<(&'static str, &dyn crate::sync::Atom)> {
+        let Group { epoch, table, given, moving, sent, .. } = &*self.group;
+        let mut words: Vec<(&'static str, &dyn crate::sync::Atom)> =
+            vec![("group.epoch", epoch), ("group.given", given), ("group.moving", moving)];
+        words.extend(table[..2].iter().map(|owner| ("group.table", owner as _)));
+        words.extend(sent.iter().map(|sent| ("group.sent", sent as _)));
+        words
     }
 }

@@ -1,10 +1,11 @@
-//! Words, fences and pipes of the protocols between queues: the processor's and the kernel's, or, in tests built with
+//! Words, fences, pipes and letters of the protocols between queues: the processor's and the kernel's, or, in tests built with
 //! `--cfg loom`, the model checker's. `models` says what is checked with them.
 
 #[cfg(not(all(test, loom)))]
 mod real {
-    pub use core::sync::atomic::{AtomicU64, fence};
+    pub use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
     pub use rustix::io::{read, write};
+    pub use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// Bytes that are about to be read from shared memory.
     #[inline(always)]

@@ -150,6 +150,16 @@ impl TxRing {
         self.replace(None);
     }
 
+    /// Publishes a burst and does not end it: what is left of a sender that is killed within one.
+    #[cfg(test)]
+    pub(crate) fn send_and_die(&mut self, packets: &[PacketRef<'_>]) {
+        let half = self.half.as_mut().unwrap();
+        half.enter_burst();
+        assert!(half.follow_table());
+        assert_eq!(half.spread(packets, &mut self.counters), packets.len());
+        half.publish();
+    }
+
     /// What this half has counted.
     pub fn counters(&self) -> TxCounters {
         self.counters

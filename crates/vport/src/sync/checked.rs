@@ -5,10 +5,12 @@
 //! that are not ordered. A model can weaken a word, or leave a thread's fences out, to show that it notices.
 
 use core::cell::RefCell;
-use core::sync::atomic::{AtomicU64 as Plain, Ordering};
-use std::collections::HashMap;
+use core::sync::atomic::{self as plain, Ordering};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{SendError, TryRecvError};
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex, atomic};
@@ -34,8 +36,15 @@ struct Word {
 struct Shared {
     words: HashMap<usize, Rc<Word>>,
     bytes: HashMap<usize, Rc<UnsafeCell<()>>>,
-    pipe: Option<Rc<(Mutex<bool>, Condvar)>>,
+    bells: Option<Rc<(Mutex<Bells>, Condvar)>>,
     fenceless: Vec<ThreadId>,
+}
+
+/// What wakes a sleeper: the pipe of its doorbell, and the eventfd of its mailbox. Models have one sleeper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bells {
+    pipe: bool,
+    eventfd: u64,
 }
 
 thread_local! {
@@ -46,15 +55,15 @@ fn shared<T>(with: impl FnOnce(&mut Shared) -> T) -> T {
     SHARED.with_borrow_mut(with)
 }
 
-/// Forgets what the last execution shared, and makes a doorbell's pipe.
+/// Forgets what the last execution shared, and makes what a sleeper sleeps on.
 pub fn begin() {
-    let pipe = Rc::new((Mutex::new(false), Condvar::new()));
-    shared(|shared| *shared = Shared { pipe: Some(pipe), ..Shared::default() });
+    let bells = Rc::new((Mutex::new(Bells::default()), Condvar::new()));
+    shared(|shared| *shared = Shared { bells: Some(bells), ..Shared::default() });
 }
 
 /// Lets the model checker have a word.
-pub fn share(word: &AtomicU64, weak: Option<Weak>) {
-    let atomic = atomic::AtomicU64::new(word.0.load(Ordering::Relaxed));
+pub fn share(word: &dyn Atom, weak: Option<Weak>) {
+    let atomic = atomic::AtomicU64::new(word.plain());
     shared(|shared| shared.words.insert(word.address(), Rc::new(Word { atomic, weak })));
 }
 
@@ -71,19 +80,99 @@ pub fn leave_fences_out() {
     shared(|shared| shared.fenceless.push(thread::current().id()));
 }
 
-/// Sleeps until the doorbell's pipe is readable. There is no backstop: a lost wake-up is a deadlock.
+/// Sleeps until something is readable. There is no backstop: a lost wake-up is a deadlock.
 pub fn sleep() {
-    let pipe = pipe();
-    let mut rung = pipe.0.lock().unwrap();
-    while !*rung {
-        rung = pipe.1.wait(rung).unwrap();
+    let bells = bells();
+    let mut rung = bells.0.lock().unwrap();
+    while *rung == Bells::default() {
+        rung = bells.1.wait(rung).unwrap();
     }
 }
 
-/// A word in mapped memory.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct AtomicU64(Plain);
+/// What can be shared: an atomic of any width.
+pub trait Atom {
+    /// What a model knows it by.
+    fn address(&self) -> usize;
+    /// Its value in plain memory.
+    fn plain(&self) -> u64;
+}
+
+fn word(atom: &impl Atom) -> Option<Rc<Word>> {
+    let address = atom.address();
+    shared(|shared| shared.words.get(&address).cloned())
+}
+
+impl Word {
+    fn load(&self, order: Ordering) -> u64 {
+        self.atomic.load(if self.weak == Some(Weak::Load) { Ordering::Relaxed } else { order })
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.atomic.store(value, if self.weak == Some(Weak::Store) { Ordering::Relaxed } else { order });
+    }
+
+    /// The order of a change of the word in one step.
+    fn both(&self, order: Ordering) -> Ordering {
+        match (self.weak, order) {
+            (Some(Weak::Store), Ordering::AcqRel) => Ordering::Acquire,
+            (Some(Weak::Load), Ordering::AcqRel) => Ordering::Release,
+            (Some(Weak::Store), Ordering::Release) | (Some(Weak::Load), Ordering::Acquire) => Ordering::Relaxed,
+            (_, order) => order,
+        }
+    }
+}
+
+/// An atomic that is plain memory unless it is shared. All threads of a model run on one thread of the system.
+macro_rules! atomic {
+    ($name:ident, $value:ty, $to:expr, $from:expr $(, $change:ident)*) => {
+        #[derive(Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name(plain::$name);
+
+        impl Atom for $name {
+            fn address(&self) -> usize {
+                self.0.as_ptr() as usize
+            }
+
+            fn plain(&self) -> u64 {
+                $to(self.0.load(Ordering::Relaxed))
+            }
+        }
+
+        #[allow(dead_code, reason = "as the standard library's")]
+        impl $name {
+            pub const fn new(value: $value) -> Self {
+                Self(plain::$name::new(value))
+            }
+
+            pub fn load(&self, order: Ordering) -> $value {
+                match word(self) {
+                    Some(word) => $from(word.load(order)),
+                    None => self.0.load(order),
+                }
+            }
+
+            pub fn store(&self, value: $value, order: Ordering) {
+                match word(self) {
+                    Some(word) => word.store($to(value), order),
+                    None => self.0.store(value, order),
+                }
+            }
+
+            $(pub fn $change(&self, value: $value, order: Ordering) -> $value {
+                match word(self) {
+                    Some(word) => $from(word.atomic.$change($to(value), word.both(order))),
+                    None => self.0.$change(value, order),
+                }
+            })*
+        }
+    };
+}
+
+atomic!(AtomicU64, u64, core::convert::identity, core::convert::identity, fetch_add, fetch_or, fetch_and);
+atomic!(AtomicUsize, usize, |value| value as u64, |value| value as usize, fetch_add, fetch_sub);
+atomic!(AtomicU8, u8, u64::from, |value| value as u8, fetch_max);
+atomic!(AtomicBool, bool, u64::from, |value| value != 0);
 
 impl AtomicU64 {
     /// # Safety
@@ -96,29 +185,49 @@ impl AtomicU64 {
     pub fn as_ptr(&self) -> *mut u64 {
         self.0.as_ptr()
     }
+}
 
-    pub fn load(&self, order: Ordering) -> u64 {
-        match self.word() {
-            Some(word) => word.atomic.load(if word.weak == Some(Weak::Load) { Ordering::Relaxed } else { order }),
-            None => self.0.load(order),
+/// As of the standard library. What is received may be seen late, and is ordered by nothing but its sending.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let sent = Arc::new(atomic::AtomicU64::new(0));
+    let items = Arc::new(std::sync::Mutex::new(VecDeque::new()));
+    (Sender { sent: sent.clone(), items: items.clone() }, Receiver { sent, items, taken: 0.into() })
+}
+
+#[derive(Debug)]
+pub struct Sender<T> {
+    sent: Arc<atomic::AtomicU64>,
+    items: Arc<std::sync::Mutex<VecDeque<T>>>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self { sent: self.sent.clone(), items: self.items.clone() }
+    }
+}
+
+impl<T> Sender<T> {
+    pub fn send(&self, item: T) -> Result<(), SendError<T>> {
+        self.items.lock().unwrap().push_back(item);
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+pub struct Receiver<T> {
+    sent: Arc<atomic::AtomicU64>,
+    items: Arc<std::sync::Mutex<VecDeque<T>>>,
+    taken: core::cell::Cell<u64>,
+}
+
+impl<T> Receiver<T> {
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        if self.sent.load(Ordering::Acquire) == self.taken.get() {
+            return Err(TryRecvError::Empty);
         }
-    }
-
-    pub fn store(&self, value: u64, order: Ordering) {
-        match self.word() {
-            Some(word) => {
-                word.atomic.store(value, if word.weak == Some(Weak::Store) { Ordering::Relaxed } else { order });
-            }
-            None => self.0.store(value, order),
-        }
-    }
-
-    fn address(&self) -> usize {
-        self.as_ptr() as usize
-    }
-
-    fn word(&self) -> Option<Rc<Word>> {
-        shared(|shared| shared.words.get(&self.address()).cloned())
+        self.taken.set(self.taken.get() + 1);
+        Ok(self.items.lock().unwrap().pop_front().unwrap())
     }
 }
 
@@ -137,21 +246,33 @@ pub fn writes(to: *const u8, len: usize) {
     watched(to, len).for_each(|cell| cell.with_mut(|_| ()));
 }
 
-/// Into the doorbell.
-pub fn write(_pipe: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
-    let pipe = pipe();
-    *pipe.0.lock().unwrap() = true;
-    pipe.1.notify_one();
+/// A byte into the doorbell's pipe, or a number into an eventfd.
+pub fn write(_fd: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let bells = bells();
+    let mut rung = bells.0.lock().unwrap();
+    match bytes.try_into().map(u64::from_ne_bytes) {
+        Ok(number) => rung.eventfd += number,
+        Err(_) => rung.pipe = true,
+    }
+    drop(rung);
+    bells.1.notify_one();
     Ok(bytes.len())
 }
 
-/// Empties the doorbell.
-pub fn read(_pipe: impl AsFd, _bytes: &mut [u8]) -> Result<usize, Errno> {
-    if std::mem::take(&mut *pipe().0.lock().unwrap()) { Ok(1) } else { Err(Errno::AGAIN) }
+/// Empties the one or the other.
+pub fn read(_fd: impl AsFd, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let bells = bells();
+    let mut rung = bells.0.lock().unwrap();
+    match <&mut [u8; 8]>::try_from(bytes) {
+        Ok(number) if rung.eventfd > 0 => *number = std::mem::take(&mut rung.eventfd).to_ne_bytes(),
+        Err(_) if rung.pipe => rung.pipe = false,
+        _ => return Err(Errno::AGAIN),
+    }
+    Ok(1)
 }
 
-fn pipe() -> Rc<(Mutex<bool>, Condvar)> {
-    shared(|shared| shared.pipe.clone()).unwrap()
+fn bells() -> Rc<(Mutex<Bells>, Condvar)> {
+    shared(|shared| shared.bells.clone()).unwrap()
 }
 
 fn watched(from: *const u8, len: usize) -> impl Iterator<Item = Rc<UnsafeCell<()>>> {

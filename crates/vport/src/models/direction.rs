@@ -1,0 +1,144 @@
+//! One direction of a link, with all that its two ends share: the parts of which models are made.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::channel::{Inlet, Outlet};
+use crate::doorbell::{Bell, Doorbell};
+use crate::epoch::Crossing;
+use crate::handover::{Complaints, Generation, Handover};
+use crate::home::Living;
+use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};
+use crate::mapping::Mapping;
+use crate::reader::{Mapped, Reader};
+use crate::ring::Ring;
+use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
+use crate::steering::Steering;
+use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
+use crate::writer::Writer;
+
+/// Bytes of a head that are copied before anything looks at them.
+const PEEK: usize = 64;
+
+/// Queues that send, and queues that receive.
+pub(super) struct Direction {
+    ring: Ring,
+    steering: Steering,
+    /// Layout and index segments of the sending queues; of the receiving ones.
+    pub(super) from: (Index, Vec<Arc<Mapping>>),
+    pub(super) to: (Index, Vec<Arc<Mapping>>),
+    /// Of each sending queue.
+    pub(super) records: Vec<Arc<Mapping>>,
+    /// Of the receiving port.
+    pub(super) table: Arc<Mapping>,
+    /// As the receiving port sees it.
+    pub(super) generation: Arc<Generation>,
+    /// Both ends of each receiving queue's pipe.
+    doorbells: Vec<(OwnedFd, OwnedFd)>,
+}
+
+impl Direction {
+    pub(super) fn new(ring_bytes: usize, senders: usize, receivers: usize, steering: Steering) -> Self {
+        let side = |queues, peers| {
+            let layout = Index::new(peers);
+            (layout, (0..queues).map(|_| memory(layout.bytes())).collect())
+        };
+        let records = (0..senders).map(|_| memory(receivers * ring_bytes + RECORDS_PAD)).collect();
+        let doorbells = (0..receivers).map(|_| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap()).collect();
+        Self {
+            ring: Ring::new(ring_bytes as u64).unwrap(),
+            steering,
+            from: side(senders, receivers),
+            to: side(receivers, senders),
+            records,
+            table: memory(TABLE_BYTES),
+            generation: Generation::new(1),
+            doorbells,
+        }
+    }
+
+    /// What the steering of the receiving port knows of it.
+    pub(super) fn at_receiver(&self) -> Living {
+        let (table, generation) = (self.table.clone(), self.generation.clone());
+        let (indices, peers) = (self.to.1.clone(), self.from.1.clone());
+        Living { generation, table, indices, peers, layouts: (self.to.0, self.from.0) }
+    }
+
+    /// What the steering of the sending port knows of it. Nobody sends to that.
+    pub(super) fn at_sender(&self) -> Living {
+        let (table, generation) = (memory(TABLE_BYTES), self.generation.clone());
+        let (indices, peers) = (self.from.1.clone(), self.to.1.clone());
+        Living { generation, table, indices, peers, layouts: (self.from.0, self.to.0) }
+    }
+
+    /// Sending queue `queue`, which will take the direction over with its first burst.
+    pub(super) fn sender(&self, queue: usize) -> TxRing {
+        let (layout, index) = (self.from.0, &self.from.1[queue]);
+        let half = TxHalf {
+            generation: Generation::new(1),
+            channels: (0..self.to.1.len()).map(|to| self.tx_channel(queue, to)).collect(),
+            index: index.clone(),
+            layout,
+            steering: self.steering,
+            table: PeerTable::new(self.table.clone()),
+            burst: 0,
+        };
+        let handover = Handover::new().unwrap();
+        assert!(handover.deliver(half).is_none());
+        TxRing::new(queue, handover, Arc::new(Complaints::new().unwrap()), Arc::new(()))
+    }
+
+    /// A receiving queue that owns what `ownership` says, and will take the direction over with its first receive.
+    pub(super) fn receiver(&self, ownership: Ownership, handover: &Arc<Handover<RxHalf>>, epoch: u64) -> RxRing {
+        let queue = ownership.queue;
+        let half = RxHalf {
+            generation: self.generation.clone(),
+            channels: (0..self.from.1.len()).map(|from| self.rx_channel(from, queue)).collect(),
+            next_channel: 0,
+            index: self.to.1[queue].clone(),
+            layout: self.to.0,
+            doorbell: Doorbell::new(self.doorbells[queue].0.try_clone().unwrap()),
+            epoch,
+        };
+        assert!(handover.deliver(half).is_none());
+        RxRing::new(PEEK, ownership, handover.clone(), Arc::new(Complaints::new().unwrap()), Arc::new(()))
+    }
+
+    fn tx_channel(&self, from: usize, to: usize) -> TxChannel {
+        let (layout, peer_layout, peer) = (self.from.0, self.to.0, &self.to.1[to]);
+        let writer = Writer::new(
+            self.ring,
+            (&self.records[from], to * self.ring.size() as usize),
+            (&self.from.1[from], |index: &Mapping| layout.heads(index, to)),
+            (peer, |peer: &Mapping| peer_layout.tail(peer, from)),
+        );
+        let bell = Bell::new(self.doorbells[to].1.try_clone().unwrap());
+        TxChannel { outlet: Outlet::Records(writer), bell, peer: peer.clone(), peer_layout }
+    }
+
+    fn rx_channel(&self, from: usize, to: usize) -> RxChannel {
+        let (layout, peer) = (self.from.0, &self.from.1[from]);
+        let offset = to * self.ring.size() as usize;
+        RxChannel {
+            inlet: Inlet::Records {
+                reader: Reader::new(self.ring),
+                source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
+            },
+            peer: peer.clone(),
+            peer_layout: (layout, to),
+            complained: false,
+            crossing: Crossing::default(),
+            paused: None,
+            dry: false,
+            given_up: None,
+            turn: true,
+            ended: false,
+        }
+    }
+}
+
+fn memory(bytes: usize) -> Arc<Mapping> {
+    Arc::new(Mapping::anonymous(bytes).unwrap())
+}
