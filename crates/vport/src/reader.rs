@@ -87,6 +87,17 @@ pub struct Reader {
     wide: bool,
 }
 
+/// What came where a record was announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    /// No frame will: none was announced, or something else stands there. The head tells.
+    Nothing,
+    /// It has not come yet.
+    Awaited,
+    /// A record that ends at `next`.
+    Record { next: u64 },
+}
+
 /// How far ahead of the record at hand memory is asked for.
 const AHEAD: u64 = 512;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
@@ -185,16 +196,14 @@ impl Reader {
     /// The end of what is there after `tail`: of one record where one was announced and has come, or the published head.
     #[inline(always)]
     fn look<S: Source>(&mut self, source: &S, tail: u64) -> u64 {
-        if self.awaited == tail {
-            let header = source.awaited(self.ring.offset(tail));
-            if header == 0 {
+        match self.announced(source, tail) {
+            Announced::Nothing => {}
+            Announced::Awaited => {
                 // A small frame's record ends on the next line, which is to come with this one.
                 source.prefetch(self.ring.offset(tail.wrapping_add(64)));
                 return tail;
             }
-            if let Ok(Step::Frame { next, .. }) = self.ring.step(tail, tail.wrapping_add(self.ring.size()), header) {
-                return next;
-            }
+            Announced::Record { next } => return next,
         }
         let head = source.head();
         if head == self.seen {
@@ -210,6 +219,22 @@ impl Reader {
             self.idle_looks = 0;
         }
         head
+    }
+
+    /// What stands at the tail, if something was announced there.
+    #[inline(always)]
+    fn announced<S: Source>(&self, source: &S, tail: u64) -> Announced {
+        if self.awaited != tail {
+            return Announced::Nothing;
+        }
+        let header = source.awaited(self.ring.offset(tail));
+        if header == 0 {
+            return Announced::Awaited;
+        }
+        match self.ring.step(tail, tail.wrapping_add(self.ring.size()), header) {
+            Ok(Step::Frame { next, .. }) => Announced::Record { next },
+            _ => Announced::Nothing,
+        }
     }
 
     /// Who has polled for a while waits for one packet. If its record is announced, it is looked for from now on, and not
@@ -244,8 +269,10 @@ impl Reader {
         if self.broken.is_some() || self.head != self.tail {
             return self.broken.is_none();
         }
-        if self.awaited == self.tail {
-            return source.awaited(self.ring.offset(self.tail)) != 0;
+        match self.announced(source, self.tail) {
+            Announced::Nothing => {}
+            Announced::Awaited => return false,
+            Announced::Record { .. } => return true,
         }
         let head = source.head();
         head != self.seen && head != self.tail

@@ -534,15 +534,34 @@ mod tests {
         assert_eq!(ends.reader.broken(), None);
     }
 
-    #[test]
-    fn where_a_record_was_announced_a_skip_leads_on() {
+    /// A reader that awaits a record 184 bytes into a ring of 256.
+    fn awaiting_near_the_end() -> Ends {
         let mut ends = awaiting(256);
-        // A record of 152 bytes does not fit behind 72 of 256, nor is there room before them until they are read.
         assert_eq!(ends.send(&[vec![2; 100]]), 1);
         assert_eq!(ends.receive(), [vec![2; 100]]);
         (0..20).for_each(|_| assert!(ends.receive().is_empty()));
+        ends
+    }
+
+    #[test]
+    fn where_a_record_was_announced_a_skip_leads_on() {
+        let mut ends = awaiting_near_the_end();
         assert_eq!(ends.send(&[vec![3; 144]]), 1);
         assert_eq!(ends.receive(), [vec![3; 144]]);
+    }
+
+    /// A reader that thought there was something to read would neither sleep nor give a dead writer's ring up.
+    #[test]
+    fn what_is_no_frame_where_one_was_announced_is_nothing_to_read_before_the_head() {
+        let mut skipping = awaiting_near_the_end();
+        assert!(skipping.writer.make_room(144).is_some());
+        let mut lying = awaiting(16 << 10);
+        lying.writer.withheld = 9_601;
+        lying.writer.show_announced();
+        for mut ends in [skipping, lying] {
+            assert!(!ends.reader.has_more(&ends.source));
+            assert!(ends.receive().is_empty());
+        }
     }
 
     /// The word at the head is an unread record's then.
