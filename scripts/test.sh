@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs every test of the workspace and closes with what passed, failed and was skipped, each skip with its reason.
+# Runs every test of the workspace and closes with what passed, failed and was skipped: each skip with its reason, and last of all, where
+# the end of a long log is looked at first, each failure with what it said.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=target/test.log
@@ -8,12 +9,19 @@ log=target/test.log
 cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
 
-if ((status)); then
-    grep -nE '^(error|failures:|---- .* stdout|thread .* panicked|    [a-z_:]+$)' "$log" | tail -60
-    tail -400 "$log" | sed -n '/^failures:/,$p' | head -200
-fi
-grep -E '^(     Running|test result:)' "$log"
+grep -E '^(     Running|test result:)' "$log" | awk '/Running/ { program = $0; next } !/ 0 passed; 0 failed/ { print program; print }'
 grep -hE '^SKIPPED ' "$log" | sort -u
+if ((status)); then
+    grep -E '^error' "$log" | sort -u | head -20
+    # What a failed test printed stands below its name, up to the next test's.
+    failed=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sort -u)
+    while read -r name; do
+        [[ -n $name ]] || continue
+        echo "---- $name"
+        awk -v head="---- $name stdout ----" '$0 == head { on = 1; next } /^---- |^failures:|^successes:/ { on = 0 } on' "$log" | cut -c1-300 | tail -25
+    done <<<"$failed"
+    sed -n 's/^./FAILED &/p' <<<"$failed"
+fi
 sum() { awk -v word="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$log"; }
 skipped=$(grep -hE '^SKIPPED ' "$log" | sort -u | wc -l)
 echo "$(sum passed) passed, $(sum failed) failed, $skipped skipped"
