@@ -111,7 +111,7 @@ fn feed(
 /// Ports `n3` and `n6` of the function, each joined to the load.
 fn links() -> anyhow::Result<Links> {
     Links::new([n3(), n6()].map(|port| {
-        let end = |function: &str, port: PortInfo| EndSpec { function: function.to_owned(), port };
+        let end = |function: &str, port: PortInfo| EndSpec::of(function.to_owned(), port);
         let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
         [end("load", far), end("function", port)]
     }))

@@ -26,10 +26,10 @@ impl Links {
         let broker = Broker::start(Config::default(), |_| {})?;
         let mut functions = Vec::new();
         for (number, ends) in links.into_iter().enumerate() {
-            for end in &ends {
-                if !functions.contains(&end.function) {
-                    broker.listen(&end.function, Broker::bind(&folder.path().join(&end.function))?, 0..u32::MAX)?;
-                    functions.push(end.function.clone());
+            for function in ends.iter().flat_map(|end| &end.functions) {
+                if !functions.contains(function) {
+                    broker.listen(function, Broker::bind(&folder.path().join(function))?, 0..u32::MAX)?;
+                    functions.push(function.clone());
                 }
             }
             broker.add_link(LinkSpec {
@@ -58,7 +58,7 @@ impl Links {
 pub fn end(function: &str, port: &str) -> EndSpec {
     let mut info = PortInfo::named(port);
     info.mtu = 9_586;
-    EndSpec { function: function.to_owned(), port: info }
+    EndSpec::of(function.to_owned(), info)
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Bench {
             broker.listen(function, socket, 0..u32::MAX).expect("a new function");
         }
         for (name, port) in [("p", PortInfo::named("p")), ("q", described())] {
-            let end = |function: &str, port| EndSpec { function: function.into(), port };
+            let end = |function: &str, port| EndSpec::of(function, port);
             let ends = [end("program", port), end("peer", PortInfo::named(name))];
             broker
                 .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct })

@@ -251,7 +251,7 @@ impl Pump {
         let interface = Self::interface(node, &id, &run, ids.first, make)?;
         node.keeper.store(&interface_label(&id), interface.as_fd())?;
         let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
-        let own = EndSpec { function: id.to_string(), port: port.clone() };
+        let own = EndSpec::of(id.to_string(), port.clone());
         join_shared(node, broker_name(slice, link), LinkKind::Direct, [shared, own])?;
         let directory = node.paths.pump(slice, id.function());
         serve_socket(node, &id.to_string(), &socket_label(&id), directory, ids.first..ids.first + 1)?;
@@ -367,7 +367,7 @@ fn socket_label(id: &FunctionId) -> String {
 }
 
 fn shared_end(id: &FunctionId, port: &Port) -> EndSpec {
-    EndSpec { function: id.to_string(), port: port_info(id, port) }
+    EndSpec::of(id.to_string(), port_info(id, port))
 }
 
 fn port_info(id: &FunctionId, port: &Port) -> PortInfo {

@@ -12,6 +12,7 @@ pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
 pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest, Slot};
+pub use vport::pool;
 pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
 pub use wait::{Sleep, Waiter, Woken};

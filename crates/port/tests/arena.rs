@@ -96,7 +96,7 @@ impl Chain {
             let socket = Broker::bind(&directory.join(function)).unwrap();
             broker.listen(function, socket, 0..u32::MAX).unwrap();
         }
-        let end = |function: &str, port| EndSpec { function: function.into(), port: PortInfo::named(port) };
+        let end = |function: &str, port| EndSpec::of(function, PortInfo::named(port));
         for (name, from, to) in [("first", "source", "middle"), ("second", "middle", "sink")] {
             let (name, ends) = (name.into(), [end(from, "out"), end(to, "in")]);
             broker.add_link(LinkSpec { name, ends, ring_bytes: RING_BYTES_MIN, kind: zero_copy() }).unwrap();

@@ -43,9 +43,9 @@ impl Rig {
     /// Links two ports of functions, each with a number of queues, steered by UE address. Returns the link's name.
     pub fn link(&self, ends: [(&str, &str, u16); 2]) -> Result<String> {
         let name = ends.map(|(function, port, _)| format!("{function}.{port}")).join("-");
-        let ends = ends.map(|(function, port, queues)| EndSpec {
-            function: function.into(),
-            port: PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) },
+        let ends = ends.map(|(function, port, queues)| {
+            let port = PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) };
+            EndSpec::of(function, port)
         });
         self.broker.add_link(LinkSpec {
             name: name.clone(),

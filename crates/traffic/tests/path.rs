@@ -51,7 +51,7 @@ impl Slice {
             ),
         ];
         for (name, ends) in links {
-            let ends = ends.map(|(function, port)| EndSpec { function: function.into(), port });
+            let ends = ends.map(|(function, port)| EndSpec::of(function, port));
             broker
                 .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct })
                 .expect("a new link");

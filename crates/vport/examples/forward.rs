@@ -35,7 +35,7 @@ fn main() {
         broker.listen(function, socket, 0..u32::MAX).expect("a function");
     }
     for port in ["p0", "p1"] {
-        let ends = ["a", "b"].map(|function| EndSpec { function: function.into(), port: PortInfo::named(port) });
+        let ends = ["a", "b"].map(|function| EndSpec::of(function, PortInfo::named(port)));
         let ring_bytes = number(4, RING_BYTES_DEFAULT as usize) as u32;
         broker.add_link(LinkSpec { name: port.into(), ends, ring_bytes, kind: kind.clone() }).expect("a link");
     }

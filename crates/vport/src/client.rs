@@ -18,7 +18,7 @@ use crate::cell::Cell;
 use crate::handover::{Complaints, Handover};
 use crate::home::Home;
 use crate::info::PortInfo;
-use crate::layout::{VERSION, VERSION_ZERO_COPY};
+use crate::layout::{VERSION, VERSION_POOL};
 use crate::owner::PortSteering;
 use crate::ring::Ring;
 use crate::rx::{Ownership, RxRing};
@@ -26,7 +26,7 @@ use crate::socket::{self, Received};
 use crate::stake::Stakes;
 use crate::steering::BucketTable;
 use crate::tx::TxRing;
-use crate::wire::{COUNTER_NAME_MAX, REPORT_MAX, Reply, Request};
+use crate::wire::{COUNTER_NAME_MAX, Place, REPORT_MAX, Reply, Request};
 use control::{Connection, Control, PAUSE_MIN};
 
 /// An attached port.
@@ -108,6 +108,7 @@ struct Welcome {
     info: PortInfo,
     peer_queues: usize,
     ring: Ring,
+    place: Option<Place>,
 }
 
 struct Attempt {
@@ -144,18 +145,18 @@ fn try_attach(path: &Path, port: &str, resume: u64, deadline: Instant) -> Result
 }
 
 fn hello(port: &str, resume: u64) -> Vec<u8> {
-    Request::Hello { oldest: VERSION, newest: VERSION_ZERO_COPY, port: port.to_owned(), resume }.encode()
+    Request::Hello { oldest: VERSION, newest: VERSION_POOL, port: port.to_owned(), resume }.encode()
 }
 
 fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
     let bad = |what: String| Attempt { error: AttachError::Refused(what), again: false };
     match Reply::decode(bytes).map_err(|error| bad(format!("the broker's answer: {error}")))? {
-        Reply::Welcome { version: version @ VERSION..=VERSION_ZERO_COPY, info, peer_queues, ring_bytes, .. }
+        Reply::Welcome { version: version @ VERSION..=VERSION_POOL, info, peer_queues, ring_bytes, place, .. }
             if info.queues > 0 && peer_queues > 0 =>
         {
             let ring =
                 Ring::new(u64::from(ring_bytes)).ok_or_else(|| bad("the broker names a bad ring size".into()))?;
-            Ok(Welcome { version, info, peer_queues: usize::from(peer_queues), ring })
+            Ok(Welcome { version, info, peer_queues: usize::from(peer_queues), ring, place })
         }
         Reply::Refused { reason, try_again } => Err(Attempt { error: AttachError::Refused(reason), again: try_again }),
         _ => Err(bad("the broker answers another question".into())),
@@ -163,13 +164,19 @@ fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
 }
 
 fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> Result<Attachment, AttachError> {
-    let Welcome { version, info, peer_queues, ring } = welcome;
+    let Welcome { version, info, peer_queues, ring, place } = welcome;
     let count = usize::from(info.queues);
+    let (first, all) = place.map_or((0, count), |place| (usize::from(place.first_queue), usize::from(place.queues)));
+    // The message was not taken if it named an owner that is not in the pool.
+    let table = place.and_then(|place| BucketTable::new(place.owners, all)).unwrap_or_else(|| BucketTable::fixed(all));
     let boxes = (0..count).map(|_| Ok((Handover::new()?, Handover::new()?))).collect::<io::Result<Vec<_>>>()?;
     let complaints = Arc::new(Complaints::new()?);
-    let table = BucketTable::fixed(count);
-    let cells = boxes.iter().enumerate().map(|(queue, (rx, _))| Arc::new(Cell::new(queue, &table, rx.clone())));
-    let home = Arc::new(Home::new(&info.name, cells.collect()));
+    let cells =
+        boxes.iter().enumerate().map(|(queue, (rx, _))| Arc::new(Cell::new(first + queue, &table, rx.clone())));
+    let home = Arc::new(match &place {
+        None => Home::new(&info.name, cells.collect()),
+        Some(place) => Home::of_pool(&info.name, cells.collect(), place.epoch, table),
+    });
     let shared =
         Arc::new(Shared { complaints: complaints.clone(), report: Mutex::new(None), stop: AtomicBool::new(false) });
     let mut control = Control {
@@ -178,6 +185,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         connection: Some(Connection { socket: connection, greeted: true }),
         info: info.clone(),
         peer_queues,
+        place,
         ring,
         boxes: boxes.clone(),
         home: home.clone(),
@@ -197,9 +205,9 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let lease = Arc::new(Lease { shared, thread: Mutex::new(Some(thread)) });
     let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
         let port: Arc<dyn Any + Send + Sync> = lease.clone();
-        let ownership = Ownership { steering: info.steering, cell: home.cells[queue].clone(), queue, queues: count };
+        let ownership = Ownership { steering: info.steering, cell: home.cells[queue].clone(), queue, queues: all };
         // Enough to find the key that a sender steered by, behind any headers that it looks behind.
-        let peek = if count > 1 { peek.max(128) } else { peek };
+        let peek = if all > 1 { peek.max(128) } else { peek };
         let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
         (rx, TxRing::new(queue, tx, complaints.clone(), port))
     });
@@ -229,7 +237,7 @@ impl Drop for Lease {
     }
 }
 
-fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: timeout.as_secs() as i64,
         // A wait that is over a little early is a busy loop.

@@ -8,7 +8,7 @@
 //! Of more generations than [`GENERATIONS_MAX`] the oldest are given up, empty ones first. While there are so many with
 //! records in them, no further one begins (see `client`).
 
-use crate::handover::{Fate, GENERATIONS_MAX};
+use crate::handover::GENERATIONS_MAX;
 use crate::info::QUEUES_MAX;
 use crate::rx::RxHalf;
 
@@ -51,8 +51,8 @@ impl Generations {
     pub(crate) fn advance(&mut self, mut retire: impl FnMut(RxHalf)) {
         let mut begun = [false; QUEUES_MAX];
         for half in self.older.iter_mut().chain(&mut self.newest).rev() {
-            let dead = half.generation.fate() == Fate::Dead;
-            for (channel, begun) in half.channels.iter_mut().zip(&mut begun) {
+            for (from, (channel, begun)) in half.channels.iter_mut().zip(&mut begun).enumerate() {
+                let dead = half.generation.is_dead(from);
                 // What was sent before the last word may have come after the last look, so in this order.
                 let last_word = dead || *begun || channel.is_closed();
                 channel.ended = last_word && !channel.has_more();

@@ -30,11 +30,13 @@ pub(crate) enum Fate {
 pub(crate) struct Generation {
     pub(crate) number: u64,
     fate: AtomicU8,
+    /// Queues of the peer, a pool, whose process is gone: a bit each.
+    gone: AtomicU64,
 }
 
 impl Generation {
     pub(crate) fn new(number: u64) -> Arc<Self> {
-        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8) })
+        Arc::new(Self { number, fate: AtomicU8::new(Fate::Present as u8), gone: AtomicU64::new(0) })
     }
 
     pub(crate) fn fate(&self) -> Fate {
@@ -48,6 +50,16 @@ impl Generation {
     /// Fates only get worse.
     pub(crate) fn end(&self, fate: Fate) {
         self.fate.fetch_max(fate as u8, Ordering::AcqRel);
+    }
+
+    /// Whether the heads of the peer's queue `queue` are final.
+    pub(crate) fn is_dead(&self, queue: usize) -> bool {
+        self.fate() == Fate::Dead || self.gone.load(Ordering::Acquire) >> queue & 1 == 1
+    }
+
+    /// The process of these queues of the peer is gone.
+    pub(crate) fn bury(&self, queues: u64) {
+        self.gone.fetch_or(queues, Ordering::AcqRel);
     }
 
     /// What the control thread tells the queues.

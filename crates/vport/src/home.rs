@@ -17,6 +17,8 @@ pub(crate) struct Home {
     pub(crate) name: String,
     pub(crate) cells: Vec<Arc<Cell>>,
     state: Mutex<State>,
+    /// Whether the broker writes its table, which other processes share.
+    pooled: bool,
 }
 
 #[derive(Debug)]
@@ -33,7 +35,10 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Living {
     pub(crate) generation: Arc<Generation>,
-    pub(crate) table: Arc<Mapping>,
+    /// Written by the broker, not here, where the port is a pool's.
+    pub(crate) table: Option<Arc<Mapping>>,
+    /// Number that the first queue has in its pool; 0 elsewhere.
+    pub(crate) first: usize,
     /// Own index segments, one a queue.
     pub(crate) indices: Vec<Arc<Mapping>>,
     /// The peer's, and the layouts of both.
@@ -47,15 +52,24 @@ const FIRST: u64 = 1;
 impl Home {
     pub(crate) fn new(name: &str, cells: Vec<Arc<Cell>>) -> Self {
         let table = BucketTable::fixed(cells.len());
-        let state = State { epoch: FIRST, table, living: Vec::new(), taken: false };
-        Self { name: name.to_owned(), cells, state: Mutex::new(state) }
+        Self { pooled: false, ..Self::of_pool(name, cells, FIRST, table) }
+    }
+
+    /// Of a member of a pool, which may be in a later epoch.
+    pub(crate) fn of_pool(name: &str, cells: Vec<Arc<Cell>>, epoch: u64, table: BucketTable) -> Self {
+        let state = State { epoch, table, living: Vec::new(), taken: false };
+        Self { name: name.to_owned(), cells, state: Mutex::new(state), pooled: true }
+    }
+
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled
     }
 
     /// Writes the table into a new generation, and lets `deliver` give that to the queues. They are told the epoch that
     /// it begins in.
     pub(crate) fn renew<T>(&self, newest: Living, deliver: impl FnOnce(u64) -> T) -> T {
         let mut state = self.lock();
-        table::write(&newest.table, state.epoch, &state.table);
+        newest.table.iter().for_each(|segment| table::write(segment, state.epoch, &state.table));
         state.living.push(newest);
         deliver(state.epoch)
     }
@@ -74,11 +88,19 @@ impl Home {
         }
     }
 
+    /// Members of the peer, a pool, are gone in a generation and those before it: queues with a bit each.
+    pub(crate) fn bury(&self, number: u64, queues: u64) {
+        let state = self.lock();
+        let until = state.living.iter().filter(|living| living.generation.number <= number);
+        until.for_each(|living| living.generation.bury(queues));
+    }
+
     /// Tells senders of a new table.
     pub(crate) fn publish(&self, epoch: u64, table: &BucketTable) {
         let mut state = self.lock();
         (state.epoch, state.table) = (epoch, *table);
-        state.living.iter().for_each(|living| table::write(&living.table, epoch, table));
+        let tables = state.living.iter().filter_map(|living| living.table.as_ref());
+        tables.for_each(|segment| table::write(segment, epoch, table));
     }
 
     /// The epoch and table in force.
@@ -99,14 +121,15 @@ impl Home {
     /// What queue `queue` has sent so far, and who is to read it.
     pub(crate) fn sent(&self, queue: usize, unread: &mut Vec<Unread>) {
         let state = self.lock();
-        for Living { generation, indices, peers, layouts: (layout, peer_layout), .. } in &state.living {
+        for Living { generation, first, indices, peers, layouts: (layout, peer_layout), .. } in &state.living {
             let Some(index) = indices.get(queue) else { continue };
             unread.extend(peers.iter().enumerate().map(|(to, peer)| Unread {
                 generation: generation.clone(),
                 head: layout.head(index, to).load(Ordering::Acquire),
                 peer: peer.clone(),
                 peer_layout: *peer_layout,
-                queue,
+                to,
+                queue: *first + queue,
             }));
         }
     }
@@ -130,6 +153,8 @@ pub(crate) struct Unread {
     head: u64,
     peer: Arc<Mapping>,
     peer_layout: Index,
+    /// Queue of the peer, and the number that the peer has for the sending one.
+    to: usize,
     queue: usize,
 }
 
@@ -137,6 +162,6 @@ impl Unread {
     /// Whether the peer has read them all, or reads no more.
     pub(crate) fn is_over(&self) -> bool {
         let tail = self.peer_layout.tail(&self.peer, self.queue).load(Ordering::Acquire);
-        reaches(tail, self.head) || self.generation.fate() == Fate::Dead
+        reaches(tail, self.head) || self.generation.is_dead(self.to)
     }
 }

@@ -14,6 +14,8 @@ use crate::sync::AtomicU64;
 pub const VERSION: u16 = 2;
 /// Version of the handshake of zero-copy links: the same, and more. Ports of other links need not know it.
 pub const VERSION_ZERO_COPY: u16 = 3;
+/// Version of the handshake of links to a pool: the same as [`VERSION`], and more.
+pub const VERSION_POOL: u16 = 4;
 /// Distance of independent words.
 pub const LINE: usize = 128;
 /// What may be read, never used, behind the last ring: receivers copy short heads in whole blocks.

@@ -62,6 +62,7 @@ mod mapping;
 mod models;
 pub mod owner;
 pub mod packet;
+pub mod pool;
 pub mod raw_copy;
 pub mod reader;
 pub mod ring;

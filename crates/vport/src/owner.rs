@@ -6,13 +6,14 @@
 //! A packet of a bucket that has not arrived yet waits where it is. When all is given and has arrived, the epoch is
 //! closed, and another may be opened.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::home::{Home, Unread};
 use crate::steering::{BUCKETS, BucketTable};
-use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Receiver, Sender, channel, fence};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Receiver, Sender, channel, fence, write};
 
 /// How long an owner waits at most for others to read what it sent before it gives buckets away.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -20,6 +21,13 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// The steering of an open port.
 #[derive(Clone, Debug)]
 pub struct PortSteering(pub(crate) Arc<Home>);
+
+impl PortSteering {
+    /// Whether the port is that of a pool's member: then [`crate::pool::join`] is for it, and [`group`] is not.
+    pub fn is_pooled(&self) -> bool {
+        self.0.is_pooled()
+    }
+}
 
 /// Why ports cannot form a group, or buckets cannot be given as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +41,9 @@ pub enum GroupError {
     /// A port is already in a group.
     #[error("a port is in a steering group already")]
     Taken,
+    /// A port is that of a pool's member.
+    #[error("the buckets of a pool's ports are given by the broker")]
+    Pooled,
     /// The last epoch is not closed.
     #[error("buckets are still on their way")]
     Open,
@@ -64,44 +75,37 @@ pub fn group<S: Send>(
     if ports.iter().any(|port| port.0.cells.len() != queues) {
         return Err(GroupError::Queues);
     }
+    if ports.iter().any(PortSteering::is_pooled) {
+        return Err(GroupError::Pooled);
+    }
+    take(ports)?;
+    // A port that had another group before is ahead of one that had none.
+    let epoch = ports.iter().map(|port| port.0.table().0).max().unwrap_or(0);
+    let table = BucketTable::fixed(queues);
+    let group = Arc::new(Group::new(ports, outputs, 0, epoch, &table));
+    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
+    let owners = inboxes.into_iter().enumerate();
+    let owners = owners.map(|(queue, inbox)| Owner::new(group.clone(), queue, &table, inbox, senders.clone())).collect();
+    Ok((Decider { group, epoch, table }, owners))
+}
+
+/// Makes ports part of a group: all or none.
+pub(crate) fn take(ports: &[PortSteering]) -> Result<(), GroupError> {
     for (n, port) in ports.iter().enumerate() {
         if !port.0.take() {
             ports[..n].iter().for_each(|port| port.0.give_back());
             return Err(GroupError::Taken);
         }
     }
-    // A port that had another group before is ahead of one that had none.
-    let epoch = ports.iter().map(|port| port.0.table().0).max().unwrap_or(0);
-    let table = BucketTable::fixed(queues);
-    let of = |ports: &[PortSteering]| ports.iter().map(|port| port.0.clone()).collect::<Vec<_>>();
-    let outputs = outputs.iter().filter(|output| !ports.iter().any(|port| Arc::ptr_eq(&port.0, &output.0))).cloned();
-    let shared = Arc::new(Group {
-        ports: of(ports),
-        outputs: of(&outputs.collect::<Vec<_>>()),
-        epoch: AtomicU64::new(epoch),
-        table: table.owners().map(AtomicU8::new),
-        given: AtomicUsize::new(queues),
-        moving: AtomicUsize::new(0),
-        sent: (0..queues).map(|_| AtomicU64::new(0)).collect(),
-        unread: AtomicU64::new(0),
-    });
-    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
-    let owners = inboxes.into_iter().enumerate().map(|(queue, inbox)| Owner {
-        queue,
-        group: shared.clone(),
-        given: epoch,
-        owned: (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) == queue).fold(0, |set, b| set | 1 << b),
-        giving: None,
-        inbox,
-        received: 0,
-        others: senders.clone(),
-    });
-    Ok((Decider { group: shared.clone(), epoch, table }, owners.collect()))
+    Ok(())
 }
 
+/// What the workers of one process share.
 #[derive(Debug)]
-struct Group {
+pub(crate) struct Group {
     ports: Vec<Arc<Home>>,
+    /// The number of the first worker's queue; not 0 of a member of a pool.
+    first: usize,
     /// Ports that are not steered by the group, but sent to.
     outputs: Vec<Arc<Home>>,
     /// The last epoch, once its table is with all senders.
@@ -116,15 +120,103 @@ struct Group {
     sent: Box<[AtomicU64]>,
     /// Times that an owner gave up waiting for what it sent to be read.
     unread: AtomicU64,
+    /// Wakes whoever carries buckets to other members of a pool.
+    carrier: Option<OwnedFd>,
 }
 
 impl Group {
+    fn new(ports: &[PortSteering], outputs: &[PortSteering], first: usize, epoch: u64, table: &BucketTable) -> Self {
+        let of = |ports: &[PortSteering]| ports.iter().map(|port| port.0.clone()).collect::<Vec<_>>();
+        let other = |output: &&PortSteering| !ports.iter().any(|port| Arc::ptr_eq(&port.0, &output.0));
+        let workers = ports.first().map_or(0, |port| port.0.cells.len());
+        Self {
+            ports: of(ports),
+            first,
+            outputs: of(&outputs.iter().filter(other).cloned().collect::<Vec<_>>()),
+            epoch: AtomicU64::new(epoch),
+            table: table.owners().map(AtomicU8::new),
+            given: AtomicUsize::new(workers),
+            moving: AtomicUsize::new(0),
+            sent: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            unread: AtomicU64::new(0),
+            carrier: None,
+        }
+    }
+
+    /// The part that a member has of a pool's group.
+    pub(crate) fn of_member(
+        ports: &[PortSteering],
+        outputs: &[PortSteering],
+        first: usize,
+        epoch: u64,
+        table: &BucketTable,
+        carrier: OwnedFd,
+    ) -> Self {
+        Self { carrier: Some(carrier), ..Self::new(ports, outputs, first, epoch, table) }
+    }
+
     fn owner(&self, bucket: u8) -> usize {
         usize::from(self.table[usize::from(bucket) % BUCKETS].load(Ordering::Relaxed))
     }
 
-    fn nudge(&self, queue: usize) {
-        self.ports.iter().for_each(|port| port.cells[queue].nudge());
+    /// Which of this process's workers has a queue, if one has.
+    fn worker(&self, queue: usize) -> Option<usize> {
+        queue.checked_sub(self.first).filter(|worker| *worker < self.sent.len())
+    }
+
+    /// Lets frames of buckets that come to this process wait for them. No sender knows of the epoch yet.
+    pub(crate) fn prepare(&self, epoch: u64, before: &BucketTable, table: &BucketTable) {
+        let moves = |bucket: &u8| table.queue(*bucket) != before.queue(*bucket);
+        let coming: Vec<(u8, usize)> = (0..BUCKETS as u8)
+            .filter(moves)
+            .filter_map(|bucket| Some((bucket, self.worker(table.queue(bucket))?)))
+            .collect();
+        self.moving.store(coming.len(), Ordering::Relaxed);
+        self.given.store(0, Ordering::Relaxed);
+        table.owners().iter().zip(&self.table).for_each(|(&owner, to)| to.store(owner, Ordering::Relaxed));
+        for port in &self.ports {
+            port.cells.iter().for_each(|cell| cell.prepare(epoch));
+            coming.iter().for_each(|&(bucket, worker)| port.cells[worker].await_bucket(bucket));
+        }
+    }
+
+    /// Tells senders of a table, where it is this process that does. Every sender that begins a burst afterwards sees it;
+    /// see `epoch`.
+    pub(crate) fn publish(&self, epoch: u64, table: &BucketTable) {
+        self.ports.iter().for_each(|port| port.publish(epoch, table));
+        fence(Ordering::SeqCst);
+    }
+
+    /// Senders know of the epoch: buckets may leave.
+    pub(crate) fn begin(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
+        self.ports.iter().flat_map(|port| &port.cells).for_each(|cell| cell.ask(epoch));
+    }
+
+    /// Whether all has been given away that was to leave in the last epoch.
+    pub(crate) fn has_given(&self) -> bool {
+        self.given.load(Ordering::Acquire) == self.sent.len()
+    }
+
+    /// Whether all has arrived that was to come in it.
+    pub(crate) fn has_all(&self) -> bool {
+        self.moving.load(Ordering::Acquire) == 0
+    }
+
+    /// Something was sent to a worker of this process.
+    pub(crate) fn tell(&self, worker: usize) {
+        self.sent[worker].fetch_add(1, Ordering::AcqRel);
+        self.nudge(worker);
+    }
+
+    fn nudge(&self, worker: usize) {
+        self.ports.iter().for_each(|port| port.cells[worker].nudge());
+    }
+
+    fn wake_carrier(&self) {
+        if let Some(carrier) = &self.carrier {
+            let _ = write(carrier, &1_u64.to_ne_bytes());
+        }
     }
 }
 
@@ -139,33 +231,21 @@ pub struct Decider {
 impl Decider {
     /// Opens an epoch in which each bucket belongs to the owner named here. Returns its number.
     pub fn set_owners(&mut self, owners: &[u8; BUCKETS]) -> Result<u64, GroupError> {
-        let group = &*self.group;
-        let table = BucketTable::new(*owners, group.sent.len()).ok_or(GroupError::Owner)?;
+        let table = BucketTable::new(*owners, self.group.sent.len()).ok_or(GroupError::Owner)?;
         if self.is_open() {
             return Err(GroupError::Open);
         }
-        let moves = |bucket: &u8| table.queue(*bucket) != self.table.queue(*bucket);
-        let moves: Vec<u8> = (0..BUCKETS as u8).filter(moves).collect();
-        group.moving.store(moves.len(), Ordering::Relaxed);
-        group.given.store(0, Ordering::Relaxed);
-        owners.iter().zip(&group.table).for_each(|(&owner, to)| to.store(owner, Ordering::Relaxed));
-        (self.epoch, self.table) = (self.epoch + 1, table);
-        for port in &group.ports {
-            port.cells.iter().for_each(|cell| cell.prepare(self.epoch));
-            moves.iter().for_each(|&bucket| port.cells[table.queue(bucket)].await_bucket(bucket));
-        }
-        group.ports.iter().for_each(|port| port.publish(self.epoch, &table));
-        // Every sender that begins a burst from here on sees the new table; see `epoch`.
-        fence(Ordering::SeqCst);
-        group.epoch.store(self.epoch, Ordering::Release);
-        group.ports.iter().flat_map(|port| &port.cells).for_each(|cell| cell.ask(self.epoch));
+        self.epoch += 1;
+        self.group.prepare(self.epoch, &self.table, &table);
+        self.table = table;
+        self.group.publish(self.epoch, &table);
+        self.group.begin(self.epoch);
         Ok(self.epoch)
     }
 
     /// Whether buckets of the last epoch are still on their way, or might still come by their old ways.
     pub fn is_open(&self) -> bool {
-        let given = self.group.given.load(Ordering::Acquire);
-        given < self.group.sent.len() || self.group.moving.load(Ordering::Acquire) > 0
+        !self.group.has_given() || !self.group.has_all()
     }
 
     /// Who owns which bucket, or will when the epoch is closed.
@@ -208,11 +288,12 @@ pub struct Owner<S> {
     others: Vec<Sender<Arrival<S>>>,
 }
 
+/// A bucket on its way.
 #[derive(Debug)]
-struct Arrival<S> {
-    bucket: u8,
-    from: usize,
-    state: S,
+pub(crate) struct Arrival<S> {
+    pub(crate) bucket: u8,
+    pub(crate) from: usize,
+    pub(crate) state: S,
 }
 
 /// Waits for what was sent to be read.
@@ -220,6 +301,27 @@ struct Arrival<S> {
 struct Giving {
     since: Instant,
     unread: Vec<Unread>,
+}
+
+impl<S> Owner<S> {
+    /// The worker of `queue`, with what it owns by `table`. Arrivals come from `inbox`, and go to `others`, one for each
+    /// queue.
+    pub(crate) fn new(
+        group: Arc<Group>,
+        queue: usize,
+        table: &BucketTable,
+        inbox: Receiver<Arrival<S>>,
+        others: Vec<Sender<Arrival<S>>>,
+    ) -> Self {
+        let given = group.epoch.load(Ordering::Relaxed);
+        let owned = (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) == queue).fold(0, |set, b| set | 1 << b);
+        Self { queue, group, given, owned, giving: None, inbox, received: 0, others }
+    }
+
+    /// Which of its process's workers it is.
+    fn worker(&self) -> usize {
+        self.queue - self.group.first
+    }
 }
 
 impl<S: Send> Owner<S> {
@@ -230,11 +332,11 @@ impl<S: Send> Owner<S> {
     pub fn settle(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
         let group = &self.group;
         let calm = group.epoch.load(Ordering::Acquire) == self.given
-            && group.sent[self.queue].load(Ordering::Acquire) == self.received;
+            && group.sent[self.worker()].load(Ordering::Acquire) == self.received;
         !calm && self.exchange(buckets)
     }
 
-    /// The queue number that this owner receives on.
+    /// The queue number that this owner receives on; in a pool, of all its queues.
     pub fn queue(&self) -> usize {
         self.queue
     }
@@ -252,33 +354,36 @@ impl<S: Send> Owner<S> {
             self.give(buckets);
             self.given = epoch;
             self.group.given.fetch_add(1, Ordering::AcqRel);
+            self.group.wake_carrier();
         }
         epoch != self.given
     }
 
     fn take_in(&mut self, buckets: &mut impl Buckets<State = S>) {
+        let worker = self.worker();
         while let Ok(Arrival { bucket, from, state }) = self.inbox.try_recv() {
             self.received += 1;
             buckets.arrive(bucket, from, state);
             self.owned |= 1 << bucket;
-            self.group.ports.iter().for_each(|port| port.cells[self.queue].gain(bucket));
-            self.group.moving.fetch_sub(1, Ordering::AcqRel);
+            self.group.ports.iter().for_each(|port| port.cells[worker].gain(bucket));
+            if self.group.moving.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.group.wake_carrier();
+            }
         }
     }
 
     /// Whether nothing of earlier epochs can come any more, and nothing that was sent can be overtaken.
     fn may_give(&mut self, epoch: u64) -> bool {
-        let group = &self.group;
-        if !group.ports.iter().all(|port| port.cells[self.queue].has_crossed(epoch)) {
+        let (group, worker) = (&self.group, self.worker());
+        if !group.ports.iter().all(|port| port.cells[worker].has_crossed(epoch)) {
             return false;
         }
         if self.leaving().next().is_none() {
             return true;
         }
-        let queue = self.queue;
         let giving = self.giving.get_or_insert_with(|| {
             let mut unread = Vec::new();
-            group.ports.iter().chain(&group.outputs).for_each(|port| port.sent(queue, &mut unread));
+            group.ports.iter().chain(&group.outputs).for_each(|port| port.sent(worker, &mut unread));
             Giving { since: Instant::now(), unread }
         });
         giving.unread.retain(|channel| !channel.is_over());
@@ -298,17 +403,20 @@ impl<S: Send> Owner<S> {
 
     fn give(&mut self, buckets: &mut impl Buckets<State = S>) {
         let mut told = vec![false; self.others.len()];
+        let worker = self.worker();
         for bucket in self.leaving() {
             let to = self.group.owner(bucket);
-            self.group.ports.iter().for_each(|port| port.cells[self.queue].lose(bucket));
+            self.group.ports.iter().for_each(|port| port.cells[worker].lose(bucket));
             self.owned &= !(1 << bucket);
             let state = buckets.leave(bucket, to);
             // Where the other owner is gone, the bucket stays on its way: the decider sees it.
             let _ = self.others[to].send(Arrival { bucket, from: self.queue, state });
-            self.group.sent[to].fetch_add(1, Ordering::AcqRel);
-            told[to] = true;
+            if let Some(worker) = self.group.worker(to) {
+                self.group.sent[worker].fetch_add(1, Ordering::AcqRel);
+                told[worker] = true;
+            }
         }
-        (0..told.len()).filter(|&to| told[to]).for_each(|to| self.group.nudge(to));
+        (0..told.len()).filter(|&worker| told[worker]).for_each(|worker| self.group.nudge(worker));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::counters::RxCounters;
 use crate::doorbell::Doorbell;
 use crate::epoch::{Crossing, Sender, reaches};
 use crate::generations::Generations;
-use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
+use crate::handover::{Complaint, Complaints, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
@@ -46,6 +46,8 @@ pub(crate) struct RxHalf {
 #[derive(Debug)]
 pub(crate) struct RxChannel {
     pub(crate) inlet: Inlet,
+    /// The peer's queue.
+    pub(crate) from: usize,
     /// The peer's index segment, for its mark that it has closed the channel.
     pub(crate) peer: Arc<Mapping>,
     /// Its layout, and this queue's number in it.
@@ -108,6 +110,8 @@ impl Ownership {
 /// A channel's sender, as a queue sees it.
 struct Sight<'a> {
     generation: &'a Generation,
+    /// The peer's queue.
+    from: usize,
     peer: &'a Mapping,
     /// The peer's layout, and this queue's number in it.
     layout: (Index, usize),
@@ -116,7 +120,7 @@ struct Sight<'a> {
 impl Sender for Sight<'_> {
     fn is_over(&self) -> bool {
         let (layout, queue) = self.layout;
-        self.generation.fate() == Fate::Dead || layout.closed(self.peer, queue).load(Ordering::Acquire) != 0
+        self.generation.is_dead(self.from) || layout.closed(self.peer, queue).load(Ordering::Acquire) != 0
     }
 
     fn burst(&self) -> u64 {
@@ -369,8 +373,8 @@ struct By<'a> {
 impl RxHalf {
     /// Whether it can be done without a queue that reads it: nothing waits, and nothing more will.
     pub(crate) fn is_void(&self) -> bool {
-        let dead = self.generation.fate() == Fate::Dead;
-        self.channels.iter().all(|channel| dead || channel.is_closed()) && !self.has_more()
+        let dead = |channel: &RxChannel| self.generation.is_dead(channel.from);
+        self.channels.iter().all(|channel| dead(channel) || channel.is_closed()) && !self.has_more()
     }
 
     pub(crate) fn has_more(&self) -> bool {
@@ -423,6 +427,23 @@ impl RxHalf {
 }
 
 impl RxChannel {
+    /// What queue `queue` receives from queue `from` of a peer with these index segments.
+    pub(crate) fn new(inlet: Inlet, from: usize, peer: Arc<Mapping>, peer_layout: Index, queue: usize) -> Self {
+        Self {
+            inlet,
+            from,
+            peer,
+            peer_layout: (peer_layout, queue),
+            complained: false,
+            crossing: Crossing::default(),
+            paused: None,
+            dry: false,
+            given_up: None,
+            turn: true,
+            ended: false,
+        }
+    }
+
     /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way.
     #[inline(always)]
     fn fill_owned(&mut self, generation: &Generation, slots: &mut [Slot], peek: usize, mine: &Ownership) -> Filled {
@@ -430,7 +451,7 @@ impl RxChannel {
             return Filled::default();
         }
         self.paused = None;
-        let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
+        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
         let paused = &mut self.paused;
         self.inlet.fill(slots, peek, |slot, at| mine.judge(slot, at, &sight, paused))
     }
@@ -440,7 +461,7 @@ impl RxChannel {
             return true;
         }
         self.crossing.towards(epoch);
-        let sight = Sight { generation, peer: &self.peer, layout: self.peer_layout };
+        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
         self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
             self.given_up = Some(violation);
             true

@@ -99,17 +99,21 @@ impl TxRing {
     /// Sends the packets in order, publishes them, and wakes the peer if it sleeps. Returns how many were accepted.
     #[inline]
     pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        if self.handover.version() != self.seen {
-            self.look_for_changes();
-        }
-        let Some(half) = &mut self.half else {
-            self.counters.no_peer += packets.len() as u64;
-            return 0;
-        };
-        let accepted = if half.channels.len() == 1 {
-            half.send_all(packets, &mut self.counters)
-        } else {
-            half.send_by_bucket(packets, &mut self.counters)
+        let accepted = loop {
+            if self.handover.version() != self.seen {
+                self.look_for_changes();
+            }
+            let Some(half) = &mut self.half else {
+                self.counters.no_peer += packets.len() as u64;
+                return 0;
+            };
+            if half.channels.len() == 1 {
+                break half.send_all(packets, &mut self.counters);
+            }
+            let is_newest = || self.handover.version() == self.seen;
+            if let Some(accepted) = half.send_by_bucket(packets, &mut self.counters, is_newest) {
+                break accepted;
+            }
         };
         if accepted < packets.len() {
             self.counters.refused += (packets.len() - accepted) as u64;
@@ -186,17 +190,28 @@ impl TxHalf {
         counters.count(packets, bytes, discarded)
     }
 
-    /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing.
+    /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing. None, and nothing sent, if
+    /// there is another generation: once this function has said that it has one, no burst begins in those before, whose
+    /// tables are not changed any more where the peer is a pool.
     #[inline(never)]
-    fn send_by_bucket(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+    fn send_by_bucket(
+        &mut self,
+        packets: &[PacketRef<'_>],
+        counters: &mut TxCounters,
+        is_newest: impl Fn() -> bool,
+    ) -> Option<usize> {
         self.enter_burst();
+        if !is_newest() {
+            self.leave_burst();
+            return None;
+        }
         let accepted = if self.follow_table() { self.spread(packets, counters) } else { 0 };
         let news = self.publish();
         self.leave_burst();
         if news {
             counters.doorbells += self.ring();
         }
-        accepted
+        Some(accepted)
     }
 
     /// From here on whoever changes the table waits for the end of the burst, or the burst uses the new table.

@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 
 use crate::info::{ADDRESSES_MAX, NAME_MAX, PortInfo, QUEUES_MAX, Route};
-use crate::steering::Steering;
+use crate::layout::VERSION_POOL;
+use crate::steering::{BUCKETS, Steering};
 
 /// Longest message in bytes.
 pub const MESSAGE_MAX: usize = 8192;
@@ -14,6 +15,8 @@ pub const MESSAGE_MAX: usize = 8192;
 pub const REPORT_MAX: usize = 64;
 /// Longest name of a counter in bytes.
 pub const COUNTER_NAME_MAX: usize = 48;
+/// Most bytes of a bucket's state in one message.
+pub const STATE_PART_MAX: usize = 8000;
 /// Most generations that one end of a link can use.
 pub const HOLDS_MAX: usize = 64;
 
@@ -64,6 +67,42 @@ pub enum Request {
     },
     /// On a zero-copy link: the sender closes this connection, and goes on with what it holds.
     Away,
+    /// Instead of [`Request::Hello`]: take the function's place among those who steer its pool, with a version between the
+    /// two.
+    Steer {
+        /// Oldest version spoken.
+        oldest: u16,
+        /// Newest version spoken.
+        newest: u16,
+    },
+    /// Frames of buckets that come to the sender in this epoch will wait for them.
+    Prepared {
+        /// This one.
+        epoch: u64,
+    },
+    /// A bucket leaves the sender: its state, or the next part of it.
+    Bucket {
+        /// This one.
+        bucket: u8,
+        /// The queue of the pool that gets it.
+        to: u16,
+        /// Whether the next message has more of its state.
+        more: bool,
+        /// State, as the function writes it.
+        state: Vec<u8>,
+    },
+    /// All that was to leave the sender in this epoch has left it.
+    Gave {
+        /// This one.
+        epoch: u64,
+    },
+    /// What has come to the sender in this epoch.
+    Came {
+        /// This one.
+        epoch: u64,
+        /// Bit *b* for bucket *b*.
+        buckets: u128,
+    },
 }
 
 /// From the broker to a port.
@@ -81,6 +120,8 @@ pub enum Reply {
         ring_bytes: u32,
         /// Whether the generation that the client holds goes on.
         resumed: bool,
+        /// On a link to a pool (version [`VERSION_POOL`]): the client's place, if it is a member.
+        place: Option<Place>,
     },
     /// No. The connection is closed after it.
     Refused {
@@ -90,7 +131,7 @@ pub enum Reply {
         try_again: bool,
     },
     /// Descriptors of the client's own segments: for each of its queues index, records and the reading end of its doorbell;
-    /// then its bucket table.
+    /// then its bucket table, unless it is a member of a pool.
     Own {
         /// Of this generation.
         generation: u64,
@@ -127,6 +168,53 @@ pub enum Reply {
         /// Whether the peer's process is known to be gone, so that its heads are final.
         dead: bool,
     },
+    /// A member of the peer, which is a pool, is gone: its heads in this generation and all before are final.
+    Gone {
+        /// This one.
+        generation: u64,
+        /// The first of its queues.
+        first_queue: u16,
+        /// How many it had.
+        queues: u16,
+    },
+    /// To a member: it steers its pool from here on.
+    Steers(Place),
+    /// To a member: get ready for an epoch.
+    Prepare {
+        /// Its number.
+        epoch: u64,
+        /// Which queue of the pool will own which bucket.
+        owners: [u8; BUCKETS],
+    },
+    /// To a member: senders know of the epoch.
+    Begun {
+        /// This one.
+        epoch: u64,
+    },
+    /// To a member: a bucket that is to come, or the next part of its state.
+    Arrival {
+        /// This one.
+        bucket: u8,
+        /// The queue of the pool that had it.
+        from: u16,
+        /// Whether the next message has more of its state.
+        more: bool,
+        /// State, as the function writes it; none of a member that is gone.
+        state: Vec<u8>,
+    },
+}
+
+/// A member's place in its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number that its first queue has in the pool.
+    pub first_queue: u16,
+    /// Queues of the whole pool.
+    pub queues: u16,
+    /// The pool's epoch.
+    pub epoch: u64,
+    /// Which queue of the pool owns which bucket.
+    pub owners: [u8; BUCKETS],
 }
 
 /// Descriptors a queue takes in [`Reply::Own`] and [`Reply::Peer`].
@@ -162,12 +250,22 @@ const REPORT: u16 = 5;
 const HOLDS: u16 = 6;
 const RELEASED: u16 = 7;
 const AWAY: u16 = 8;
+const STEER: u16 = 9;
+const PREPARED: u16 = 10;
+const BUCKET: u16 = 11;
+const GAVE: u16 = 12;
+const CAME: u16 = 13;
 const WELCOME: u16 = 101;
 const REFUSED: u16 = 102;
 const OWN: u16 = 103;
 const PEER: u16 = 104;
 const OVER: u16 = 105;
 const ARENA: u16 = 106;
+const GONE: u16 = 107;
+const STEERS: u16 = 108;
+const PREPARE: u16 = 109;
+const BEGUN: u16 = 110;
+const ARRIVAL: u16 = 111;
 
 impl Request {
     /// The datagram.
@@ -191,6 +289,13 @@ impl Request {
             }
             Self::Released { generation } => message(RELEASED).u64(*generation).0,
             Self::Away => message(AWAY).0,
+            Self::Steer { oldest, newest } => message(STEER).u16(*oldest).u16(*newest).0,
+            Self::Prepared { epoch } => message(PREPARED).u64(*epoch).0,
+            Self::Bucket { bucket, to, more, state } => message(BUCKET).state(*bucket, *to, *more, state).0,
+            Self::Gave { epoch } => message(GAVE).u64(*epoch).0,
+            Self::Came { epoch, buckets } => {
+                message(CAME).u64(*epoch).u64(*buckets as u64).u64((*buckets >> 64) as u64).0
+            }
         }
     }
 
@@ -220,6 +325,17 @@ impl Request {
             }
             RELEASED => Self::Released { generation: fields.u64()? },
             AWAY => Self::Away,
+            STEER => Self::Steer { oldest: fields.u16()?, newest: fields.u16()? },
+            PREPARED => Self::Prepared { epoch: fields.u64()? },
+            BUCKET => {
+                let (bucket, to, more, state) = fields.state()?;
+                Self::Bucket { bucket, to, more, state }
+            }
+            GAVE => Self::Gave { epoch: fields.u64()? },
+            CAME => Self::Came {
+                epoch: fields.u64()?,
+                buckets: u128::from(fields.u64()?) | u128::from(fields.u64()?) << 64,
+            },
             other => return Err(Malformed::Kind(other)),
         };
         fields.end(message)
@@ -230,8 +346,10 @@ impl Reply {
     /// The datagram.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Welcome { version, info, peer_queues, ring_bytes, resumed } => {
-                message(WELCOME).u16(*version).u16(*peer_queues).u32(*ring_bytes).u8(u8::from(*resumed)).info(info).0
+            Self::Welcome { version, info, peer_queues, ring_bytes, resumed, place } => {
+                let start = message(WELCOME).u16(*version).u16(*peer_queues).u32(*ring_bytes).u8(u8::from(*resumed));
+                let all = start.info(info);
+                if *version == VERSION_POOL { all.place(place.as_ref()).0 } else { all.0 }
             }
             Self::Refused { reason, try_again } => message(REFUSED).u8(u8::from(*try_again)).text(reason).0,
             Self::Own { generation, records_bytes } => message(OWN).u64(*generation).u64(*records_bytes).0,
@@ -242,6 +360,13 @@ impl Reply {
                 message(ARENA).u64(*generation).u32(*buffers).u32(*present).u16(*own).u16(*peer).0
             }
             Self::Over { generation, dead } => message(OVER).u64(*generation).u8(u8::from(*dead)).0,
+            Self::Gone { generation, first_queue, queues } => {
+                message(GONE).u64(*generation).u16(*first_queue).u16(*queues).0
+            }
+            Self::Steers(place) => message(STEERS).place(Some(place)).0,
+            Self::Prepare { epoch, owners } => message(PREPARE).u64(*epoch).bytes(owners).0,
+            Self::Begun { epoch } => message(BEGUN).u64(*epoch).0,
+            Self::Arrival { bucket, from, more, state } => message(ARRIVAL).state(*bucket, *from, *more, state).0,
         }
     }
 
@@ -254,7 +379,9 @@ impl Reply {
                 let peer_queues = fields.count("number of queues", QUEUES_MAX)? as u16;
                 let ring_bytes = fields.u32()?;
                 let resumed = fields.flag()?;
-                Self::Welcome { version, info: fields.info()?, peer_queues, ring_bytes, resumed }
+                let info = fields.info()?;
+                let place = if version == VERSION_POOL { fields.place()? } else { None };
+                Self::Welcome { version, info, peer_queues, ring_bytes, resumed, place }
             }
             REFUSED => Self::Refused { try_again: fields.flag()?, reason: fields.text(MESSAGE_MAX)? },
             OWN => Self::Own { generation: fields.u64()?, records_bytes: fields.u64()? },
@@ -271,6 +398,16 @@ impl Reply {
                 peer: fields.u16()?,
             },
             OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
+            GONE => {
+                Self::Gone { generation: fields.u64()?, first_queue: fields.u16()?, queues: fields.u16()? }
+            }
+            STEERS => Self::Steers(fields.place()?.ok_or(Malformed::Field("place in a pool"))?),
+            PREPARE => Self::Prepare { epoch: fields.u64()?, owners: fields.array()? },
+            BEGUN => Self::Begun { epoch: fields.u64()? },
+            ARRIVAL => {
+                let (bucket, from, more, state) = fields.state()?;
+                Self::Arrival { bucket, from, more, state }
+            }
             other => return Err(Malformed::Kind(other)),
         };
         fields.end(message)
@@ -331,6 +468,21 @@ impl Out {
             }
         }
         self.u8(prefix)
+    }
+
+    fn place(mut self, place: Option<&Place>) -> Self {
+        let Some(Place { first_queue, queues, epoch, owners }) = place else { return self.u8(0) };
+        self = self.u8(1).u16(*first_queue).u16(*queues).u64(*epoch);
+        self.bytes(owners)
+    }
+
+    fn state(self, bucket: u8, queue: u16, more: bool, state: &[u8]) -> Self {
+        self.u8(bucket).u16(queue).u8(u8::from(more)).u16(state.len() as u16).bytes(state)
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
     }
 
     fn info(mut self, info: &PortInfo) -> Self {
@@ -431,6 +583,26 @@ impl In<'_> {
         Ok(PortInfo { name, mac, mtu, queues, steering, addresses, routes })
     }
 
+    fn place(&mut self) -> Result<Option<Place>, Malformed> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        let place =
+            Place { first_queue: self.u16()?, queues: self.u16()?, epoch: self.u64()?, owners: self.array()? };
+        let inside = place.first_queue < place.queues && usize::from(place.queues) <= QUEUES_MAX;
+        let owned = place.owners.iter().all(|&owner| u16::from(owner) < place.queues);
+        if inside && owned { Ok(Some(place)) } else { Err(Malformed::Field("place in a pool")) }
+    }
+
+    fn state(&mut self) -> Result<(u8, u16, bool, Vec<u8>), Malformed> {
+        let (bucket, queue, more) = (self.u8()?, self.count("queue", QUEUES_MAX - 1)? as u16, self.flag()?);
+        if usize::from(bucket) >= BUCKETS {
+            return Err(Malformed::Field("bucket"));
+        }
+        let len = self.count("length of a state", STATE_PART_MAX)?;
+        Ok((bucket, queue, more, self.take(len)?.to_vec()))
+    }
+
     fn route(&mut self) -> Result<Route, Malformed> {
         let (to, prefix) = self.address()?;
         let (via, _) = self.address()?;
@@ -458,6 +630,11 @@ mod tests {
             Request::Holds((0..HOLDS_MAX as u64).collect()),
             Request::Released { generation: 9 },
             Request::Away,
+            Request::Steer { oldest: 4, newest: 4 },
+            Request::Prepared { epoch: 5 },
+            Request::Bucket { bucket: 127, to: 15, more: true, state: vec![7; STATE_PART_MAX] },
+            Request::Gave { epoch: 5 },
+            Request::Came { epoch: 5, buckets: 1 | 1 << 127 },
         ]
     }
 
@@ -468,7 +645,35 @@ mod tests {
         info.steering = Steering::Teid;
         info.queues = 4;
         vec![
-            Reply::Welcome { version: 1, info, peer_queues: 2, ring_bytes: 1 << 18, resumed: true },
+            Reply::Welcome {
+                version: 1,
+                info: info.clone(),
+                peer_queues: 2,
+                ring_bytes: 1 << 18,
+                resumed: true,
+                place: None,
+            },
+            Reply::Welcome {
+                version: VERSION_POOL,
+                info: info.clone(),
+                peer_queues: 2,
+                ring_bytes: 1 << 18,
+                resumed: false,
+                place: None,
+            },
+            Reply::Welcome {
+                version: VERSION_POOL,
+                info,
+                peer_queues: 1,
+                ring_bytes: 1 << 18,
+                resumed: false,
+                place: Some(Place { first_queue: 2, queues: 4, epoch: 7, owners: [3; BUCKETS] }),
+            },
+            Reply::Gone { generation: 3, first_queue: 2, queues: 2 },
+            Reply::Steers(Place { first_queue: 0, queues: 1, epoch: 1, owners: [0; BUCKETS] }),
+            Reply::Prepare { epoch: 5, owners: core::array::from_fn(|bucket| bucket as u8) },
+            Reply::Begun { epoch: 5 },
+            Reply::Arrival { bucket: 0, from: 3, more: false, state: vec![] },
             Reply::Refused { reason: "port n9 is not known".into(), try_again: true },
             Reply::Own { generation: 3, records_bytes: 2 << 20 },
             Reply::Peer { generation: 3, records_bytes: 2 << 20, steering: Steering::UeAddress },
@@ -511,7 +716,7 @@ mod tests {
         let address: IpAddr = "2001:db8::1".parse().unwrap();
         info.addresses = vec![(address, 128); ADDRESSES_MAX];
         info.routes = vec![Route { to: address, prefix: 128, via: address }; ADDRESSES_MAX];
-        let welcome = Reply::Welcome { version: 1, info, peer_queues: 16, ring_bytes: 1 << 20, resumed: false };
+        let welcome = Reply::Welcome { version: 1, info, peer_queues: 16, ring_bytes: 1 << 20, resumed: false, place: None };
         assert!(welcome.encode().len() <= MESSAGE_MAX);
     }
 

@@ -56,7 +56,7 @@ struct Others {
 
 impl Others {
     fn beside(bench: &Bench) -> Self {
-        let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
+        let end = |function: &str| EndSpec::of(function, PortInfo::named("p"));
         for function in ["c", "d"] {
             let socket = Broker::bind(&bench.directory.join(function)).unwrap();
             bench.broker.listen(function, socket, 0..u32::MAX).unwrap();

@@ -67,7 +67,7 @@ impl Bench {
     }
 
     pub fn spec(&self, a: PortInfo, b: PortInfo) -> LinkSpec {
-        let end = |function: &str, port| EndSpec { function: function.into(), port };
+        let end = |function: &str, port| EndSpec::of(function, port);
         let (name, ends, kind) = ("link".into(), [end("a", a), end("b", b)], self.kind.clone());
         LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind }
     }

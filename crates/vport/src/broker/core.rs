@@ -4,6 +4,7 @@ mod arenas;
 mod clients;
 mod generations;
 mod links;
+mod pools;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,6 +18,8 @@ use rustix::event::{Timespec, epoll};
 use super::group::Group;
 use super::link::{Link, Stage};
 use super::observer::{Observer, Tap};
+use super::pool::Pool;
+use super::seat::Seat;
 use super::{BrokerError, Config, Event, LinkKind, PortName, PortStatus};
 use crate::doorbell::Allowance;
 
@@ -35,9 +38,10 @@ pub struct Core {
     listeners: BTreeMap<u64, String>,
     clients: BTreeMap<u64, Client>,
     links: BTreeMap<String, Link>,
-    ports: BTreeMap<PortName, (String, usize)>,
+    ports: BTreeMap<PortName, (String, Seat)>,
     /// The arenas of trust groups, by their names.
     groups: BTreeMap<String, Group>,
+    pools: Vec<Pool>,
 }
 
 struct Function {
@@ -52,8 +56,7 @@ struct Client {
     function: String,
     socket: OwnedFd,
     pid: i32,
-    /// Link and end.
-    holds: Option<(String, usize)>,
+    holds: Holds,
     deadline: Option<Instant>,
     /// The last generation of its link when it connected.
     since: u64,
@@ -61,6 +64,16 @@ struct Client {
     away: bool,
     messages: Allowance,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+/// What a connection is for, once it has said so.
+#[derive(Clone, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    /// A port: link and seat.
+    Port(String, Seat),
+    /// Its function's place in a pool.
+    Pool,
 }
 
 /// Why a client is cut off.
@@ -80,6 +93,7 @@ impl Core {
             links: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
+            pools: Vec::new(),
         })
     }
 
@@ -148,16 +162,16 @@ impl Core {
 
     /// See [`super::Broker::ports`].
     pub fn statuses(&self) -> Vec<PortStatus> {
-        self.ports.iter().filter_map(|(name, (link, end))| self.status(name, link, *end)).collect()
+        self.ports.iter().filter_map(|(name, (link, seat))| self.status(name, link, *seat)).collect()
     }
 
-    fn status(&self, name: &PortName, link: &str, end: usize) -> Option<PortStatus> {
+    fn status(&self, name: &PortName, link: &str, seat: Seat) -> Option<PortStatus> {
         let link = self.links.get(link)?;
-        let (rx, tx) = link.counters(end);
+        let (rx, tx) = link.counters(seat);
         Some(PortStatus {
             name: name.clone(),
             link: link.spec.name.clone(),
-            pid: link.holders[end].and_then(|id| self.clients.get(&id)).map(|client| client.pid),
+            pid: link.party(seat).client.and_then(|id| self.clients.get(&id)).map(|client| client.pid),
             generation: link.generation,
             up: link.stage == Stage::Up,
             quarantined: link.quarantined.clone(),
@@ -167,7 +181,7 @@ impl Core {
             },
             rx,
             tx,
-            report: link.reports[end].clone(),
+            report: link.party(seat).report.clone(),
         })
     }
 
@@ -175,13 +189,13 @@ impl Core {
     pub fn observe(&mut self, function: &str, port: &str) -> Result<Observer, BrokerError> {
         let name = PortName { function: function.to_owned(), port: port.to_owned() };
         let unknown = || BrokerError::Unknown(format!("port {port} of {function}"));
-        let (link, end) = self.ports.get(&name).ok_or_else(unknown)?;
+        let (link, seat) = self.ports.get(&name).ok_or_else(unknown)?;
         let link = self.links.get(link).ok_or_else(unknown)?;
         if link.spec.kind != LinkKind::Direct {
             let what = format!("port {port} of {function} has a zero-copy link: its frames are changed where they lie");
             return Err(BrokerError::Invalid(what));
         }
-        let observer = Observer::new(Arc::clone(&link.tap), *end);
+        let observer = Observer::new(Arc::clone(&link.tap), seat.end, link.queues_of(*seat));
         Tap::renew(link)?;
         Ok(observer)
     }

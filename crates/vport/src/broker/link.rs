@@ -1,6 +1,7 @@
 //! A link's segments, and where it stands between "both ends known" and "both ends hold a generation".
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::observer::Tap;
+use super::seat::{Party, Seat};
 use super::{LinkKind, LinkSpec, PortName};
 use crate::arena::HolderId;
 use crate::counters::{RxCounters, TxCounters};
@@ -17,18 +19,18 @@ use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
 
 /// How far the current generation has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// There is none, or it is over.
     Down,
-    /// Writers map: which have.
-    Mapping([bool; 2]),
-    /// Readers map: which have.
-    Joining([bool; 2]),
-    /// Both ends hold it.
+    /// Writers map: who has not yet.
+    Mapping(Vec<Seat>),
+    /// Readers map: who has not yet.
+    Joining(Vec<Seat>),
+    /// All who are present hold it.
     Up,
-    /// It was up under a former broker: which ends have come back.
-    Adopted([bool; 2]),
+    /// It was up under a former broker: who has not come back.
+    Adopted(Vec<Seat>),
 }
 
 /// A link and what is known of its ends.
@@ -36,28 +38,23 @@ pub(super) struct Link {
     pub(super) spec: LinkSpec,
     pub(super) stage: Stage,
     pub(super) generation: u64,
-    /// The clients that hold the ends.
-    pub(super) holders: [Option<u64>; 2],
+    /// Who sits at which end.
+    pub(super) parties: [Vec<Party>; 2],
+    /// Seats that have the current generation.
+    pub(super) present: Vec<Seat>,
     pub(super) segments: Option<Segments>,
+    /// The tables of a pool's ends in all generations since the last that was up, that included.
+    pub(super) tables: Vec<Arc<Mapping>>,
     pub(super) quarantined: Option<String>,
     /// A new generation is due then: it was asked for too soon, or memory was short.
     pub(super) due: Option<Instant>,
     pub(super) not_before: Instant,
     /// When an adopted link gives up waiting for its ends.
     pub(super) adopted_until: Instant,
-    /// Ends at which a process may be that had them under a former broker: nobody has come yet.
-    pub(super) awaited: [bool; 2],
-    /// Ends to which another process came instead: that one is dead.
-    pub(super) succeeded: [bool; 2],
-    /// For each end, the newest generation whose process is known to be dead, and with it those of all before.
-    pub(super) dead_until: [u64; 2],
     pub(super) tap: Arc<Tap>,
-    pub(super) reports: [Vec<(String, u64)>; 2],
     pub(super) told_of_pages: bool,
     /// Generations whose buffers are not all back, in order. Of direct links, none.
     pub(super) leases: Vec<Lease>,
-    /// Generations from before an end's connection, and of no lease, that it still uses; None where it has not said.
-    pub(super) earlier: [Option<Vec<u64>>; 2],
 }
 
 /// The buffers of one generation of a zero-copy link.
@@ -73,33 +70,32 @@ pub(super) struct Lease {
 impl Link {
     pub(super) fn new(spec: LinkSpec) -> Self {
         let now = Instant::now();
+        let parties = [0, 1].map(|end: usize| spec.ends[end].functions.iter().map(|_| Party::new()).collect());
         Self {
             spec,
             stage: Stage::Down,
             generation: 0,
-            holders: [None; 2],
+            parties,
+            present: Vec::new(),
             segments: None,
+            tables: Vec::new(),
             quarantined: None,
             due: None,
             not_before: now,
             adopted_until: now,
-            awaited: [true; 2],
-            succeeded: [false; 2],
-            dead_until: [0; 2],
             tap: Arc::default(),
-            reports: [Vec::new(), Vec::new()],
             told_of_pages: false,
             leases: Vec::new(),
-            earlier: [None, None],
         }
     }
 
-    /// An end has let go of those generations of which this is true.
-    pub(super) fn let_go(&mut self, end: usize, of: impl Fn(u64) -> bool) {
+    /// A seat has let go of those generations of which this is true.
+    pub(super) fn let_go(&mut self, seat: Seat, of: impl Fn(u64) -> bool) {
         for lease in self.leases.iter_mut().filter(|lease| of(lease.generation)) {
-            lease.used[end] = false;
+            lease.used[seat.end] = false;
         }
-        self.earlier[end].iter_mut().for_each(|earlier| earlier.retain(|generation| !of(*generation)));
+        let earlier = &mut self.party_mut(seat).earlier;
+        earlier.iter_mut().for_each(|earlier| earlier.retain(|generation| !of(*generation)));
     }
 
     /// Takes out the leases that nobody uses any more.
@@ -109,24 +105,67 @@ impl Link {
         self.leases.extract_if(.., ended).collect()
     }
 
-    pub(super) fn port(&self, end: usize) -> PortName {
-        let spec = &self.spec.ends[end];
-        PortName { function: spec.function.clone(), port: spec.port.name.clone() }
+    pub(super) fn party(&self, seat: Seat) -> &Party {
+        &self.parties[seat.end][seat.member]
     }
 
+    pub(super) fn party_mut(&mut self, seat: Seat) -> &mut Party {
+        &mut self.parties[seat.end][seat.member]
+    }
+
+    pub(super) fn seats(&self, end: usize) -> impl Iterator<Item = Seat> + use<> {
+        (0..self.parties[end].len()).map(move |member| Seat { end, member })
+    }
+
+    pub(super) fn all_seats(&self) -> impl Iterator<Item = Seat> + use<> {
+        self.seats(0).chain(self.seats(1))
+    }
+
+    /// Whoever is at an end.
+    pub(super) fn clients(&self, end: usize) -> impl Iterator<Item = u64> {
+        self.parties[end].iter().filter_map(|party| party.client)
+    }
+
+    pub(super) fn port(&self, seat: Seat) -> PortName {
+        let spec = &self.spec.ends[seat.end];
+        PortName { function: spec.functions[seat.member].clone(), port: spec.port.name.clone() }
+    }
+
+    /// Queues of an end.
     pub(super) fn queues(&self, end: usize) -> usize {
-        usize::from(self.spec.ends[end].port.queues)
+        self.spec.ends[end].queues()
     }
 
+    /// The queues of its end that belong to a seat.
+    pub(super) fn queues_of(&self, seat: Seat) -> Range<usize> {
+        let each = usize::from(self.spec.ends[seat.end].port.queues);
+        seat.member * each..(seat.member + 1) * each
+    }
+
+    /// Whether an end can have several members.
+    pub(super) fn is_pool(&self, end: usize) -> bool {
+        self.spec.ends[end].functions.len() > 1
+    }
+
+    pub(super) fn has_pool(&self) -> bool {
+        self.is_pool(0) || self.is_pool(1)
+    }
+
+    /// Whether other members than this one are at its end.
+    pub(super) fn has_others(&self, seat: Seat) -> bool {
+        self.seats(seat.end).any(|other| other != seat && self.party(other).client.is_some())
+    }
+
+    /// Whether somebody is at either end.
     pub(super) fn is_held(&self) -> bool {
-        self.holders.iter().all(Option::is_some)
+        (0..2).all(|end| self.clients(end).next().is_some())
     }
 
-    /// Counters that an end has published in its index segments.
-    pub(super) fn counters(&self, end: usize) -> (Vec<RxCounters>, Vec<TxCounters>) {
+    /// Counters that a seat has published in its index segments.
+    pub(super) fn counters(&self, seat: Seat) -> (Vec<RxCounters>, Vec<TxCounters>) {
         let Some(segments) = &self.segments else { return Default::default() };
-        let layout = Index::new(self.queues(1 - end));
-        let indices = &segments.ends[end].indices;
+        let layout = Index::new(self.queues(seat.across()));
+        let indices = &segments.ends[seat.end].indices[self.queues_of(seat)];
         (
             indices.iter().map(|index| read_rx(layout, index)).collect(),
             indices.iter().map(|index| read_tx(layout, index)).collect(),
@@ -304,20 +343,31 @@ impl EndSegments {
         Some(Self { index, records, table, records_bytes: bytes, doorbells: Vec::new(), indices })
     }
 
-    /// What the writer gets: per queue index, records and the end of the pipe on which it is woken; its table.
-    pub(super) fn for_writer(&self) -> Vec<BorrowedFd<'_>> {
-        self.descriptors(|(reading, _)| reading.as_fd())
+    /// To write the bucket table: only before it is closed to writers.
+    pub(super) fn map_table(&self) -> io::Result<Mapping> {
+        Mapping::writable(self.table.as_fd(), TABLE_BYTES)
+    }
+
+    /// What the writer of these queues gets: of each index, records and the end of the pipe on which it is woken; the table,
+    /// unless the end is a pool, whose table the broker writes.
+    pub(super) fn for_writer(&self, queues: Range<usize>) -> Vec<BorrowedFd<'_>> {
+        let table = (queues.len() == self.index.len()).then(|| self.table.as_fd());
+        self.descriptors(queues, |(reading, _)| reading.as_fd()).chain(table).collect()
     }
 
     /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer; its table.
     pub(super) fn for_reader(&self) -> Vec<BorrowedFd<'_>> {
-        self.descriptors(|(_, writing)| writing.as_fd())
+        self.descriptors(0..self.index.len(), |(_, writing)| writing.as_fd()).chain([self.table.as_fd()]).collect()
     }
 
-    fn descriptors<'a>(&'a self, pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
-        let segments = self.index.iter().zip(&self.records).zip(&self.doorbells);
-        let of_queues = segments.flat_map(|((index, records), bell)| [index.as_fd(), records.as_fd(), pipe(bell)]);
-        of_queues.chain([self.table.as_fd()]).collect()
+    fn descriptors<'a>(
+        &'a self,
+        queues: Range<usize>,
+        pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>,
+    ) -> impl Iterator<Item = BorrowedFd<'a>> {
+        queues.flat_map(move |queue| {
+            [self.index[queue].as_fd(), self.records[queue].as_fd(), pipe(&self.doorbells[queue])]
+        })
     }
 }
 
@@ -330,7 +380,7 @@ fn size_of_records(spec: &LinkSpec, peer_queues: usize, page: usize) -> usize {
 }
 
 fn queues(spec: &LinkSpec, end: usize) -> (usize, usize) {
-    (usize::from(spec.ends[end].port.queues), usize::from(spec.ends[1 - end].port.queues))
+    (spec.ends[end].queues(), spec.ends[1 - end].queues())
 }
 
 fn mapped(segments: &[Segment]) -> io::Result<Vec<Arc<Mapping>>> {

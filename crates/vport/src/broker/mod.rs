@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::{RxCounters, TxCounters};
 use crate::info::PortInfo;
+use crate::steering::BUCKETS;
 pub use core::Core;
 pub use observer::{Direction, Observer, Seen};
 
@@ -20,6 +21,8 @@ mod core;
 mod group;
 mod link;
 mod observer;
+mod pool;
+mod seat;
 
 /// A link between two ports. The broker knows them from now on; their functions may attach at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,10 +86,23 @@ pub const RING_BYTES_DEFAULT: u32 = 1 << 20;
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndSpec {
-    /// The function, as named to [`Broker::listen`].
-    pub function: String,
-    /// Its port. `port.name` is unique within the function.
+    /// The function, as named to [`Broker::listen`]; of a pool, all that can be its members at a time.
+    pub functions: Vec<String>,
+    /// The port of each. `port.name` is unique within the function. The end has the queues of all its functions, in their
+    /// order.
     pub port: PortInfo,
+}
+
+impl EndSpec {
+    /// A port of one function.
+    pub fn of(function: impl Into<String>, port: PortInfo) -> Self {
+        Self { functions: vec![function.into()], port }
+    }
+
+    /// Queues of the end.
+    pub fn queues(&self) -> usize {
+        self.functions.len() * usize::from(self.port.queues)
+    }
 }
 
 /// What a broker tells its owner. Called on the broker's thread: hand it on, do not wait in it.
@@ -144,6 +160,13 @@ pub enum Event {
         /// Why, in words that were also sent to the client.
         reason: String,
     },
+    /// A change of who owns which bucket of a pool is complete.
+    Steered {
+        /// The pool's first function.
+        function: String,
+        /// The epoch.
+        epoch: u64,
+    },
     /// Record areas were asked for from hugepages and lie in ordinary pages.
     OrdinaryPages {
         /// Name of the link.
@@ -187,6 +210,23 @@ pub struct PortStatus {
     pub report: Vec<(String, u64)>,
 }
 
+/// What a broker knows of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// All that can be its members.
+    pub functions: Vec<String>,
+    /// Which of them are, and steer.
+    pub present: Vec<bool>,
+    /// The epoch that senders know of.
+    pub epoch: u64,
+    /// Which queue of the pool owns which bucket in it.
+    pub owners: [u8; BUCKETS],
+    /// Whether the last change is not complete.
+    pub is_changing: bool,
+    /// Members that it waits for.
+    pub waits_for: Vec<String>,
+}
+
 /// Settings of a broker.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -212,6 +252,9 @@ pub enum BrokerError {
     /// A specification is out of bounds.
     #[error("{0}")]
     Invalid(String),
+    /// Something else is to be finished first.
+    #[error("{0}")]
+    Busy(String),
     /// The system refused.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -292,6 +335,19 @@ impl Broker {
     /// The arenas of all trust groups that have had a zero-copy link up, in order of names.
     pub fn arenas(&self) -> Result<Vec<ArenaStatus>, BrokerError> {
         self.call(|core| core.arenas())
+    }
+
+    /// Begins a change of who owns which bucket of the pool that `function` is in: for each bucket a queue of the pool,
+    /// whose members' queues are counted through. Returns the number of the epoch; [`Event::Steered`] says when it is
+    /// complete. Refused while another one is not, or while a member that has attached does not steer yet.
+    pub fn set_owners(&self, function: &str, owners: &[u8; BUCKETS]) -> Result<u64, BrokerError> {
+        let (function, owners) = (function.to_owned(), *owners);
+        self.call(move |core| core.set_owners(&function, &owners))?
+    }
+
+    /// All pools.
+    pub fn pools(&self) -> Result<Vec<PoolStatus>, BrokerError> {
+        self.call(|core| core.pools())
     }
 
     /// Watches the frames that a port sends and receives. Follows the port over generations. Ports of zero-copy links

@@ -3,6 +3,7 @@
 //! It owns no tail, so a writer does not wait for it. A record was whole when it was copied if, afterwards, the head is
 //! still less than three quarters of a ring away: a writer never has more than a quarter unpublished.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,8 +101,9 @@ fn channels(link: &Link) -> std::io::Result<Vec<TapChannel>> {
 #[derive(Debug)]
 pub struct Observer {
     tap: Arc<Tap>,
-    /// The end whose port is observed.
+    /// The end whose port is observed, and the port's queues there.
     end: usize,
+    queues: Range<usize>,
     seen: u64,
     watched: Vec<Watched>,
     /// Whether the first generation was seen: later ones are watched from their start.
@@ -116,10 +118,10 @@ struct Watched {
 }
 
 impl Observer {
-    /// An observer of the port at `end`. The broker must renew the tap next.
-    pub(super) fn new(tap: Arc<Tap>, end: usize) -> Self {
+    /// An observer of the port that has these queues of `end`. The broker must renew the tap next.
+    pub(super) fn new(tap: Arc<Tap>, end: usize, queues: Range<usize>) -> Self {
         let frame = Box::new([0; FRAME_MAX]);
-        Self { tap, end, seen: 0, watched: Vec::new(), started: false, frame }
+        Self { tap, end, queues, seen: 0, watched: Vec::new(), started: false, frame }
     }
 
     /// Gives every frame that passed since the last call to `each`, oldest first on every channel, and returns how many
@@ -148,6 +150,10 @@ impl Observer {
         let before = std::mem::take(&mut self.watched);
         self.watched = channels
             .into_iter()
+            .filter(|channel| {
+                let own = if channel.from == self.end { channel.queue } else { channel.peer };
+                self.queues.contains(&own)
+            })
             .map(|channel| {
                 let known = before.iter().find(|watched| {
                     Arc::ptr_eq(&watched.channel.index, &channel.index) && watched.channel.peer == channel.peer

@@ -14,14 +14,14 @@ use super::segments::Own;
 use super::{Shared, hello, wait};
 use crate::handover::{Complaint, Fate, Generation, Handover};
 use crate::home::Home;
-use crate::info::PortInfo;
+use crate::info::{PortInfo, QUEUES_MAX};
 use crate::layout::VERSION_ZERO_COPY;
 use crate::ring::Ring;
 use crate::rx::RxHalf;
 use crate::socket::{self, Received};
 use crate::stake::{Stake, Stakes};
 use crate::tx::TxHalf;
-use crate::wire::{Malformed, Reply, Request};
+use crate::wire::{Malformed, Place, Reply, Request};
 
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -40,6 +40,8 @@ pub(super) struct Control {
     pub(super) connection: Option<Connection>,
     pub(super) info: PortInfo,
     pub(super) peer_queues: usize,
+    /// In its pool, if the port is a member's.
+    pub(super) place: Option<Place>,
     pub(super) ring: Ring,
     pub(super) boxes: Vec<Boxes>,
     pub(super) home: Arc<Home>,
@@ -140,8 +142,8 @@ impl Control {
 
     fn obey(&mut self, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), Lost> {
         match reply {
-            Reply::Welcome { version, info, peer_queues, ring_bytes, .. } => {
-                self.greeted(&info, peer_queues, ring_bytes)?;
+            Reply::Welcome { version, info, peer_queues, ring_bytes, place, .. } => {
+                self.greeted(&info, peer_queues, ring_bytes, place)?;
                 self.version = version;
                 self.tell_holdings()
             }
@@ -161,16 +163,30 @@ impl Control {
                 self.hand_over(own, &peer)?;
                 self.say(&Request::Ready { generation })
             }
+            Reply::Steers(_) | Reply::Prepare { .. } | Reply::Begun { .. } | Reply::Arrival { .. } => Err(Lost),
             Reply::Over { generation, dead } => {
                 self.end(generation, if dead { Fate::Dead } else { Fate::Over });
+                Ok(())
+            }
+            Reply::Gone { generation, first_queue, queues } => {
+                let queues = (1_u64 << queues.min(QUEUES_MAX as u16)) - 1;
+                self.home.bury(generation, queues << first_queue.min(QUEUES_MAX as u16));
+                self.boxes.iter().for_each(|(rx, _)| rx.announce());
                 Ok(())
             }
         }
     }
 
-    fn greeted(&mut self, info: &PortInfo, peer_queues: u16, ring_bytes: u32) -> Result<(), Lost> {
-        // A port does not change its number of queues under a function that runs.
-        if info.queues != self.info.queues || peer_queues == 0 {
+    fn greeted(
+        &mut self,
+        info: &PortInfo,
+        peer_queues: u16,
+        ring_bytes: u32,
+        place: Option<Place>,
+    ) -> Result<(), Lost> {
+        // A port does not change its number of queues under a function that runs, nor its place in a pool.
+        let queues = |place: Option<Place>| place.map(|place| (place.first_queue, place.queues));
+        if info.queues != self.info.queues || peer_queues == 0 || queues(place) != queues(self.place) {
             return Err(Lost);
         }
         self.peer_queues = usize::from(peer_queues);

@@ -9,7 +9,6 @@ use super::control::{Control, Lost, ROOM_WITHIN};
 use crate::arena::Entries;
 use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
-use crate::epoch::Crossing;
 use crate::giver::Giver;
 use crate::handover::Generation;
 use crate::home::Living;
@@ -32,7 +31,8 @@ pub(super) struct Own {
     /// In an arena, where the link is zero-copy.
     pub(super) stake: Option<Arc<Stake>>,
     queues: Vec<OwnQueue>,
-    table: Arc<Mapping>,
+    /// None of a member of a pool: the broker has that table.
+    table: Option<Arc<Mapping>>,
 }
 
 struct OwnQueue {
@@ -62,6 +62,10 @@ impl Control {
             return Err(Lost);
         }
         let (triples, table) = sort(fds, self.boxes.len())?;
+        if table.is_some() != self.place.is_none() {
+            return Err(Lost);
+        }
+        let table = table.map(|table| Mapping::writable(table.as_fd(), TABLE_BYTES).map(Arc::new)).transpose()?;
         let queues = triples.into_iter().map(|[index, records, doorbell]| {
             Ok(OwnQueue {
                 index: Arc::new(Mapping::writable(index.as_fd(), index_bytes)?),
@@ -74,7 +78,7 @@ impl Control {
             answer_by: Some(Instant::now() + ROOM_WITHIN),
             stake,
             queues: queues.collect::<io::Result<_>>()?,
-            table: Arc::new(Mapping::writable(table.as_fd(), TABLE_BYTES)?),
+            table,
         })
     }
 
@@ -85,9 +89,10 @@ impl Control {
         zero_copy: bool,
         fds: Vec<OwnedFd>,
     ) -> Result<Peer, Lost> {
-        let index_bytes = Index::new(self.boxes.len()).bytes();
-        self.check_records(records_bytes, self.boxes.len(), zero_copy)?;
+        let index_bytes = self.peer_layout().bytes();
+        self.check_records(records_bytes, self.end_queues(), zero_copy)?;
         let (triples, table) = sort(fds, self.peer_queues)?;
+        let table = table.ok_or(Lost)?;
         let queues = triples.into_iter().map(|[index, records, bell]| {
             segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
             segment::check(records.as_fd(), records_bytes).map_err(|_| Lost)?;
@@ -120,7 +125,8 @@ impl Control {
             table: own.table.clone(),
             indices: own.queues.iter().map(|queue| queue.index.clone()).collect(),
             peers: peer.queues.iter().map(|queue| queue.index.clone()).collect(),
-            layouts: (Index::new(self.peer_queues), Index::new(self.boxes.len())),
+            first: self.first_queue(),
+            layouts: (Index::new(self.peer_queues), self.peer_layout()),
         };
         let halves = own.queues.into_iter().enumerate().map(|(queue, own_queue)| {
             let sending = self.tx_half(&own.generation, own.stake.as_ref(), queue, &own_queue, peer)?;
@@ -148,18 +154,10 @@ impl Control {
         own: OwnQueue,
         peer: &Peer,
     ) -> RxHalf {
-        let peer_layout = Index::new(self.boxes.len());
-        let channels = peer.queues.iter().enumerate().map(|(from, peer)| RxChannel {
-            inlet: self.inlet(stake, (queue, &own), (from, peer)),
-            peer: peer.index.clone(),
-            peer_layout: (peer_layout, queue),
-            complained: false,
-            crossing: Crossing::default(),
-            paused: None,
-            dry: false,
-            given_up: None,
-            turn: true,
-            ended: false,
+        let queue = self.first_queue() + queue;
+        let channels = peer.queues.iter().enumerate().map(|(from, peer)| {
+            let inlet = self.inlet(stake, (queue, &own), (from, peer));
+            RxChannel::new(inlet, from, peer.index.clone(), self.peer_layout(), queue)
         });
         RxHalf {
             generation: generation.clone(),
@@ -172,21 +170,21 @@ impl Control {
         }
     }
 
-    /// What queue `queue` receives from queue `from` of the peer.
+    /// What queue `queue` of the end receives from queue `from` of the peer.
     fn inlet(
         &self,
         stake: Option<&Arc<Stake>>,
         (queue, own): (usize, &OwnQueue),
         (from, peer): (usize, &PeerQueue),
     ) -> Inlet {
-        let peer_layout = Index::new(self.boxes.len());
+        let peer_layout = self.peer_layout();
         let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
             let offset = queue * self.ring.size() as usize;
             let source =
                 Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.heads(index, queue));
             return Inlet::Records { reader: Reader::new(self.ring), source };
         };
-        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        let (theirs, ours) = (self.exchange(self.end_queues()), self.exchange(self.peer_queues));
         Inlet::Buffers(Taker::new(
             entries,
             stake.view(),
@@ -197,14 +195,14 @@ impl Control {
         ))
     }
 
-    /// What queue `queue` sends to queue `to` of the peer.
+    /// What queue `queue` of the end sends to queue `to` of the peer.
     fn outlet(
         &self,
         stake: Option<&Arc<Stake>>,
         (queue, own): (usize, &OwnQueue),
         (to, peer): (usize, &PeerQueue),
     ) -> Outlet {
-        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let (layout, peer_layout) = (Index::new(self.peer_queues), self.peer_layout());
         let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
             return Outlet::Records(Writer::new(
                 self.ring,
@@ -213,7 +211,7 @@ impl Control {
                 (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
             ));
         };
-        let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
+        let (theirs, ours) = (self.exchange(self.end_queues()), self.exchange(self.peer_queues));
         Outlet::Buffers(Giver::new(
             entries,
             stake.view(),
@@ -223,6 +221,21 @@ impl Control {
             (&peer.records, theirs.returns(queue)),
             (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
         ))
+    }
+
+    /// Number that the first queue has among those of its end.
+    fn first_queue(&self) -> usize {
+        self.place.map_or(0, |place| usize::from(place.first_queue))
+    }
+
+    /// Queues of this end, as its peer sees it.
+    fn end_queues(&self) -> usize {
+        self.place.map_or(self.boxes.len(), |place| usize::from(place.queues))
+    }
+
+    /// The layout of the peer's index segments.
+    fn peer_layout(&self) -> Index {
+        Index::new(self.end_queues())
     }
 
     /// The layout of records of a port whose peer has `peer_queues` queues, on a zero-copy link.
@@ -242,9 +255,9 @@ impl Control {
         own: &OwnQueue,
         peer: &Peer,
     ) -> io::Result<TxHalf> {
-        let (layout, peer_layout) = (Index::new(self.peer_queues), Index::new(self.boxes.len()));
+        let (layout, peer_layout) = (Index::new(self.peer_queues), self.peer_layout());
         let channels = peer.queues.iter().enumerate().map(|(to, peer)| {
-            let outlet = self.outlet(stake, (queue, own), (to, peer));
+            let outlet = self.outlet(stake, (self.first_queue() + queue, own), (to, peer));
             let bell = Bell::new(peer.bell.try_clone()?);
             Ok(TxChannel { outlet, bell, peer: peer.index.clone(), peer_layout })
         });
@@ -260,12 +273,12 @@ impl Control {
     }
 }
 
-/// The descriptors of `count` queues, and that of the table.
-fn sort(mut fds: Vec<OwnedFd>, count: usize) -> Result<(Vec<[OwnedFd; FDS_PER_QUEUE]>, OwnedFd), Lost> {
-    if fds.len() != count * FDS_PER_QUEUE + 1 {
+/// The descriptors of `count` queues, and that of the table if there is one.
+fn sort(mut fds: Vec<OwnedFd>, count: usize) -> Result<(Vec<[OwnedFd; FDS_PER_QUEUE]>, Option<OwnedFd>), Lost> {
+    let table = if fds.len() == count * FDS_PER_QUEUE + 1 { fds.pop() } else { None };
+    if fds.len() != count * FDS_PER_QUEUE {
         return Err(Lost);
     }
-    let table = fds.pop().ok_or(Lost)?;
     let mut fds = fds.into_iter();
     Ok((std::iter::from_fn(|| Some([fds.next()?, fds.next()?, fds.next()?])).collect(), table))
 }

@@ -63,14 +63,14 @@ impl Direction {
     pub(super) fn at_receiver(&self) -> Living {
         let (table, generation) = (self.table.clone(), self.generation.clone());
         let (indices, peers) = (self.to.1.clone(), self.from.1.clone());
-        Living { generation, table, indices, peers, layouts: (self.to.0, self.from.0) }
+        Living { generation, table: Some(table), first: 0, indices, peers, layouts: (self.to.0, self.from.0) }
     }
 
     /// What the steering of the sending port knows of it. Nobody sends to that.
     pub(super) fn at_sender(&self) -> Living {
         let (table, generation) = (memory(TABLE_BYTES), self.generation.clone());
         let (indices, peers) = (self.from.1.clone(), self.to.1.clone());
-        Living { generation, table, indices, peers, layouts: (self.from.0, self.to.0) }
+        Living { generation, table: Some(table), first: 0, indices, peers, layouts: (self.from.0, self.to.0) }
     }
 
     /// Sending queue `queue`, which will take the direction over with its first burst.
@@ -121,21 +121,11 @@ impl Direction {
     fn rx_channel(&self, from: usize, to: usize) -> RxChannel {
         let (layout, peer) = (self.from.0, &self.from.1[from]);
         let offset = to * self.ring.size() as usize;
-        RxChannel {
-            inlet: Inlet::Records {
-                reader: Reader::new(self.ring),
-                source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
-            },
-            peer: peer.clone(),
-            peer_layout: (layout, to),
-            complained: false,
-            crossing: Crossing::default(),
-            paused: None,
-            dry: false,
-            given_up: None,
-            turn: true,
-            ended: false,
-        }
+        let inlet = Inlet::Records {
+            reader: Reader::new(self.ring),
+            source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
+        };
+        RxChannel::new(inlet, from, peer.clone(), layout, to)
     }
 }
 

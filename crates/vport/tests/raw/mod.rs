@@ -59,7 +59,7 @@ impl Bench {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let [a, b] = ports;
-        let end = |function: &str, port| EndSpec { function: function.into(), port };
+        let end = |function: &str, port| EndSpec::of(function, port);
         let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN, kind };
         let (broker, events) = start(&directory, hugepages);
         broker.add_link(spec.clone()).unwrap();

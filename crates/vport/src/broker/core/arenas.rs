@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::super::group::Group;
 use super::super::link::{Lease, Segments};
+use super::super::seat::Seat;
 use super::super::{ArenaStatus, Event};
 use super::{Core, Fault, RETURN_WITHIN};
 use crate::segment::Segment;
@@ -17,18 +18,19 @@ const HOLDERS: &str = "holders";
 
 impl Core {
     /// Of the generations from before its connection, an end uses these and no others.
-    pub(super) fn holds(&mut self, name: &str, end: usize, since: u64, generations: Vec<u64>) {
-        self.let_go(name, end, |generation| generation <= since && !generations.contains(&generation));
+    pub(super) fn holds(&mut self, name: &str, seat: Seat, since: u64, generations: Vec<u64>) {
+        self.let_go(name, seat, |generation| generation <= since && !generations.contains(&generation));
         if let Some(link) = self.links.get_mut(name) {
             let leased = |generation: &u64| link.leases.iter().any(|lease| lease.generation == *generation);
-            link.earlier[end] = Some(generations.into_iter().filter(|generation| !leased(generation)).collect());
+            let earlier = generations.into_iter().filter(|generation| !leased(generation)).collect();
+            link.party_mut(seat).earlier = Some(earlier);
         }
         self.settle_orphans();
     }
 
-    pub(super) fn let_go(&mut self, name: &str, end: usize, of: impl Fn(u64) -> bool) {
+    pub(super) fn let_go(&mut self, name: &str, seat: Seat, of: impl Fn(u64) -> bool) {
         if let Some(link) = self.links.get_mut(name) {
-            link.let_go(end, of);
+            link.let_go(seat, of);
         }
         self.settle(name);
     }
@@ -47,7 +49,9 @@ impl Core {
         let now = Instant::now();
         for (name, group) in self.groups.iter_mut().filter(|(_, group)| group.has_orphans()) {
             let mut links = self.links.values().filter(|link| link.spec.kind.group() == Some(name));
-            let told = links.all(|link| link.earlier.iter().all(|earlier| earlier.as_ref().is_some_and(Vec::is_empty)));
+            let told = links.all(|link| {
+                link.parties.iter().flatten().all(|party| party.earlier.as_ref().is_some_and(Vec::is_empty))
+            });
             if told && group.adopted.is_none_or(|adopted| adopted + RETURN_WITHIN <= now) {
                 group.reclaim_orphans();
             }

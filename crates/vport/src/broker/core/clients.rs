@@ -10,10 +10,11 @@ use rustix::event::epoll;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::super::link::Stage;
+use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkKind, PortName};
-use super::{Client, Core, Fault, Function};
+use super::{Client, Core, Fault, Function, Holds};
 use crate::doorbell::Allowance;
-use crate::layout::{VERSION, VERSION_ZERO_COPY};
+use crate::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
 use crate::socket::{self, Received};
 use crate::wire::{Reply, Request, is_name};
 
@@ -25,6 +26,8 @@ const CLIENTS_MAX: usize = 64;
 const MESSAGES: (u32, u32) = (100, 200);
 /// Messages that wait for a client which does not read.
 const OUTBOX_MAX: usize = 8;
+/// The same, for a member of a pool: states of buckets may come all at once.
+const POOL_OUTBOX_MAX: usize = 4096;
 /// Messages or connections taken from one source before others have their turn.
 const TURN_MAX: usize = 16;
 
@@ -66,7 +69,7 @@ impl Core {
             function: function.to_owned(),
             socket,
             pid,
-            holds: None,
+            holds: Holds::Nothing,
             deadline: Some(Instant::now() + GREETING_WITHIN),
             since: 0,
             away: false,
@@ -137,36 +140,43 @@ impl Core {
             return Err("too many messages".into());
         }
         let request = Request::decode(bytes).map_err(|malformed| malformed.to_string())?;
-        let held = client.holds.clone();
-        match (request, held) {
-            (Request::Hello { oldest, newest, port, resume }, None) => self.greet(id, oldest..=newest, port, resume),
-            (Request::Hello { .. }, Some(_)) => Err("one connection holds one port".into()),
-            (_, None) => Err("a connection begins with a greeting".into()),
-            (Request::Mapped { generation }, Some((link, end))) => self.mapped(&link, end, generation),
-            (Request::Ready { generation }, Some((link, end))) => self.ready(&link, end, generation),
-            (Request::Quarantine { generation, queue, violation }, Some((link, end))) => {
-                self.quarantine(&link, end, generation, queue, violation)
+        match client.holds.clone() {
+            Holds::Nothing => self.hear_first(id, request),
+            Holds::Port(link, seat) => self.hear_port(id, &link, seat, request),
+            Holds::Pool => self.hear_pool(id, request),
+        }
+    }
+
+    fn hear_first(&mut self, id: u64, request: Request) -> Result<(), Fault> {
+        match request {
+            Request::Hello { oldest, newest, port, resume } => self.greet(id, oldest..=newest, port, resume),
+            Request::Steer { oldest, newest } => self.join_pool(id, oldest..=newest),
+            _ => Err("a connection begins with a greeting".into()),
+        }
+    }
+
+    fn hear_port(&mut self, id: u64, name: &str, seat: Seat, request: Request) -> Result<(), Fault> {
+        match request {
+            Request::Hello { .. } | Request::Steer { .. } => return Err("one connection holds one port".into()),
+            Request::Mapped { generation } => return self.mapped(name, seat, generation),
+            Request::Ready { generation } => return self.ready(name, seat, generation),
+            Request::Quarantine { generation, queue, violation } => {
+                return self.quarantine(name, seat, generation, queue, violation);
             }
-            (Request::Holds(generations), Some((link, end))) => {
-                let since = client.since;
-                self.holds(&link, end, since, generations);
-                Ok(())
+            Request::Holds(generations) => {
+                let since = self.clients.get(&id).map_or(0, |client| client.since);
+                self.holds(name, seat, since, generations);
             }
-            (Request::Released { generation }, Some((link, end))) => {
-                self.let_go(&link, end, |other| other == generation);
-                Ok(())
+            Request::Released { generation } => self.let_go(name, seat, |other| other == generation),
+            Request::Away => self.clients.get_mut(&id).into_iter().for_each(|client| client.away = true),
+            Request::Report(counters) => {
+                self.links.get_mut(name).into_iter().for_each(|link| link.party_mut(seat).report = counters.clone());
             }
-            (Request::Away, Some(_)) => {
-                client.away = true;
-                Ok(())
-            }
-            (Request::Report(counters), Some((link, end))) => {
-                if let Some(link) = self.links.get_mut(&link) {
-                    link.reports[end] = counters;
-                }
-                Ok(())
+            Request::Prepared { .. } | Request::Bucket { .. } | Request::Gave { .. } | Request::Came { .. } => {
+                return Err("a pool is steered by a connection of its own".into());
             }
         }
+        Ok(())
     }
 
     fn greet(
@@ -176,57 +186,66 @@ impl Core {
         port: String,
         resume: u64,
     ) -> Result<(), Fault> {
-        if !versions.contains(&VERSION) && !versions.contains(&VERSION_ZERO_COPY) {
+        if *versions.start() > VERSION_POOL || *versions.end() < VERSION {
             let (oldest, newest) = versions.into_inner();
             return Err(format!("this broker speaks version {VERSION}, not {oldest} to {newest}"));
         }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let name = PortName { function: client.function.clone(), port };
         let pid = client.pid;
-        let Some((link_name, end)) = self.ports.get(&name).cloned() else {
+        let Some((link_name, seat)) = self.ports.get(&name).cloned() else {
             self.turn_away(id, format!("port {} is not known (yet)", name.port));
             return Ok(());
         };
-        let kind = self.links.get(&link_name).map(|link| link.spec.kind.clone()).unwrap_or_default();
-        let version = if kind == LinkKind::Direct { VERSION } else { VERSION_ZERO_COPY };
+        let Some(link) = self.links.get(&link_name) else { return Ok(()) };
+        let (version, on) = match link.spec.kind {
+            LinkKind::Direct if link.has_pool() => (VERSION_POOL, " on links of pools"),
+            LinkKind::Direct => (VERSION, ""),
+            LinkKind::ZeroCopy { .. } => (VERSION_ZERO_COPY, " on zero-copy links"),
+        };
         if !versions.contains(&version) {
             let (oldest, newest) = versions.into_inner();
-            let on = if kind == LinkKind::Direct { "" } else { " on zero-copy links" };
             return Err(format!("this broker speaks version {version}{on}, not {oldest} to {newest}"));
         }
-        if let Some(holder) = self.holder(&link_name, end) {
+        if let Some(holder) = self.holder(&link_name, seat) {
             self.turn_away(id, format!("port {} is held by process {holder}", name.port));
             return Ok(());
         }
+        if self.is_changing(&link_name, seat) {
+            self.turn_away(id, format!("the pool of port {} is being changed", name.port));
+            return Ok(());
+        }
         let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
-        link.holders[end] = Some(id);
+        link.party_mut(seat).client = Some(id);
         let resumed = matches!(link.stage, Stage::Adopted(_)) && resume != 0 && resume == link.generation;
         let since = link.generation;
+        let Some(link) = self.links.get(&link_name) else { return Ok(()) };
         let welcome = Reply::Welcome {
             version,
-            info: link.spec.ends[end].port.clone(),
-            peer_queues: link.spec.ends[1 - end].port.queues,
+            info: link.spec.ends[seat.end].port.clone(),
+            peer_queues: link.queues(seat.across()) as u16,
             ring_bytes: link.spec.ring_bytes,
             resumed,
+            place: self.place(&link_name, seat),
         };
         if let Some(client) = self.clients.get_mut(&id) {
-            client.holds = Some((link_name.clone(), end));
+            client.holds = Holds::Port(link_name.clone(), seat);
             client.since = since;
             client.deadline = None;
         }
         self.send(id, &welcome, Vec::new())?;
         (self.events)(Event::Attached { port: name, pid, resumed });
         if resumed {
-            self.returned(&link_name, end);
+            self.returned(&link_name, seat);
         } else {
-            self.attached(&link_name, end, id, resume)?;
+            self.attached(&link_name, seat, id, resume)?;
         }
         Ok(())
     }
 
-    /// The living process that holds an end. One that is gone already is forgotten.
-    fn holder(&mut self, link: &str, end: usize) -> Option<i32> {
-        let id = self.links.get(link)?.holders[end]?;
+    /// The living process that holds a seat. One that is gone already is forgotten.
+    fn holder(&mut self, link: &str, seat: Seat) -> Option<i32> {
+        let id = self.links.get(link)?.party(seat).client?;
         let client = self.clients.get(&id)?;
         if socket::is_hung_up(client.socket.as_fd()) {
             self.drop_client(id, true);
@@ -253,6 +272,14 @@ impl Core {
         self.drop_client(id, false);
     }
 
+    /// About a link, in the name of the first function at it.
+    pub(super) fn complain_of(&mut self, link: &str, reason: String) {
+        if let Some(link) = self.links.get(link) {
+            let function = link.spec.ends[0].functions[0].clone();
+            self.complain(&function, reason);
+        }
+    }
+
     pub(super) fn complain(&mut self, function: &str, reason: String) {
         let allowed = self.functions.get_mut(function).is_none_or(|function| function.complaints.take());
         if allowed {
@@ -265,14 +292,17 @@ impl Core {
         let Some(client) = self.clients.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &client.socket);
         drop(client.socket);
-        if let Some((link, end)) = client.holds {
-            self.detached(&link, end, dead && !client.away);
+        match client.holds {
+            Holds::Nothing => {}
+            Holds::Port(link, seat) => self.detached(&link, seat, dead && !client.away),
+            Holds::Pool => self.left_pool(&client.function, id),
         }
     }
 
     pub(super) fn send(&mut self, id: u64, reply: &Reply, fds: Vec<OwnedFd>) -> Result<(), Fault> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        if client.outbox.len() >= OUTBOX_MAX {
+        let most = if client.holds == Holds::Pool { POOL_OUTBOX_MAX } else { OUTBOX_MAX };
+        if client.outbox.len() >= most {
             return Err("the client does not read".into());
         }
         client.outbox.push_back((reply.encode(), fds));

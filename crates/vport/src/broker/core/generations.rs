@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::Event;
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
+use super::super::seat::Seat;
 use super::arenas::labelled;
 use super::{Core, Fault};
 use crate::ring::Violation;
@@ -37,9 +38,7 @@ impl Core {
             Ok(created) => created,
             Err(error) => {
                 link.due = Some(now + MEMORY_RETRY);
-                let function = link.spec.ends[0].function.clone();
-                self.complain(&function, format!("no memory for link {name}: {error}"));
-                return;
+                return self.complain_of(name, format!("no memory for link {name}: {error}"));
             }
         };
         link.leases.extend(lease);
@@ -49,26 +48,33 @@ impl Core {
             (self.events)(Event::OrdinaryPages { link: name.to_owned(), reason });
         }
         link.generation += 1;
-        link.stage = Stage::Mapping([false; 2]);
+        link.present = link.all_seats().filter(|seat| link.party(*seat).client.is_some()).collect();
+        link.stage = Stage::Mapping(link.present.clone());
         link.segments = Some(segments);
-        self.hand_out(name, |link, segments, end| {
-            let records_bytes = segments.ends[end].records_bytes as u64;
-            (Reply::Own { generation: link.generation, records_bytes }, segments.ends[end].for_writer())
+        if let Err(error) = self.write_table(name) {
+            self.over(name);
+            return self.complain_of(name, format!("no memory for link {name}: {error}"));
+        }
+        self.hand_out(name, |link, segments, seat| {
+            let end = &segments.ends[seat.end];
+            let records_bytes = end.records_bytes as u64;
+            (Reply::Own { generation: link.generation, records_bytes }, end.for_writer(link.queues_of(seat)))
         });
     }
 
-    /// Sends each end its message with its descriptors, and expects an answer.
+    /// Sends everybody present a message with descriptors, and expects an answer.
     fn hand_out(
         &mut self,
         name: &str,
-        message: impl for<'a> Fn(&Link, &'a Segments, usize) -> (Reply, Vec<BorrowedFd<'a>>),
+        message: impl for<'a> Fn(&Link, &'a Segments, Seat) -> (Reply, Vec<BorrowedFd<'a>>),
     ) {
-        for end in 0..2 {
+        let seats = self.links.get(name).map(|link| link.present.clone()).unwrap_or_default();
+        for seat in seats {
             let Some(link) = self.links.get(name) else { return };
-            let (Some(id), Some(segments)) = (link.holders[end], &link.segments) else { return };
-            let (reply, fds) = message(link, segments, end);
+            let (Some(id), Some(segments)) = (link.party(seat).client, &link.segments) else { return };
+            let (reply, fds) = message(link, segments, seat);
             let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
-            let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, end) } else { Ok(()) };
+            let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, seat.end) } else { Ok(()) };
             let fds = arena.and_then(|()| fds.map_err(|error| error.to_string()));
             let sent = fds.and_then(|fds| self.send(id, &reply, fds));
             match sent {
@@ -80,7 +86,7 @@ impl Core {
                     if let Reply::Peer { .. } = reply
                         && let Some(lease) = self.links.get_mut(name).and_then(|link| link.leases.last_mut())
                     {
-                        lease.used[end] = true;
+                        lease.used[seat.end] = true;
                     }
                 }
                 Err(fault) => return self.cut_off(id, fault),
@@ -88,15 +94,31 @@ impl Core {
         }
     }
 
-    /// A writer holds its mappings. When both do, the segments are closed to writers and shown to readers.
-    pub(super) fn mapped(&mut self, name: &str, end: usize, generation: u64) -> Result<(), Fault> {
+    /// A writer holds its mappings. When all do, the segments are closed to writers and shown to readers.
+    pub(super) fn mapped(&mut self, name: &str, seat: Seat, generation: u64) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
-        let Stage::Mapping(mapped) = &mut link.stage else { return Ok(()) };
-        mapped[end] = true;
-        let all = *mapped == [true; 2];
-        let holder = link.holders[end];
-        self.answered(holder);
-        if all { self.join(name) } else { Ok(()) }
+        let Stage::Mapping(missing) = &mut link.stage else { return Ok(()) };
+        missing.retain(|other| *other != seat);
+        let client = link.party(seat).client;
+        self.answered(client);
+        self.proceed(name)
+    }
+
+    /// Goes to the next stage if nobody is missing in this.
+    pub(super) fn proceed(&mut self, name: &str) -> Result<(), Fault> {
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        match &link.stage {
+            Stage::Mapping(missing) if missing.is_empty() => self.join(name),
+            Stage::Joining(missing) if missing.is_empty() => {
+                link.stage = Stage::Up;
+                // Nobody begins a burst in an earlier one any more.
+                link.tables.drain(..link.tables.len().saturating_sub(1));
+                (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
+                self.advance_pools();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn join(&mut self, name: &str) -> Result<(), Fault> {
@@ -105,9 +127,9 @@ impl Core {
         let generation = link.generation;
         // A writer that spoilt its segments before they were closed is found out here.
         if let Err((end, error)) = segments.close_to_writers() {
-            let holder = link.holders[end];
+            let clients: Vec<u64> = link.clients(end).collect();
             self.over(name);
-            holder.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
+            clients.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
             return Ok(());
         }
         let mut segments = segments.labelled(generation).map_err(|error| error.to_string())?;
@@ -116,10 +138,10 @@ impl Core {
         {
             segments.extend(labelled(lease, group).map_err(|error| error.to_string())?);
         }
-        link.stage = Stage::Joining([false; 2]);
+        link.stage = Stage::Joining(link.present.clone());
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
-        self.hand_out(name, |link, segments, end| {
-            let peer = 1 - end;
+        self.hand_out(name, |link, segments, seat| {
+            let peer = seat.across();
             let records_bytes = segments.ends[peer].records_bytes as u64;
             let steering = link.spec.ends[peer].port.steering;
             (Reply::Peer { generation, records_bytes, steering }, segments.ends[peer].for_reader())
@@ -133,24 +155,17 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn ready(&mut self, name: &str, end: usize, generation: u64) -> Result<(), Fault> {
+    pub(super) fn ready(&mut self, name: &str, seat: Seat, generation: u64) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
-        let Stage::Joining(ready) = &mut link.stage else { return Ok(()) };
-        ready[end] = true;
-        let all = *ready == [true; 2];
-        if all {
-            link.stage = Stage::Up;
-        }
-        let holder = link.holders[end];
-        self.answered(holder);
-        if all {
-            (self.events)(Event::LinkUp { link: name.to_owned(), generation });
-        }
-        Ok(())
+        let Stage::Joining(missing) = &mut link.stage else { return Ok(()) };
+        missing.retain(|other| *other != seat);
+        let client = link.party(seat).client;
+        self.answered(client);
+        self.proceed(name)
     }
 
-    fn answered(&mut self, holder: Option<u64>) {
-        if let Some(client) = holder.and_then(|id| self.clients.get_mut(&id)) {
+    fn answered(&mut self, client: Option<u64>) {
+        if let Some(client) = client.and_then(|id| self.clients.get_mut(&id)) {
             client.deadline = None;
         }
     }
@@ -158,14 +173,14 @@ impl Core {
     pub(super) fn quarantine(
         &mut self,
         name: &str,
-        end: usize,
+        seat: Seat,
         generation: u64,
         queue: u16,
         code: u16,
     ) -> Result<(), Fault> {
         let violation = Violation::from_code(code).ok_or("no such rule")?;
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
-        if usize::from(queue) >= link.queues(end) {
+        if usize::from(queue) >= link.queues_of(seat).len() {
             return Err("no such queue".into());
         }
         if !matches!(link.stage, Stage::Joining(_) | Stage::Up | Stage::Adopted(_)) {
@@ -173,7 +188,8 @@ impl Core {
         }
         let reason = format!("{violation} (seen at queue {queue})");
         link.quarantined = Some(reason.clone());
-        let (reporter, accused) = (link.port(end), link.port(1 - end));
+        // Of a pool whose members cannot be told apart here, the first.
+        let (reporter, accused) = (link.port(seat), link.port(Seat { end: seat.across(), member: 0 }));
         self.over(name);
         (self.events)(Event::Quarantined { link: name.to_owned(), reporter, accused, reason });
         Ok(())

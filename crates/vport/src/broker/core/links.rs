@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
-use super::super::{BrokerError, Event, LinkSpec, RING_BYTES_MAX, RING_BYTES_MIN};
+use super::super::seat::Seat;
+use super::super::{BrokerError, Event, LinkKind, LinkSpec, RING_BYTES_MAX, RING_BYTES_MIN};
 use super::arenas::adopt_lease;
 use super::{Core, Fault, RETURN_WITHIN};
 use crate::info::{ADDRESSES_MAX, PortInfo, QUEUES_MAX};
+use crate::steering::Steering;
 use crate::wire::{Reply, is_name};
 
 impl Core {
@@ -20,11 +22,15 @@ impl Core {
             return if same { Ok(()) } else { Err(BrokerError::Exists(format!("link {}", spec.name))) };
         }
         let link = Link::new(spec);
-        if let Some(taken) = (0..2).map(|end| link.port(end)).find(|port| self.ports.contains_key(port)) {
+        if let Some(taken) = link.all_seats().map(|seat| link.port(seat)).find(|port| self.ports.contains_key(port)) {
             return Err(BrokerError::Exists(format!("port {} of {}", taken.port, taken.function)));
         }
-        for end in 0..2 {
-            self.ports.insert(link.port(end), (link.spec.name.clone(), end));
+        if !self.add_pools(&link.spec) {
+            let what = "a pool has the same members and the same number of queues at all its ports".into();
+            return Err(BrokerError::Invalid(what));
+        }
+        for seat in link.all_seats() {
+            self.ports.insert(link.port(seat), (link.spec.name.clone(), seat));
         }
         self.links.insert(link.spec.name.clone(), link);
         Ok(())
@@ -47,7 +53,7 @@ impl Core {
         if let Some((generation, segments)) = Segments::adopt(&link.spec, segments) {
             link.generation = generation;
             link.segments = Some(segments);
-            link.stage = Stage::Adopted([false; 2]);
+            link.stage = Stage::Adopted(link.all_seats().collect());
             link.adopted_until = Instant::now() + RETURN_WITHIN;
         }
         Ok(())
@@ -56,16 +62,18 @@ impl Core {
     /// See [`super::Broker::remove_link`].
     pub fn remove_link(&mut self, name: &str) -> Result<(), BrokerError> {
         let unknown = || BrokerError::Unknown(format!("link {name}"));
-        let holders = self.links.get(name).ok_or_else(unknown)?.holders;
+        let link = self.links.get(name).ok_or_else(unknown)?;
+        let clients: Vec<u64> = link.clients(0).chain(link.clients(1)).collect();
         self.over(name);
-        for id in holders.into_iter().flatten() {
+        for id in clients {
             self.turn_away(id, format!("link {name} was removed"));
         }
         let link = self.links.remove(name).ok_or_else(unknown)?;
+        self.forget_pools();
         link.tap.end();
         let groups: Vec<_> = self.links.values().filter_map(|link| link.spec.kind.group()).collect();
         self.groups.retain(|group, _| groups.contains(&group.as_str()));
-        (0..2).for_each(|end| drop(self.ports.remove(&link.port(end))));
+        link.all_seats().for_each(|seat| drop(self.ports.remove(&link.port(seat))));
         if link.segments.is_some() {
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
@@ -81,35 +89,42 @@ impl Core {
         Ok(())
     }
 
-    /// An end was attached by a process that holds nothing of the current generation.
-    pub(super) fn attached(&mut self, name: &str, end: usize, id: u64, resume: u64) -> Result<(), Fault> {
+    /// A seat was taken by a process that holds nothing of the current generation.
+    pub(super) fn attached(&mut self, name: &str, seat: Seat, id: u64, resume: u64) -> Result<(), Fault> {
         // Generations that a former broker gave out are not given out again.
         const BELIEVABLE: u64 = 1 << 32;
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
-        let first = std::mem::take(&mut link.awaited[end]);
+        let first = std::mem::take(&mut link.party_mut(seat).awaited);
         if first && resume == 0 {
-            link.succeeded[end] = true;
-            self.bury(name, end);
+            link.party_mut(seat).succeeded = true;
+            self.bury(name, seat);
         }
-        self.over(name);
+        // Members of a pool that are there go on with what they have until the next generation is up.
+        if !self.links.get(name).is_some_and(|link| link.has_others(seat)) {
+            self.over(name);
+        }
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         link.quarantined = None;
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
         if resume != 0 {
-            let dead = first && link.succeeded[1 - end] || link.dead_until[1 - end] >= resume;
+            let dead = link.parties[seat.across()]
+                .iter()
+                .all(|party| first && party.succeeded || party.dead_until >= resume);
             self.send(id, &Reply::Over { generation: resume, dead }, Vec::new())?;
         }
         self.start_generation(name);
         Ok(())
     }
 
-    /// An end came back to the generation that it held under a former broker.
-    pub(super) fn returned(&mut self, name: &str, end: usize) {
+    /// A process came back to the generation that it held under a former broker.
+    pub(super) fn returned(&mut self, name: &str, seat: Seat) {
         let Some(link) = self.links.get_mut(name) else { return };
-        if let Stage::Adopted(returned) = &mut link.stage {
-            returned[end] = true;
-            link.awaited[end] = false;
-            if *returned == [true; 2] {
+        if let Stage::Adopted(missing) = &mut link.stage {
+            missing.retain(|other| *other != seat);
+            let all = missing.is_empty();
+            link.party_mut(seat).awaited = false;
+            link.present.push(seat);
+            if all {
                 link.stage = Stage::Up;
                 let _ = Tap::renew(link);
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
@@ -117,39 +132,66 @@ impl Core {
         }
     }
 
-    pub(super) fn detached(&mut self, name: &str, end: usize, dead: bool) {
+    pub(super) fn detached(&mut self, name: &str, seat: Seat, dead: bool) {
         let Some(link) = self.links.get_mut(name) else { return };
-        link.holders[end] = None;
-        link.due = None;
-        let port = link.port(end);
+        link.party_mut(seat).client = None;
+        let port = link.port(seat);
+        let others = link.has_others(seat);
         if dead {
-            self.bury(name, end);
+            self.bury(name, seat);
         }
-        self.over(name);
+        if others {
+            self.go_on_without(name, seat);
+        } else {
+            self.links.get_mut(name).into_iter().for_each(|link| link.due = None);
+            self.over(name);
+        }
         if dead {
-            self.let_go(name, end, |_| true);
+            self.let_go(name, seat, |_| true);
         }
         if let Some(link) = self.links.get_mut(name) {
-            link.earlier[end] = dead.then(Vec::new);
+            link.party_mut(seat).earlier = dead.then(Vec::new);
         }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
-        if link.holders == [None; 2] && link.segments.take().is_some() {
+        if (0..2).all(|end| link.clients(end).next().is_none()) && link.segments.take().is_some() {
             let _ = Tap::renew(link);
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
     }
 
-    /// The process that held an end in this generation, and those before it, write no more for sure. That is news for a
-    /// reader that still waits for the end of a generation which is over already.
-    fn bury(&mut self, name: &str, end: usize) {
+    /// A member of a pool has left, and others are there.
+    fn go_on_without(&mut self, name: &str, seat: Seat) {
         let Some(link) = self.links.get_mut(name) else { return };
-        link.dead_until[end] = link.generation;
-        let (is_over, generation, other) = (link.stage == Stage::Down, link.generation, link.holders[1 - end]);
-        if let Some(other) = other.filter(|_| is_over && generation > 0)
-            && let Err(fault) = self.send(other, &Reply::Over { generation, dead: true }, Vec::new())
+        link.present.retain(|other| *other != seat);
+        let (Stage::Mapping(missing) | Stage::Joining(missing)) = &mut link.stage else { return };
+        missing.retain(|other| *other != seat);
+        if missing.is_empty()
+            && let Err(fault) = self.proceed(name)
         {
-            self.cut_off(other, fault);
+            self.complain_of(name, fault);
+        }
+    }
+
+    /// The process that held a seat in this generation, and those before it, writes no more for sure. For a reader, of an
+    /// end that has others or of a generation which is over already, that is news.
+    fn bury(&mut self, name: &str, seat: Seat) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        let generation = link.generation;
+        link.party_mut(seat).dead_until = generation;
+        let news = match link.is_pool(seat.end) {
+            false if link.stage == Stage::Down => Reply::Over { generation, dead: true },
+            false => return,
+            true => {
+                let queues = link.queues_of(seat);
+                Reply::Gone { generation, first_queue: queues.start as u16, queues: queues.len() as u16 }
+            }
+        };
+        let others: Vec<u64> = link.clients(seat.across()).filter(|_| generation > 0).collect();
+        for other in others {
+            if let Err(fault) = self.send(other, &news, Vec::new()) {
+                self.cut_off(other, fault);
+            }
         }
     }
 
@@ -160,10 +202,10 @@ impl Core {
             return;
         }
         link.stage = Stage::Down;
-        let (generation, holders) = (link.generation, link.holders);
-        let dead = link.dead_until.map(|until| until >= generation);
-        for (end, id) in holders.into_iter().enumerate() {
-            let Some(id) = id else { continue };
+        let generation = link.generation;
+        let dead = [0, 1].map(|end: usize| link.parties[end].iter().all(|party| party.dead_until >= generation));
+        let clients: Vec<(usize, u64)> = (0..2).flat_map(|end| link.clients(end).map(move |id| (end, id))).collect();
+        for (end, id) in clients {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.deadline = None;
             }
@@ -172,6 +214,7 @@ impl Core {
             }
         }
         self.settle(name);
+        self.advance_pools();
     }
 }
 
@@ -184,19 +227,32 @@ fn check(spec: &LinkSpec) -> Result<(), BrokerError> {
         return invalid(format!("{} is not a ring size", spec.ring_bytes));
     }
     for end in &spec.ends {
-        let PortInfo { name, queues, addresses, routes, .. } = &end.port;
-        if !is_name(name) || !is_name(&end.function) {
-            return invalid(format!("{:?} of {:?} cannot name a port", name, end.function));
+        let PortInfo { name, addresses, routes, .. } = &end.port;
+        if let Some(function) = end.functions.iter().find(|function| !is_name(name) || !is_name(function)) {
+            return invalid(format!("{name:?} of {function:?} cannot name a port"));
         }
-        if !(1..=QUEUES_MAX).contains(&usize::from(*queues)) {
+        let queues = end.queues();
+        if !(1..=QUEUES_MAX).contains(&queues) {
             return invalid(format!("port {name} has {queues} queues instead of 1 to {QUEUES_MAX}"));
         }
         if addresses.len() > ADDRESSES_MAX || routes.len() > ADDRESSES_MAX {
             return invalid(format!("port {name} has more than {ADDRESSES_MAX} addresses or routes"));
         }
     }
-    if (&spec.ends[0].function, &spec.ends[0].port.name) == (&spec.ends[1].function, &spec.ends[1].port.name) {
+    let [a, b] = &spec.ends;
+    if a.port.name == b.port.name && a.functions.iter().any(|function| b.functions.contains(function)) {
         return invalid("a port cannot be linked to itself".into());
+    }
+    if spec.ends.iter().any(|end| end.functions.len() > 1) {
+        if spec.ends.iter().all(|end| end.functions.len() > 1) {
+            return invalid("two pools cannot be linked to each other".into());
+        }
+        if spec.kind != LinkKind::Direct {
+            return invalid("a pool has no zero-copy links".into());
+        }
+        if spec.ends.iter().any(|end| end.functions.len() > 1 && end.port.steering == Steering::None) {
+            return invalid("a pool's port needs a steering".into());
+        }
     }
     Ok(())
 }

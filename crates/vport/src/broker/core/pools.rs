@@ -1,0 +1,254 @@
+//! Pools: members that steer, and changes of who owns which bucket.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::super::link::{Link, Stage};
+use super::super::pool::{Next, Pool};
+use super::super::seat::Seat;
+use super::super::{BrokerError, Event, LinkSpec, PoolStatus};
+use super::{Core, Fault, Holds};
+use crate::doorbell::Allowance;
+use crate::layout::VERSION_POOL;
+use crate::steering::{BUCKETS, BucketTable};
+use crate::table;
+use crate::wire::{Place, Reply, Request};
+
+/// Messages a second from one member, on average and at once.
+const MESSAGES: (u32, u32) = (20_000, 40_000);
+
+impl Core {
+    /// See [`super::super::Broker::set_owners`].
+    pub fn set_owners(&mut self, function: &str, owners: &[u8; BUCKETS]) -> Result<u64, BrokerError> {
+        let unknown = || BrokerError::Unknown(format!("a pool with {function}"));
+        let at = self.pool_of(function).ok_or_else(unknown)?;
+        let table = BucketTable::new(*owners, self.pools[at].queues());
+        let table = table.ok_or_else(|| BrokerError::Invalid("a bucket is given to no member's queue".into()))?;
+        if let Some(reason) = self.why_busy(at) {
+            return Err(BrokerError::Busy(reason));
+        }
+        let pool = &mut self.pools[at];
+        pool.begin(table);
+        let (epoch, owners) = (pool.epoch + 1, *owners);
+        self.tell_members(at, &Reply::Prepare { epoch, owners });
+        self.advance(at);
+        Ok(epoch)
+    }
+
+    /// What keeps a change from beginning.
+    fn why_busy(&mut self, at: usize) -> Option<String> {
+        let pool = &self.pools[at];
+        if pool.change.is_some() {
+            return Some(format!("the last change waits for {}", pool.waits_for().join(", ")));
+        }
+        let attached = |link: &Link, seat: &Seat| link.party(*seat).client.is_some();
+        let links = || self.links.values().filter_map(|link| Some((link, end_of(pool, &link.spec)?)));
+        let mut present = links().flat_map(|(link, end)| link.seats(end).filter(move |seat| attached(link, seat)));
+        if let Some(seat) = present.find(|seat| pool.members[seat.member].is_none()) {
+            return Some(format!("{} is not ready yet", pool.functions[seat.member]));
+        }
+        // Of a former broker's segments the tables cannot be written any more.
+        let closed = links().find(|(link, _)| link.segments.is_some() && link.tables.is_empty());
+        let closed = closed.map(|(link, _)| link.spec.name.clone())?;
+        self.start_generation(&closed);
+        Some(format!("link {closed} is being renewed"))
+    }
+
+    /// See [`super::super::Broker::pools`].
+    pub fn pools(&self) -> Vec<PoolStatus> {
+        let status = |pool: &Pool| PoolStatus {
+            functions: pool.functions.clone(),
+            present: pool.members.iter().map(Option::is_some).collect(),
+            epoch: pool.epoch,
+            owners: *pool.table.owners(),
+            waits_for: pool.waits_for(),
+            is_changing: pool.change.is_some(),
+        };
+        self.pools.iter().map(status).collect()
+    }
+
+    /// Makes the pools of a new link known. False if they are, with another number of queues.
+    pub(super) fn add_pools(&mut self, spec: &LinkSpec) -> bool {
+        for end in spec.ends.iter().filter(|end| end.functions.len() > 1) {
+            let each = usize::from(end.port.queues);
+            match self.pools.iter().find(|pool| pool.functions.iter().any(|function| end.functions.contains(function))) {
+                None => self.pools.push(Pool::new(&end.functions, each)),
+                Some(pool) if pool.functions == end.functions && pool.queues_each == each => {}
+                Some(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Forgets pools that have no link.
+    pub(super) fn forget_pools(&mut self) {
+        let links = &self.links;
+        self.pools.retain(|pool| links.values().any(|link| end_of(pool, &link.spec).is_some()));
+    }
+
+    /// A seat's place, if it is in a pool.
+    pub(super) fn place(&self, link: &str, seat: Seat) -> Option<Place> {
+        let link = self.links.get(link).filter(|link| link.is_pool(seat.end))?;
+        let pool = &self.pools[self.pool_of(&link.spec.ends[seat.end].functions[0])?];
+        Some(place(pool, seat.member))
+    }
+
+    /// Whether a seat is in a pool that is being changed: whoever comes now would not know to whom buckets go.
+    pub(super) fn is_changing(&self, link: &str, seat: Seat) -> bool {
+        let link = self.links.get(link).filter(|link| link.is_pool(seat.end));
+        let pool = link.and_then(|link| self.pool_of(&link.spec.ends[seat.end].functions[0]));
+        pool.is_some_and(|at| self.pools[at].change.is_some())
+    }
+
+    /// A connection is to steer.
+    pub(super) fn join_pool(&mut self, id: u64, versions: RangeInclusive<u16>) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let function = client.function.clone();
+        if !versions.contains(&VERSION_POOL) {
+            let (oldest, newest) = versions.into_inner();
+            return Err(format!("this broker speaks version {VERSION_POOL} with members of pools, not {oldest} to {newest}"));
+        }
+        let Some(at) = self.pools.iter().position(|pool| pool.member(&function).is_some()) else {
+            self.turn_away(id, format!("{function} is in no pool (yet)"));
+            return Ok(());
+        };
+        let pool = &mut self.pools[at];
+        let Some(member) = pool.member(&function) else { return Ok(()) };
+        if pool.members[member].is_some() || pool.change.is_some() {
+            self.turn_away(id, format!("the pool of {function} is being changed, or has this member"));
+            return Ok(());
+        }
+        pool.members[member] = Some(id);
+        client.holds = Holds::Pool;
+        client.deadline = None;
+        client.messages = Allowance::new(MESSAGES.0, MESSAGES.1);
+        let place = place(pool, member);
+        self.send(id, &Reply::Steers(place), Vec::new())
+    }
+
+    /// What a member says.
+    pub(super) fn hear_pool(&mut self, id: u64, request: Request) -> Result<(), Fault> {
+        let mut found = self.pools.iter().enumerate();
+        let found = found.find_map(|(at, pool)| Some((at, pool.members.iter().position(|other| *other == Some(id))?)));
+        let Some((at, member)) = found else { return Ok(()) };
+        let pool = &mut self.pools[at];
+        match request {
+            Request::Prepared { epoch } if epoch == pool.asked() => pool.prepared(member),
+            Request::Gave { epoch } if epoch == pool.asked() => pool.gave(member),
+            Request::Came { epoch, buckets } if epoch == pool.asked() => pool.came(member, buckets),
+            Request::Prepared { .. } | Request::Gave { .. } | Request::Came { .. } => {}
+            Request::Bucket { bucket, more, state, .. } => self.pass_on(at, member, bucket, more, state)?,
+            _ => return Err("a member of a pool only steers by this connection".into()),
+        }
+        self.advance(at);
+        Ok(())
+    }
+
+    /// Hands a bucket's state, or a part of it, to its new owner.
+    fn pass_on(&mut self, at: usize, member: usize, bucket: u8, more: bool, state: Vec<u8>) -> Result<(), Fault> {
+        let pool = &mut self.pools[at];
+        let (from, to) = (pool.had(bucket) as u16, pool.table.queue(bucket));
+        if pool.member_of(usize::from(from)) != member || pool.member_of(to) == member {
+            return Err(format!("bucket {bucket} is not this member's to give"));
+        }
+        if !more && pool.sent(member, bucket).is_none() {
+            return Err(format!("bucket {bucket} was given twice"));
+        }
+        let receiver = pool.members[pool.member_of(to)];
+        receiver.map_or(Ok(()), |id| self.send(id, &Reply::Arrival { bucket, from, more, state }, Vec::new()))
+    }
+
+    /// A member's connection has ended.
+    pub(super) fn left_pool(&mut self, function: &str, id: u64) {
+        let Some(at) = self.pool_of(function) else { return };
+        let pool = &mut self.pools[at];
+        if let Some(member) = pool.members.iter().position(|other| *other == Some(id)) {
+            pool.left(member);
+            self.advance(at);
+        }
+    }
+
+    /// A link has come up, or is down: what waited for that goes on.
+    pub(super) fn advance_pools(&mut self) {
+        (0..self.pools.len()).for_each(|at| self.advance(at));
+    }
+
+    /// Takes a change as far as it goes.
+    fn advance(&mut self, at: usize) {
+        // A sender may use a generation before members have it. By the old table nothing must be in that.
+        let Some(pool) = self.pools.get(at) else { return };
+        let mut links = self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
+        let settled = links.all(|link| matches!(link.stage, Stage::Up | Stage::Down));
+        while let Some(next) = self.pools.get_mut(at).and_then(|pool| pool.next(settled)) {
+            match next {
+                Next::Publish => self.publish(at),
+                Next::Deliver(buckets) => buckets.into_iter().for_each(|bucket| self.deliver_empty(at, bucket)),
+                Next::Close => {
+                    let Pool { epoch, functions, .. } = &self.pools[at];
+                    let (epoch, function) = (*epoch, functions[0].clone());
+                    (self.events)(Event::Steered { function, epoch });
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, at: usize) {
+        let pool = &self.pools[at];
+        let links = self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
+        links.flat_map(|link| &link.tables).for_each(|segment| table::write(segment, pool.epoch, &pool.table));
+        // Every sender that begins a burst from here on sees the new table; see `epoch`.
+        fence(Ordering::SeqCst);
+        let epoch = pool.epoch;
+        self.tell_members(at, &Reply::Begun { epoch });
+    }
+
+    fn deliver_empty(&mut self, at: usize, bucket: u8) {
+        let pool = &self.pools[at];
+        let (from, to) = (pool.had(bucket) as u16, pool.member_of(pool.table.queue(bucket)));
+        let arrival = Reply::Arrival { bucket, from, more: false, state: Vec::new() };
+        if let Some(id) = pool.members[to]
+            && let Err(fault) = self.send(id, &arrival, Vec::new())
+        {
+            self.cut_off(id, fault);
+        }
+    }
+
+    fn tell_members(&mut self, at: usize, reply: &Reply) {
+        let members: Vec<u64> = self.pools[at].members.iter().copied().flatten().collect();
+        for id in members {
+            if let Err(fault) = self.send(id, reply, Vec::new()) {
+                self.cut_off(id, fault);
+            }
+        }
+    }
+
+    /// Gives a new generation of a pool's link the table in force.
+    pub(super) fn write_table(&mut self, name: &str) -> std::io::Result<()> {
+        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        let found = self.pools.iter().find_map(|pool| Some((pool, end_of(pool, &link.spec)?)));
+        let (Some((pool, end)), Some(segments)) = (found, &link.segments) else { return Ok(()) };
+        let segment = Arc::new(segments.ends[end].map_table()?);
+        table::write(&segment, pool.epoch, &pool.table);
+        link.tables.push(segment);
+        Ok(())
+    }
+
+    fn pool_of(&self, function: &str) -> Option<usize> {
+        self.pools.iter().position(|pool| pool.member(function).is_some())
+    }
+}
+
+/// The end of a link that is the pool's.
+fn end_of(pool: &Pool, spec: &LinkSpec) -> Option<usize> {
+    spec.ends.iter().position(|end| end.functions == pool.functions)
+}
+
+fn place(pool: &Pool, member: usize) -> Place {
+    Place {
+        first_queue: (member * pool.queues_each) as u16,
+        queues: pool.queues() as u16,
+        epoch: pool.epoch,
+        owners: *pool.table.owners(),
+    }
+}

@@ -1,0 +1,302 @@
+//! A pool as the broker sees it: which member owns which bucket, and how far a change of that has come. No I/O.
+//!
+//! A change goes through two stages. First all members get ready: frames of a bucket that comes to them will wait until it is
+//! there. Then senders are told, and each member gives away what leaves it, once nothing more can come to it by the old table.
+//! A member that is gone gives nothing and waits for nothing: what it had arrives without state.
+
+use std::collections::BTreeSet;
+
+use crate::steering::{BUCKETS, BucketTable};
+
+/// A function that has several processes at a time.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) functions: Vec<String>,
+    /// Queues that each member has at every port of the pool.
+    pub(super) queues_each: usize,
+    /// The epoch that senders know of, and its table.
+    pub(super) epoch: u64,
+    pub(super) table: BucketTable,
+    /// The connections by which members steer.
+    pub(super) members: Vec<Option<u64>>,
+    pub(super) change: Option<Change>,
+}
+
+/// A change of the table that is on its way.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Members get ready for this table: who is not.
+    Preparing { table: BucketTable, missing: BTreeSet<usize> },
+    /// Senders know of it.
+    Moving(Moving),
+}
+
+#[derive(Debug)]
+pub(super) struct Moving {
+    /// The table before.
+    before: BucketTable,
+    /// Members that have not given everything.
+    giving: BTreeSet<usize>,
+    /// Buckets whose state has not left their old owner.
+    held: u128,
+    /// Buckets that have not come to their new owner.
+    coming: u128,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Tell senders of the table, then members that the epoch has begun.
+    Publish,
+    /// Give these buckets to their new owners, without state.
+    Deliver(Vec<u8>),
+    /// The change is complete.
+    Close,
+}
+
+impl Pool {
+    pub(super) fn new(functions: &[String], queues_each: usize) -> Self {
+        Self {
+            functions: functions.to_vec(),
+            queues_each,
+            epoch: 1,
+            // Whoever comes first has all: that is the first member's right.
+            table: BucketTable::fixed(queues_each),
+            members: vec![None; functions.len()],
+            change: None,
+        }
+    }
+
+    /// Queues of all members.
+    pub(super) fn queues(&self) -> usize {
+        self.functions.len() * self.queues_each
+    }
+
+    pub(super) fn member(&self, function: &str) -> Option<usize> {
+        self.functions.iter().position(|other| other == function)
+    }
+
+    /// The member that has this queue.
+    pub(super) fn member_of(&self, queue: usize) -> usize {
+        queue / self.queues_each
+    }
+
+    fn is_here(&self, queue: usize) -> bool {
+        self.members[self.member_of(queue)].is_some()
+    }
+
+    /// Begins a change. False if one is on its way.
+    pub(super) fn begin(&mut self, table: BucketTable) -> bool {
+        if self.change.is_some() {
+            return false;
+        }
+        let missing = (0..self.members.len()).filter(|member| self.members[*member].is_some()).collect();
+        self.change = Some(Change::Preparing { table, missing });
+        true
+    }
+
+    /// The epoch that members are asked about: that which comes, or has come last.
+    pub(super) fn asked(&self) -> u64 {
+        self.epoch + u64::from(matches!(self.change, Some(Change::Preparing { .. })))
+    }
+
+    pub(super) fn prepared(&mut self, member: usize) {
+        if let Some(Change::Preparing { missing, .. }) = &mut self.change {
+            missing.remove(&member);
+        }
+    }
+
+    /// A member sends the last of a bucket's state. Returns who gets it; none if it was not the member's to give.
+    pub(super) fn sent(&mut self, member: usize, bucket: u8) -> Option<usize> {
+        let (each, table) = (self.queues_each, &self.table);
+        let Some(Change::Moving(moving)) = &mut self.change else { return None };
+        let bit = 1 << bucket;
+        let its_own = moving.before.queue(bucket) / each == member;
+        if !its_own || moving.held & bit == 0 || table.queue(bucket) / each == member {
+            return None;
+        }
+        moving.held &= !bit;
+        Some(table.queue(bucket))
+    }
+
+    pub(super) fn gave(&mut self, member: usize) {
+        if let Some(Change::Moving(moving)) = &mut self.change {
+            moving.giving.remove(&member);
+        }
+    }
+
+    pub(super) fn came(&mut self, member: usize, buckets: u128) {
+        let (each, table) = (self.queues_each, &self.table);
+        if let Some(Change::Moving(moving)) = &mut self.change {
+            let its_own = (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) / each == member);
+            moving.coming &= !(buckets & its_own.fold(0, |set, bucket| set | 1 << bucket));
+        }
+    }
+
+    /// A member is gone.
+    pub(super) fn left(&mut self, member: usize) {
+        self.members[member] = None;
+        match &mut self.change {
+            Some(Change::Preparing { missing, .. }) => drop(missing.remove(&member)),
+            Some(Change::Moving(moving)) => drop(moving.giving.remove(&member)),
+            None => {}
+        }
+    }
+
+    /// What the change needs now. Asked again after each answer, until there is nothing. `may_publish`: every generation that
+    /// a sender may use is in the hands of all members.
+    pub(super) fn next(&mut self, may_publish: bool) -> Option<Next> {
+        match self.change.take()? {
+            Change::Preparing { table, missing } if missing.is_empty() && may_publish => {
+                let before = std::mem::replace(&mut self.table, table);
+                self.epoch += 1;
+                let moves = (0..BUCKETS as u8).filter(|&bucket| before.queue(bucket) != table.queue(bucket));
+                let moves = moves.fold(0, |set, bucket| set | 1 << bucket);
+                let giving = (0..self.members.len()).filter(|member| self.members[*member].is_some()).collect();
+                self.change = Some(Change::Moving(Moving { before, giving, held: moves, coming: moves }));
+                Some(Next::Publish)
+            }
+            Change::Moving(mut moving) => {
+                let of = |set: u128| (0..BUCKETS as u8).filter(move |bucket| set >> bucket & 1 == 1);
+                // To nobody: that is as good as there.
+                moving.coming = of(moving.coming)
+                    .filter(|&bucket| self.is_here(self.table.queue(bucket)))
+                    .fold(0, |set, bucket| set | 1 << bucket);
+                let lost: Vec<u8> = of(moving.held & moving.coming)
+                    .filter(|&bucket| !moving.giving.contains(&self.member_of(moving.before.queue(bucket))))
+                    .filter(|&bucket| !self.is_within(&moving, bucket))
+                    .collect();
+                lost.iter().for_each(|bucket| moving.held &= !(1 << bucket));
+                if moving.giving.is_empty() && moving.coming == 0 {
+                    return Some(Next::Close);
+                }
+                self.change = Some(Change::Moving(moving));
+                (!lost.is_empty()).then_some(Next::Deliver(lost))
+            }
+            preparing => {
+                self.change = Some(preparing);
+                None
+            }
+        }
+    }
+
+    /// Whether a bucket moves between queues of one member, which needs nobody's help.
+    fn is_within(&self, moving: &Moving, bucket: u8) -> bool {
+        self.member_of(moving.before.queue(bucket)) == self.member_of(self.table.queue(bucket))
+    }
+
+    /// The queue that had a bucket before the change.
+    pub(super) fn had(&self, bucket: u8) -> usize {
+        match &self.change {
+            Some(Change::Moving(moving)) => moving.before.queue(bucket),
+            _ => self.table.queue(bucket),
+        }
+    }
+
+    /// Members that a change waits for.
+    pub(super) fn waits_for(&self) -> Vec<String> {
+        let members: BTreeSet<usize> = match &self.change {
+            None => BTreeSet::new(),
+            Some(Change::Preparing { missing, .. }) => missing.clone(),
+            Some(Change::Moving(moving)) => {
+                let coming = (0..BUCKETS as u8).filter(|bucket| moving.coming >> bucket & 1 == 1);
+                let to = coming.map(|bucket| self.member_of(self.table.queue(bucket)));
+                if moving.giving.is_empty() { to.collect() } else { moving.giving.clone() }
+            }
+        };
+        members.into_iter().map(|member| self.functions[member].clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 100;
+    const B: u64 = 101;
+
+    /// Three members of one queue each, of which two are there.
+    fn pool() -> Pool {
+        let mut pool = Pool::new(&["a", "b", "c"].map(str::to_owned), 1);
+        (pool.members[0], pool.members[1]) = (Some(A), Some(B));
+        pool
+    }
+
+    fn table(owner: impl Fn(u8) -> u8) -> BucketTable {
+        BucketTable::new(core::array::from_fn(|bucket| owner(bucket as u8)), 3).unwrap()
+    }
+
+    /// Up to the moment when senders know of a table by which all odd buckets go to `to`.
+    fn moving(to: u8) -> Pool {
+        let mut pool = pool();
+        assert!(pool.begin(table(|bucket| bucket % 2 * to)));
+        pool.prepared(0);
+        assert_eq!(pool.next(true), None, "b is not ready");
+        pool.prepared(1);
+        assert_eq!(pool.next(false), None, "a member has not the generation that senders have");
+        assert_eq!(pool.next(true), Some(Next::Publish));
+        assert_eq!(pool.next(true), None);
+        pool
+    }
+
+    const ODD: u128 = 0xaaaa_aaaa_aaaa_aaaa_aaaa_aaaa_aaaa_aaaa;
+
+    #[test]
+    fn a_change_is_complete_when_all_was_given_and_has_come() {
+        let mut pool = moving(1);
+        assert_eq!((pool.epoch, pool.had(3), pool.begin(table(|_| 0))), (2, 0, false));
+        assert_eq!(pool.sent(0, 3), Some(1));
+        assert_eq!(pool.sent(0, 3), None, "twice");
+        assert_eq!(pool.sent(0, 2), None, "it does not move");
+        assert_eq!(pool.sent(1, 5), None, "it is not that member's");
+        assert!((1..128).step_by(2).all(|bucket| bucket == 3 || pool.sent(0, bucket) == Some(1)));
+        pool.gave(0);
+        pool.gave(1);
+        pool.came(1, ODD & !8);
+        pool.came(0, 8);
+        assert_eq!((pool.next(true), pool.waits_for()), (None, vec!["b".to_owned()]));
+        pool.came(1, 8);
+        assert_eq!(pool.next(true), Some(Next::Close));
+        assert!(pool.change.is_none() && pool.begin(table(|_| 2)));
+    }
+
+    #[test]
+    fn what_a_member_that_dies_had_arrives_without_state() {
+        let mut pool = moving(1);
+        assert_eq!(pool.sent(0, 1), Some(1));
+        pool.left(0);
+        let rest: Vec<u8> = (3..128).step_by(2).collect();
+        assert_eq!(pool.next(true), Some(Next::Deliver(rest)));
+        assert_eq!(pool.next(true), None);
+        pool.gave(1);
+        pool.came(1, ODD);
+        assert_eq!(pool.next(true), Some(Next::Close));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_member_that_dies_before_its_buckets_come() {
+        let mut pool = moving(1);
+        pool.gave(0);
+        pool.left(1);
+        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.table.queue(1), 1, "they are its own when it is there again");
+    }
+
+    #[test]
+    fn what_goes_to_nobody_is_given_all_the_same() {
+        let mut pool = moving(2);
+        assert_eq!(pool.sent(0, 1), Some(2));
+        pool.gave(1);
+        assert_eq!(pool.next(true), None);
+        pool.gave(0);
+        assert_eq!(pool.next(true), Some(Next::Close));
+    }
+
+    #[test]
+    fn a_pool_without_members_changes_at_once() {
+        let mut pool = Pool::new(&["a", "b"].map(str::to_owned), 2);
+        assert_eq!((pool.table.queue(0), pool.table.queue(1), pool.queues()), (0, 1, 4));
+        assert!(pool.begin(BucketTable::fixed(4)));
+        assert_eq!((pool.next(true), pool.next(true), pool.next(true)), (Some(Next::Publish), Some(Next::Close), None));
+    }
+}

@@ -1,0 +1,38 @@
+//! Who sits at a link: each end has one seat, or as many as a pool can have members.
+
+/// A place at a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Seat {
+    pub(super) end: usize,
+    /// Of a pool, which member; 0 elsewhere.
+    pub(super) member: usize,
+}
+
+impl Seat {
+    /// The end across the link.
+    pub(super) fn across(self) -> usize {
+        1 - self.end
+    }
+}
+
+/// What is known of whoever sits in one seat.
+#[derive(Debug)]
+pub(super) struct Party {
+    /// The client that holds it.
+    pub(super) client: Option<u64>,
+    /// A process may be there that had it under a former broker: nobody has come yet.
+    pub(super) awaited: bool,
+    /// Another process came instead: that one is dead.
+    pub(super) succeeded: bool,
+    /// The newest generation whose process is known to be dead, and with it those of all before.
+    pub(super) dead_until: u64,
+    pub(super) report: Vec<(String, u64)>,
+    /// Generations from before its connection, and of no lease, that it still uses; None where it has not said.
+    pub(super) earlier: Option<Vec<u64>>,
+}
+
+impl Party {
+    pub(super) fn new() -> Self {
+        Self { client: None, awaited: true, succeeded: false, dead_until: 0, report: Vec::new(), earlier: None }
+    }
+}
