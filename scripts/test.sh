@@ -13,12 +13,12 @@ grep -E '^(     Running|test result:)' "$log" | awk '/Running/ { program = $0; n
 grep -hE '^SKIPPED ' "$log" | sort -u
 if ((status)); then
     grep -E '^error' "$log" | sort -u | head -20
-    # What a failed test printed stands below its name, up to the next test's.
+    # What a failed test printed stands below its name, up to the next test's. The way to it is in the log.
     failed=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sort -u)
     while read -r name; do
         [[ -n $name ]] || continue
         echo "---- $name"
-        awk -v head="---- $name stdout ----" '$0 == head { on = 1; next } /^---- |^failures:|^successes:/ { on = 0 } on' "$log" | cut -c1-300 | tail -25
+        awk -v head="---- $name stdout ----" '$0 == head { on = 1; next } /^---- |^failures:|^successes:/ { on = 0 } on' "$log" | grep -vE '^stack backtrace:|^ +[0-9]+: |^ +at ' | cut -c1-300 | tail -25
     done <<<"$failed"
     sed -n 's/^./FAILED &/p' <<<"$failed"
 fi

@@ -230,7 +230,8 @@ static void views_are_changed_sent_on_and_copied(struct kaista_rx *rx, struct ka
     CHECK(kaista_tx_counters(tx, &after, sizeof after) == 0 && after.discarded == before.discarded + 2);
 }
 
-static void a_burst_may_be_taken_in_parts(struct kaista_rx *rx, struct kaista_tx *tx)
+/* Returns how often the last packets were all in the half's hands and not all taken: 0 where they came in drops. */
+static int taken_in_parts(struct kaista_rx *rx, struct kaista_tx *tx)
 {
     enum { COUNT = 100 };
     static uint8_t frames[COUNT][80];
@@ -256,7 +257,14 @@ static void a_burst_may_be_taken_in_parts(struct kaista_rx *rx, struct kaista_tx
         if (received.packets - before.packets == COUNT && seen < COUNT && ++held)
             CHECK(kaista_rx_arm(rx) == 0 && kaista_rx_wait(rx, -1) == 1 && !usleep(100) && kaista_rx_wait(rx, -1) == 1);
     }
-    CHECK(held > 0 && received.packets - before.packets == COUNT && received.bytes - before.bytes == 80 * COUNT);
+    CHECK(received.packets - before.packets == COUNT && received.bytes - before.bytes == 80 * COUNT);
+    return held;
+}
+
+static void a_burst_may_be_taken_in_parts(struct kaista_rx *rx, struct kaista_tx *tx)
+{
+    for (int tries = 0; taken_in_parts(rx, tx) == 0; tries++)
+        CHECK(tries < 10000);
 }
 
 static void on_alarm(int number) { (void)number; }

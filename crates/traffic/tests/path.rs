@@ -42,12 +42,15 @@ impl Slice {
                 "n6",
                 [
                     ("upf", port("n6", "10.6.0.1", Steering::UeAddress, &["10.6.0.2"])),
-                    ("peer", port("n6", "10.6.0.2", Steering::None, &[])),
+                    ("peer", port("n6", "10.6.0.2", Steering::None, &["10.6.0.1"])),
                 ],
             ),
             (
                 "uu",
-                [("ran", port("uu", "", Steering::None, &[])), ("peer", port("uu", "10.60.0.1", Steering::None, &[]))],
+                [
+                    ("ran", port("uu", "", Steering::None, &[])),
+                    ("peer", port("uu", "10.60.0.1", Steering::None, &["10.60.0.254"])),
+                ],
             ),
         ];
         for (name, ends) in links {

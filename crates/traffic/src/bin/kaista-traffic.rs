@@ -205,14 +205,17 @@ const PEER_WAIT: Duration = Duration::from_secs(10);
 struct Station {
     queue: QueuePair,
     host: Host,
+    /// The neighbour that its first route leads to.
+    gateway: Option<IpAddr>,
 }
 
 impl Station {
     fn on(port: Port) -> anyhow::Result<Self> {
         let host = Host::of(&port.info);
+        let gateway = port.info.routes.first().map(|route| route.via);
         let name = port.info.name;
         let queue = port.queues.into_iter().next().with_context(|| format!("port {name} has no queue"))?;
-        Ok(Self { queue, host })
+        Ok(Self { queue, host, gateway })
     }
 
     /// The Ethernet address of `neighbour`; asks for it until it answers.
@@ -229,6 +232,12 @@ impl Station {
             self.answer_pending();
         }
         bail!("neighbour {neighbour} does not answer")
+    }
+
+    /// Is on its link: whoever is there knows its addresses, and a gateway has answered, which so has found its way here.
+    fn appear(&mut self) -> anyhow::Result<()> {
+        self.announce()?;
+        self.gateway.map_or(Ok(()), |gateway| self.find(gateway).map(drop))
     }
 
     /// Tells the link where this station's addresses are, as soon as somebody is there to hear it.
@@ -278,7 +287,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     });
     let mut station = Station::on(port)?;
     let mut sink_station = args.sink.as_ref().map(|name| Station::on(args.common.open(name)?)).transpose()?;
-    sink_station.as_mut().map_or(Ok(()), Station::announce)?;
+    sink_station.as_mut().map_or(Ok(()), Station::appear)?;
     let to = station.find(args.via.or(args.tunnel_to).unwrap_or(args.to).into())?;
     let flows = (0..args.flows).map(|number| flow(args, own, number)).collect::<anyhow::Result<Vec<Flow>>>()?;
     let macs = Macs { from: station.host.mac(), to };
@@ -291,7 +300,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     while now < end {
         let offered = generator.turn(station.queue.tx.as_mut(), now);
         station.answer_pending();
-        if let Some(Station { queue, host }) = &mut sink_station {
+        if let Some(Station { queue, host, .. }) = &mut sink_station {
             sink.turn(queue.rx.as_mut(), now, |frame| answer(host, queue.tx.as_mut(), frame));
         }
         now = now_ns();
@@ -306,7 +315,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     }
     let sent = Sent::of(&generator, (now - begin) as f64 / 1e9);
     let found = sink_station.map(|mut station| {
-        drain(&mut sink, &mut station, Duration::from_millis(200));
+        drain(&mut sink, &mut station, sent.accepted);
         sink.found()
     });
     print(&Generated { sent, found }, args.common.json)
@@ -328,11 +337,15 @@ fn flow(args: &Generate, own: Option<Ipv4Addr>, number: u32) -> anyhow::Result<F
     Ok(Flow { from: counted(args.from), to, tunnel })
 }
 
-/// Takes packets until none has come for `quiet`.
-fn drain(sink: &mut Sink, station: &mut Station, quiet: Duration) {
+/// Takes packets until none comes any more. While some of those `accepted` have not come, that takes longer to believe.
+fn drain(sink: &mut Sink, station: &mut Station, accepted: u64) {
     let mut last = now_ns();
-    while now_ns() - last < quiet.as_nanos() as u64 {
-        let Station { queue, host } = &mut *station;
+    loop {
+        let quiet = Duration::from_millis(if sink.received() < accepted { 1_000 } else { 200 });
+        if now_ns() - last >= quiet.as_nanos() as u64 {
+            return;
+        }
+        let Station { queue, host, .. } = &mut *station;
         if sink.turn(queue.rx.as_mut(), now_ns(), |frame| answer(host, queue.tx.as_mut(), frame)) > 0 {
             last = now_ns();
         }
@@ -350,7 +363,7 @@ fn sink(args: &Take) -> anyhow::Result<()> {
         if now >= end {
             break;
         }
-        let Station { queue, host } = &mut station;
+        let Station { queue, host, .. } = &mut station;
         if sink.turn(queue.rx.as_mut(), now, |frame| answer(host, queue.tx.as_mut(), frame)) > 0 {
             waiter.worked();
         } else {
