@@ -118,6 +118,7 @@ impl Node {
                 reporter.port
             ),
             Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
+            Event::Steered { function, epoch } => tracing::info!("pool of {function}: epoch {epoch} is complete"),
             Event::OrdinaryPages { link, reason } => {
                 tracing::warn!("link {link}: packets lie in ordinary pages, not in hugepages: {reason}");
             }

@@ -105,7 +105,8 @@ impl Buckets for State {
         self.arrived += 1;
         self.arrived_empty += u64::from(state.is_empty());
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        let flows = state.get(1..).unwrap_or_default().chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+        let flows =
+            state.get(1..).unwrap_or_default().chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
         assert!(self.buckets.insert(bucket, flows.collect()).is_none(), "bucket {bucket} arrived twice");
     }
 }

@@ -23,6 +23,10 @@ impl Set {
         self.0[usize::from(bucket) / 64 % 2].fetch_or(1 << (bucket % 64), Ordering::AcqRel);
     }
 
+    fn clear(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
     fn remove(&self, bucket: u8) {
         self.0[usize::from(bucket) / 64 % 2].fetch_and(!(1 << (bucket % 64)), Ordering::AcqRel);
     }
@@ -94,6 +98,11 @@ impl Cell {
     }
 
     // The decider.
+
+    /// No bucket is on its way. Of an epoch that was prepared and never published some may seem to be.
+    pub(crate) fn await_none(&self) {
+        self.awaited.clear();
+    }
 
     /// A new epoch will make `bucket` the queue's.
     pub(crate) fn await_bucket(&self, bucket: u8) {

@@ -171,8 +171,7 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
     let table = place.and_then(|place| BucketTable::new(place.owners, all)).unwrap_or_else(|| BucketTable::fixed(all));
     let boxes = (0..count).map(|_| Ok((Handover::new()?, Handover::new()?))).collect::<io::Result<Vec<_>>>()?;
     let complaints = Arc::new(Complaints::new()?);
-    let cells =
-        boxes.iter().enumerate().map(|(queue, (rx, _))| Arc::new(Cell::new(first + queue, &table, rx.clone())));
+    let cells = boxes.iter().enumerate().map(|(queue, (rx, _))| Arc::new(Cell::new(first + queue, &table, rx.clone())));
     let home = Arc::new(match &place {
         None => Home::new(&info.name, cells.collect()),
         Some(place) => Home::of_pool(&info.name, cells.collect(), place.epoch, table),

@@ -85,7 +85,8 @@ pub fn group<S: Send>(
     let group = Arc::new(Group::new(ports, outputs, 0, epoch, &table));
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
     let owners = inboxes.into_iter().enumerate();
-    let owners = owners.map(|(queue, inbox)| Owner::new(group.clone(), queue, &table, inbox, senders.clone())).collect();
+    let owners =
+        owners.map(|(queue, inbox)| Owner::new(group.clone(), queue, &table, inbox, senders.clone())).collect();
     Ok((Decider { group, epoch, table }, owners))
 }
 
@@ -175,7 +176,10 @@ impl Group {
         self.given.store(0, Ordering::Relaxed);
         table.owners().iter().zip(&self.table).for_each(|(&owner, to)| to.store(owner, Ordering::Relaxed));
         for port in &self.ports {
-            port.cells.iter().for_each(|cell| cell.prepare(epoch));
+            port.cells.iter().for_each(|cell| {
+                cell.await_none();
+                cell.prepare(epoch);
+            });
             coming.iter().for_each(|&(bucket, worker)| port.cells[worker].await_bucket(bucket));
         }
     }

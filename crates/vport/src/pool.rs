@@ -91,7 +91,8 @@ pub fn join(
         return Err(JoinError::Changed);
     }
     take(ports)?;
-    let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|errno| AttachError::Io(errno.into()))?;
+    let wake =
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|errno| AttachError::Io(errno.into()))?;
     let carrier = wake.try_clone().map_err(AttachError::Io)?;
     let group = Arc::new(Group::of_member(ports, outputs, first, place.epoch, &table, carrier));
 
@@ -125,7 +126,8 @@ pub fn join(
         stop: stop.clone(),
     };
     let bell = carrier.wake.try_clone().map_err(AttachError::Io)?;
-    let thread = std::thread::Builder::new().name("pool".into()).spawn(move || carrier.run()).map_err(AttachError::Io)?;
+    let thread =
+        std::thread::Builder::new().name("pool".into()).spawn(move || carrier.run()).map_err(AttachError::Io)?;
     let lease = Arc::new(Lease { stop, bell, thread: Mutex::new(Some(thread)) });
     let owner = |(worker, inbox)| Owner::new(group.clone(), first + worker, &table, inbox, others.clone());
     let owners = inboxes.into_iter().enumerate().map(owner);
@@ -235,7 +237,8 @@ impl Carrier {
             return self.reconnect();
         };
         let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        wait(&mut [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(connection, interest)], None).map_err(|_| Lost)?;
+        wait(&mut [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(connection, interest)], None)
+            .map_err(|_| Lost)?;
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         self.read_messages()?;
         self.carry_away();

@@ -398,9 +398,7 @@ impl Reply {
                 peer: fields.u16()?,
             },
             OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
-            GONE => {
-                Self::Gone { generation: fields.u64()?, first_queue: fields.u16()?, queues: fields.u16()? }
-            }
+            GONE => Self::Gone { generation: fields.u64()?, first_queue: fields.u16()?, queues: fields.u16()? },
             STEERS => Self::Steers(fields.place()?.ok_or(Malformed::Field("place in a pool"))?),
             PREPARE => Self::Prepare { epoch: fields.u64()?, owners: fields.array()? },
             BEGUN => Self::Begun { epoch: fields.u64()? },
@@ -587,8 +585,7 @@ impl In<'_> {
         if !self.flag()? {
             return Ok(None);
         }
-        let place =
-            Place { first_queue: self.u16()?, queues: self.u16()?, epoch: self.u64()?, owners: self.array()? };
+        let place = Place { first_queue: self.u16()?, queues: self.u16()?, epoch: self.u64()?, owners: self.array()? };
         let inside = place.first_queue < place.queues && usize::from(place.queues) <= QUEUES_MAX;
         let owned = place.owners.iter().all(|&owner| u16::from(owner) < place.queues);
         if inside && owned { Ok(Some(place)) } else { Err(Malformed::Field("place in a pool")) }
@@ -716,7 +713,8 @@ mod tests {
         let address: IpAddr = "2001:db8::1".parse().unwrap();
         info.addresses = vec![(address, 128); ADDRESSES_MAX];
         info.routes = vec![Route { to: address, prefix: 128, via: address }; ADDRESSES_MAX];
-        let welcome = Reply::Welcome { version: 1, info, peer_queues: 16, ring_bytes: 1 << 20, resumed: false, place: None };
+        let welcome =
+            Reply::Welcome { version: 1, info, peer_queues: 16, ring_bytes: 1 << 20, resumed: false, place: None };
         assert!(welcome.encode().len() <= MESSAGE_MAX);
     }
 

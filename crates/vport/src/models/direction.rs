@@ -7,7 +7,6 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
-use crate::epoch::Crossing;
 use crate::handover::{Complaints, Generation, Handover};
 use crate::home::Living;
 use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};

@@ -18,6 +18,7 @@ use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, PortStat
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::steering::Steering;
 use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ pub struct Bench {
 fn start(directory: &Path, hugepages: bool) -> (Broker, Receiver<Event>) {
     let (sender, events) = channel();
     let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
-    for function in ["a", "b"] {
+    for function in ["a", "b", "c"] {
         let socket = Broker::bind(&directory.join(function)).unwrap();
         broker.listen(function, socket, 0..u32::MAX).unwrap();
     }
@@ -55,12 +56,23 @@ impl Bench {
     }
 
     fn linked(test: &str, hugepages: bool, ports: [PortInfo; 2], kind: LinkKind) -> Self {
+        let [a, b] = ports;
+        let end = |function: &str, port| EndSpec::of(function, port);
+        Self::with(test, hugepages, [end("a", a), end("b", b)], kind)
+    }
+
+    /// The other end is a pool: `b` and `c`.
+    pub fn with_pool(test: &str) -> Self {
+        let port = PortInfo { steering: Steering::UeAddress, ..PortInfo::named("p") };
+        let pool = EndSpec { functions: ["b", "c"].map(str::to_owned).to_vec(), port };
+        Self::with(test, false, [EndSpec::of("a", PortInfo::named("p")), pool], LinkKind::Direct)
+    }
+
+    fn with(test: &str, hugepages: bool, ends: [EndSpec; 2], kind: LinkKind) -> Self {
         let directory = std::env::temp_dir().join(format!("kaista-vport-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let [a, b] = ports;
-        let end = |function: &str, port| EndSpec::of(function, port);
-        let spec = LinkSpec { name: "link".into(), ends: [end("a", a), end("b", b)], ring_bytes: RING_BYTES_MIN, kind };
+        let spec = LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind };
         let (broker, events) = start(&directory, hugepages);
         broker.add_link(spec.clone()).unwrap();
         Self { broker, events, directory, spec }

@@ -107,9 +107,8 @@ impl Core {
         link.quarantined = None;
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
         if resume != 0 {
-            let dead = link.parties[seat.across()]
-                .iter()
-                .all(|party| first && party.succeeded || party.dead_until >= resume);
+            let dead =
+                link.parties[seat.across()].iter().all(|party| first && party.succeeded || party.dead_until >= resume);
             self.send(id, &Reply::Over { generation: resume, dead }, Vec::new())?;
         }
         self.start_generation(name);

@@ -72,7 +72,8 @@ impl Core {
     pub(super) fn add_pools(&mut self, spec: &LinkSpec) -> bool {
         for end in spec.ends.iter().filter(|end| end.functions.len() > 1) {
             let each = usize::from(end.port.queues);
-            match self.pools.iter().find(|pool| pool.functions.iter().any(|function| end.functions.contains(function))) {
+            match self.pools.iter().find(|pool| pool.functions.iter().any(|function| end.functions.contains(function)))
+            {
                 None => self.pools.push(Pool::new(&end.functions, each)),
                 Some(pool) if pool.functions == end.functions && pool.queues_each == each => {}
                 Some(_) => return false,
@@ -107,7 +108,9 @@ impl Core {
         let function = client.function.clone();
         if !versions.contains(&VERSION_POOL) {
             let (oldest, newest) = versions.into_inner();
-            return Err(format!("this broker speaks version {VERSION_POOL} with members of pools, not {oldest} to {newest}"));
+            return Err(format!(
+                "this broker speaks version {VERSION_POOL} with members of pools, not {oldest} to {newest}"
+            ));
         }
         let Some(at) = self.pools.iter().position(|pool| pool.member(&function).is_some()) else {
             self.turn_away(id, format!("{function} is in no pool (yet)"));

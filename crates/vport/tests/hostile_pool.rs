@@ -1,0 +1,162 @@
+//! Members of a pool, and their peer, that do what they must not. The other side is the broker.
+
+mod raw;
+
+use std::os::fd::AsFd;
+
+use raw::{Bench, Raw};
+use vport::broker::BrokerError;
+use vport::layout::VERSION_POOL;
+use vport::steering::BUCKETS;
+use vport::wire::{Place, Reply, Request};
+
+fn hello(raw: &Raw) -> Option<Place> {
+    raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume: 0 });
+    match raw.receive() {
+        Some((Reply::Welcome { place, .. }, _)) => place,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A member's steering connection, past its greeting.
+fn steers(bench: &Bench, function: &str) -> Raw {
+    let raw = bench.connect(function);
+    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    assert!(matches!(raw.receive(), Some((Reply::Steers(_), _))));
+    raw
+}
+
+/// All buckets go to the first member, `b`.
+const FIRST: [u8; BUCKETS] = [0; BUCKETS];
+/// Or to the other one, `c`.
+const SECOND: [u8; BUCKETS] = [1; BUCKETS];
+
+/// Both members, in a change by which all buckets go from `b` to `c`, at the moment when senders know of it.
+fn changing(bench: &Bench) -> [Raw; 2] {
+    let members = ["b", "c"].map(|function| steers(bench, function));
+    let epoch = bench.broker.set_owners("b", &SECOND).unwrap();
+    for member in &members {
+        assert!(matches!(member.receive(), Some((Reply::Prepare { owners: SECOND, .. }, _))));
+        member.say(&Request::Prepared { epoch });
+    }
+    for member in &members {
+        assert!(matches!(member.receive(), Some((Reply::Begun { .. }, _))));
+    }
+    members
+}
+
+fn bucket(bucket: u8, more: bool) -> Request {
+    Request::Bucket { bucket, to: 1, more, state: vec![bucket] }
+}
+
+#[test]
+fn a_member_gets_every_segment_but_the_table_and_the_peer_gets_that_sealed() {
+    let bench = Bench::with_pool("segments");
+    let [peer, member] = ["a", "b"].map(|function| bench.connect(function));
+    assert_eq!(hello(&peer), None);
+    assert_eq!(hello(&member).map(|place| (place.first_queue, place.queues)), Some((0, 2)));
+    let Some((Reply::Own { generation, .. }, own)) = member.receive() else { panic!() };
+    assert_eq!(own.len(), 3, "index, records and doorbell of its one queue");
+    let Some((Reply::Own { .. }, of_peer)) = peer.receive() else { panic!() };
+    assert_eq!(of_peer.len(), 4);
+    [&peer, &member].into_iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+    let Some((Reply::Peer { .. }, fds)) = peer.receive() else { panic!() };
+    assert_eq!(fds.len(), 2 * 3 + 1, "of both members' queues, and the table");
+    let table = fds.last().unwrap();
+    let seals = rustix::fs::fcntl_get_seals(table).unwrap();
+    assert!(seals.contains(rustix::fs::SealFlags::FUTURE_WRITE));
+    assert!(rustix::io::write(table.as_fd(), &[1]).is_err(), "nobody but the broker writes it");
+}
+
+#[test]
+fn a_member_gives_only_what_is_its_own_and_only_once() {
+    let bench = Bench::with_pool("own");
+    let [b, c] = changing(&bench);
+    b.say(&bucket(5, true));
+    b.say(&bucket(5, false));
+    for more in [true, false] {
+        let Some((Reply::Arrival { bucket: 5, from: 0, more: part, state }, _)) = c.receive() else { panic!() };
+        assert_eq!((part, state), (more, vec![5]));
+    }
+    c.say(&bucket(6, false));
+    assert!(c.refusal().contains("bucket 6 is not this member's to give"));
+    b.say(&bucket(5, false));
+    assert!(b.refusal().contains("bucket 5 was given twice"));
+}
+
+#[test]
+fn what_is_said_out_of_turn_changes_nothing() {
+    let bench = Bench::with_pool("turn");
+    let [b, c] = changing(&bench);
+    // Of other epochs, and of buckets that are not the member's.
+    for epoch in [0, 1, 3, u64::MAX] {
+        b.say(&Request::Prepared { epoch });
+        b.say(&Request::Gave { epoch });
+        c.say(&Request::Came { epoch, buckets: u128::MAX });
+    }
+    b.say(&Request::Came { epoch: 2, buckets: u128::MAX });
+    b.say(&Request::Prepared { epoch: 2 });
+    c.say(&Request::Gave { epoch: 2 });
+    let waiting = || bench.broker.pools().unwrap().remove(0);
+    for number in 0..BUCKETS as u8 {
+        b.say(&bucket(number, false));
+        assert!(matches!(c.receive(), Some((Reply::Arrival { .. }, _))));
+    }
+    assert_eq!((waiting().is_changing, waiting().waits_for), (true, vec!["b".to_owned()]));
+    b.say(&Request::Gave { epoch: 2 });
+    while waiting().waits_for != ["c"] {
+        std::thread::yield_now();
+    }
+    c.say(&Request::Came { epoch: 2, buckets: u128::MAX });
+    while waiting().is_changing {
+        std::thread::yield_now();
+    }
+    assert_eq!(waiting().owners, SECOND);
+    let again = bench.broker.set_owners("c", &FIRST);
+    assert_eq!(again.unwrap(), 3);
+}
+
+#[test]
+fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
+    let bench = Bench::with_pool("members");
+    let stranger = bench.connect("a");
+    stranger.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    assert!(stranger.refusal().contains("a is in no pool"));
+    let old = bench.connect("b");
+    old.say(&Request::Steer { oldest: 2, newest: 3 });
+    assert!(old.refusal().contains("speaks version 4 with members of pools, not 2 to 3"));
+    let unborn = bench.connect("b");
+    unborn.say(&Request::Gave { epoch: 1 });
+    assert!(unborn.refusal().contains("begins with a greeting"));
+
+    let _first = steers(&bench, "b");
+    let second = bench.connect("b");
+    second.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    assert!(second.refusal().contains("has this member"));
+    let port = bench.connect("c");
+    hello(&port);
+    port.say(&Request::Prepared { epoch: 2 });
+    assert!(port.refusal().contains("a connection of its own"));
+    let steering = steers(&bench, "c");
+    steering.say(&Request::Mapped { generation: 1 });
+    assert!(steering.refusal().contains("only steers"));
+}
+
+#[test]
+fn nothing_begins_while_a_member_that_is_there_does_not_steer() {
+    let bench = Bench::with_pool("ready");
+    let member = bench.connect("b");
+    hello(&member);
+    let busy = bench.broker.set_owners("b", &SECOND);
+    assert!(matches!(busy, Err(BrokerError::Busy(reason)) if reason.contains("b is not ready yet")));
+}
+
+#[test]
+fn a_library_that_knows_no_pools_is_refused_in_words() {
+    let bench = Bench::with_pool("old");
+    for function in ["a", "b"] {
+        let raw = bench.connect(function);
+        raw.hello();
+        assert!(raw.refusal().contains("speaks version 4 on links of pools, not 2 to 2"));
+    }
+}
