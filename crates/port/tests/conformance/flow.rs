@@ -3,7 +3,7 @@
 use port::{BURST_MAX, RxCounters, TxCounters, TxQueue};
 
 use crate::backend::{Backend, Declared};
-use crate::rig::{number_of, numbered, ours, packets, receive, until};
+use crate::rig::{gather, number_of, numbered, ours, packets, receive, until};
 
 /// A receive gives no more than a burst; a send takes as many as there is room for.
 pub fn bursts_are_bounded_and_sends_are_not(backend: &Backend) -> Declared {
@@ -12,12 +12,7 @@ pub fn bursts_are_bounded_and_sends_are_not(backend: &Backend) -> Declared {
     let tx = &mut rig.port.queues[0].tx;
     assert_eq!(tx.send(&[]), 0);
     assert_eq!(tx.send(&packets(&frames)), frames.len());
-    let mut taken = Vec::new();
-    until("all arrive", || {
-        taken.extend(rig.far.take());
-        taken.len() >= frames.len()
-    });
-    assert!(taken == frames);
+    assert!(gather(frames.len(), |_| rig.far.take()) == frames);
     if backend.live.is_ok() {
         assert_eq!(rig.far.tx().send(&packets(&frames)), frames.len());
     } else {
@@ -63,21 +58,11 @@ pub fn what_a_full_peer_refuses_stays_the_callers_and_nothing_is_lost(backend: &
         let (accepted, not) = fill(&mut *rig.port.queues[0].tx, leaving);
         assert!(accepted > 100);
         refused += not;
-        let mut taken = Vec::new();
-        until("what was accepted arrives", || {
-            taken.extend(rig.far.take());
-            taken.len() as u64 >= accepted
-        });
-        assert!(taken == numbered(leaving, accepted));
+        assert!(gather(accepted as usize, |_| rig.far.take()) == numbered(leaving, accepted));
         leaving += accepted;
         if backend.live.is_ok() {
             let (accepted, _) = fill(rig.far.tx(), coming);
-            let mut taken = Vec::new();
-            until("what was accepted arrives", || {
-                taken.extend(rig.take());
-                taken.len() as u64 >= accepted
-            });
-            assert!(taken == numbered(coming, accepted));
+            assert!(gather(accepted as usize, |_| rig.take()) == numbered(coming, accepted));
             coming += accepted;
         }
     }
@@ -196,13 +181,11 @@ pub fn what_a_peer_sent_before_it_left_arrives(backend: &Backend) -> Declared {
         rig.far.leave();
         rig.far.come_back();
         let again = sent + 40;
-        let mut arrived = Vec::new();
-        until("all arrive", || {
+        let arrived = gather((again - received) as usize, |_| {
             if sent < again {
                 sent += rig.far.tx().send(&packets(&numbered(sent, 1))) as u64;
             }
-            arrived.extend(rig.take());
-            received + arrived.len() as u64 == again
+            rig.take()
         });
         assert!(arrived == numbered(received, again - received));
         received = again;

@@ -3,7 +3,7 @@
 use port::{FRAME_MAX, PacketRef};
 
 use crate::backend::{Backend, Declared};
-use crate::rig::{OURS, frame, numbered, packets, until};
+use crate::rig::{OURS, copied, frame, gather, numbered, packets, receive, until};
 
 pub fn frames_arrive_whole_and_in_order(backend: &Backend) -> Declared {
     let frames = numbered(0, 20_000);
@@ -47,12 +47,7 @@ pub fn lengths_that_it_does_not_carry_are_taken_and_counted(backend: &Backend) -
     let counters = tx.counters();
     assert_eq!((counters.packets, counters.bytes), (2, 120));
     assert_eq!((counters.discarded, counters.refused), (burst.len() as u64 - 2, 0));
-    let mut taken = Vec::new();
-    until("those around them arrive", || {
-        taken.extend(rig.far.take());
-        taken.len() >= 2
-    });
-    assert_eq!(taken, [frame(0, 60), frame(1, 60)]);
+    assert_eq!(gather(2, |_| rig.far.take()), [frame(0, 60), frame(1, 60)], "those around them");
     Ok(())
 }
 
@@ -93,36 +88,29 @@ pub fn received_frames_can_be_changed_and_sent_on(backend: &Backend) -> Declared
 pub fn what_was_received_stays_as_it_is_until_the_next_receive(backend: &Backend) -> Declared {
     backend.live?;
     let mut rig = backend.open();
+    let (rx, far) = (&mut rig.port.queues[0].rx, &mut rig.far);
     for round in 0..20 {
         let number = round * 10_000;
-        let first = frame(number, 9_000);
-        until("there is room", || rig.far.tx().send(&[PacketRef::from_slice(&first)]) == 1);
-        let pair = &mut rig.port.queues[0];
-        loop {
-            let burst = pair.rx.recv();
-            let seen = |i| {
-                let packet = burst.get(i);
-                let mut bytes = vec![0; packet.len()];
-                packet.copy_to(&mut bytes);
-                bytes
-            };
-            let Some(i) = (0..burst.len()).find(|i| seen(*i) == first) else { continue };
-            for n in 0..2_000 {
-                let next = frame(number + 1 + n, 1_500);
-                if rig.far.tx().send(&[PacketRef::from_slice(&next)]) == 0 {
+        let held = frame(number, 9_000);
+        until("there is room", || far.tx().send(&[PacketRef::from_slice(&held)]) == 1);
+        until("it comes", || {
+            let burst = rx.recv();
+            let Some(i) = (0..burst.len()).find(|i| copied(&burst.get(*i)) == held) else { return false };
+            for next in numbered(number + 1, 2_000) {
+                if far.tx().send(&[PacketRef::from_slice(&next)]) == 0 {
                     break;
                 }
             }
-            assert!(seen(i) == first);
-            break;
-        }
+            assert!(copied(&burst.get(i)) == held);
+            true
+        });
         // Away with what did come.
         let last = frame(number + 9_999, 60);
         until("the last frame comes", || {
-            rig.far.tx().send(&[PacketRef::from_slice(&last)]);
-            rig.take().contains(&last)
+            far.tx().send(&[PacketRef::from_slice(&last)]);
+            receive(&mut **rx).contains(&last)
         });
-        while !rig.take().is_empty() {}
+        while !receive(&mut **rx).is_empty() {}
     }
     Ok(())
 }

@@ -48,14 +48,13 @@ pub fn ours(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 pub fn receive(rx: &mut dyn RxQueue) -> Vec<Vec<u8>> {
     let burst = rx.recv();
     assert!(burst.len() <= BURST_MAX);
-    (0..burst.len())
-        .map(|i| {
-            let packet = burst.get(i);
-            let mut frame = vec![0; packet.len()];
-            assert_eq!(packet.copy_to(&mut frame), frame.len());
-            frame
-        })
-        .collect()
+    (0..burst.len()).map(|i| copied(&burst.get(i))).collect()
+}
+
+pub fn copied(packet: &PacketRef<'_>) -> Vec<u8> {
+    let mut frame = vec![0; packet.len()];
+    assert_eq!(packet.copy_to(&mut frame), frame.len());
+    frame
 }
 
 /// Tries until something has happened.
@@ -142,13 +141,10 @@ impl Rig {
 
     /// Receives so many of the frames with which the port was opened.
     pub fn arriving(&mut self, count: usize) -> Vec<Vec<u8>> {
-        let mut received = Vec::new();
-        until("all frames arrive", || {
-            self.prompt(received.len());
-            received.extend(self.take());
-            received.len() >= count
-        });
-        received
+        gather(count, |received| {
+            self.prompt(received);
+            self.take()
+        })
     }
 
     /// Sends frames to the far end; what it received.
@@ -163,16 +159,28 @@ impl Rig {
     }
 }
 
+/// Takes frames until there are so many, as long as more come: `take` is told how many there are.
+pub fn gather(count: usize, mut take: impl FnMut(usize) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        until("more frames come", || {
+            let more = take(taken.len());
+            let any = !more.is_empty();
+            taken.extend(more);
+            any
+        });
+    }
+    taken
+}
+
 /// Sends frames in bursts of several sizes, not too many at a time, until as many have been taken.
 fn carry(frames: &[Vec<u8>], tx: &mut dyn TxQueue, mut take: impl FnMut() -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let (mut sent, mut taken) = (0, Vec::new());
-    until("all frames arrive", || {
-        let most = (taken.len() + WINDOW).min(sent + 1 + sent % BURST_MAX).min(frames.len());
+    let mut sent = 0;
+    gather(frames.len(), |taken| {
+        let most = (taken + WINDOW).min(sent + 1 + sent % BURST_MAX).min(frames.len());
         if sent < most {
             sent += tx.send(&packets(&frames[sent..most]));
         }
-        taken.extend(take());
-        taken.len() >= frames.len()
-    });
-    taken
+        take()
+    })
 }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::backend::{Backend, Declared};
 use crate::bench::PATIENCE;
-use crate::rig::{numbered, ours, packets, receive, until};
+use crate::rig::{gather, numbered, ours, packets, receive, until};
 
 /// Sleeps on a queue's descriptors; whether one of them became readable.
 fn sleep(rx: &dyn RxQueue, longest: Duration) -> bool {
@@ -78,16 +78,14 @@ pub fn a_waiter_returns_when_frames_come(backend: &Backend) -> Declared {
         let frames = numbered(0, 500);
         let mut rig = backend.open_with(frames.clone());
         let mut waiter = Waiter::new(habit);
-        let mut received = Vec::new();
-        until("all frames come", || {
-            rig.prompt(received.len());
+        let received = gather(frames.len(), |received| {
+            rig.prompt(received);
             waiter.wait(&mut [&mut *rig.port.queues[0].rx], &[], None).unwrap();
             let burst = rig.take();
             if !burst.is_empty() {
                 waiter.worked();
             }
-            received.extend(burst);
-            received.len() >= frames.len()
+            burst
         });
         assert!(received == frames);
     }
