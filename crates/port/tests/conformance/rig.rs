@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use port::synthetic::Captured;
-use port::{BURST_MAX, PacketRef, Port, RxQueue, TxQueue};
+use port::{BURST_MAX, FRAME_MAX, PacketRef, Port, RxQueue, TxQueue};
 
 use crate::bench::PATIENCE;
 
@@ -14,11 +14,23 @@ pub const OURS: [u8; 2] = [0x88, 0xb5];
 /// Frames on their way at a time, where some may be dropped if there are more.
 const WINDOW: usize = 64;
 
+/// Bytes that do not repeat soon.
+static BYTES: [u8; FRAME_MAX + 256] = {
+    let mut bytes = [0; FRAME_MAX + 256];
+    let (mut n, mut state) = (0, 1_u32);
+    while n < bytes.len() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        bytes[n] = (state >> 24) as u8;
+        n += 1;
+    }
+    bytes
+};
+
 /// A frame that can be told from others, and all of whose bytes follow from its number and length.
 pub fn frame(number: u64, len: usize) -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2].as_slice(), &OURS, &number.to_le_bytes()].concat();
-    frame.extend((frame.len()..len).map(|n| (number as usize * 31 + n * 7) as u8));
-    frame.truncate(len);
+    frame.extend_from_slice(&BYTES[number as usize % 256..][..len.clamp(22, FRAME_MAX) - 22]);
+    frame.resize(len, 0);
     frame
 }
 
