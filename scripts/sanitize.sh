@@ -13,8 +13,7 @@ fi
 host=$(rustc -vV | sed -n 's/^host: //p')
 runtimes=$(rustc +nightly --print sysroot)/lib/rustlib/$host/lib
 export CARGO_TARGET_DIR=target/sanitize
-# What is known to be wrong about reports stands in the file, each line with its reason.
-export ASAN_OPTIONS=detect_stack_use_after_return=1 TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp"
+export ASAN_OPTIONS=detect_stack_use_after_return=1
 
 # Static linking (see .cargo/config.toml) must not apply: RUSTFLAGS takes its place. rustix calls the C library, not the
 # kernel, so that the sanitizers see what is mapped, read and written. For the thread sanitizer the standard library is built
@@ -31,8 +30,7 @@ flags() {
 tests() {
     case $1 in
         address) echo "-p vport -p port -p soak --tests -- --show-output" ;;
-        # A hostile peer needs two mappings of one page, which this sanitizer takes for different memory.
-        thread) echo "-p vport -p port -p soak --tests -- --show-output --test-threads=1 --skip a_hostile_peer" ;;
+        thread) echo "-p vport -p port -p soak --tests -- --show-output --test-threads=1" ;;
         realtime) echo "-p vport --test realtime -- --show-output" ;;
     esac
 }

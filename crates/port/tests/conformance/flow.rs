@@ -43,6 +43,7 @@ fn fill(tx: &mut dyn TxQueue, next: u64) -> (u64, u64) {
         let burst = numbered(next + accepted, 7);
         let taken = tx.send(&packets(&burst)) as u64;
         accepted += taken;
+        assert!(accepted < 1 << 18, "it is never full");
         if taken < 7 {
             return (accepted, 7 - taken);
         }
