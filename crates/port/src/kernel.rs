@@ -133,8 +133,9 @@ impl RxQueue for PacketRx {
     }
 
     fn arm(&mut self) -> bool {
-        self.counters.sleeps += 1;
-        self.cut.is_empty()
+        let nothing = self.cut.is_empty();
+        self.counters.sleeps += u64::from(nothing);
+        nothing
     }
 
     fn disarm(&mut self) {}

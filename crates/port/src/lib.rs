@@ -30,7 +30,8 @@ pub trait RxQueue: Send {
     /// waits. Never blocks, allocates or makes a system call while packets flow (kernel backends: one call a packet).
     fn recv(&mut self) -> Burst<'_>;
 
-    /// Announces that the caller will sleep. True: nothing waits, sleep on [`RxQueue::poll_fds`]. False: receive first.
+    /// Announces that the caller will sleep. True: sleep on [`RxQueue::poll_fds`], of which one is readable at once if
+    /// anything waits after all. False: receive first.
     fn arm(&mut self) -> bool;
 
     /// Takes the announcement back after waking, and drains the doorbell.

@@ -8,7 +8,8 @@ use vport::local::{LocalSink, LocalSource, Then};
 use vport::steering::BucketTable;
 
 use crate::{
-    Burst, Control, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
+    Burst, Control, FRAME_MAX, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters,
+    TxQueue,
 };
 
 /// A synthetic port in the making. Its queues run the same code as shared-memory ones, over private memory.
@@ -30,7 +31,8 @@ impl Captured {
     }
 
     fn add(&self, packets: &[PacketRef<'_>]) {
-        let frames = packets.iter().map(|packet| {
+        let sent = packets.iter().filter(|packet| (1..=FRAME_MAX).contains(&packet.len()));
+        let frames = sent.map(|packet| {
             let mut frame = vec![0; packet.len()];
             packet.copy_to(&mut frame);
             frame

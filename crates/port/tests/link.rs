@@ -1,143 +1,18 @@
-//! Two ports joined by a broker in this process: attachment, traffic in both directions, queues, sleeping, counters.
+//! Two ports joined by a broker in this process: attachment, what the broker knows of them, observers. What links have in
+//! common with all other ports is in `conformance`.
 
 mod bench;
 
 use std::time::Duration;
 
 use bench::{Bench, frame, pump, receive, sent_number};
-use port::{OpenError, PacketRef, PortInfo, Sleep, Steering, Waiter};
+use port::{OpenError, PacketRef, PortInfo};
 use vport::broker::LinkKind;
 
 over_links_of_every_kind! {
-    frames_cross_in_order_in_both_directions
-    frames_of_every_length_arrive_whole
-    a_full_ring_refuses_and_loses_nothing
-    frames_reach_the_queue_that_owns_their_bucket
-    buckets_go_where_the_function_wants_them
-    a_sleeper_is_woken_by_its_peer
     the_broker_sees_counters_and_reports
     a_port_that_is_not_known_or_held_is_refused_in_words
     an_open_port_waits_for_its_broker_but_not_for_its_peer
-}
-
-fn frames_cross_in_order_in_both_directions(kind: LinkKind) {
-    let bench = Bench::of("order", kind);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-    for (from, to) in [(0, 1), (1, 0)] {
-        let ends = [&mut a, &mut b];
-        let [from, to] = if from < to {
-            ends
-        } else {
-            let [x, y] = ends;
-            [y, x]
-        };
-        pump(&mut from.queues[0], &mut to.queues[0], 100_000);
-    }
-}
-
-fn frames_of_every_length_arrive_whole(kind: LinkKind) {
-    let bench = Bench::of("lengths", kind);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-    for len in (1..=2_100).chain([9_000, 9_599, port::FRAME_MAX]) {
-        let sent: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
-        assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&sent)]), 1);
-        assert_eq!(receive(&mut *b.queues[0].rx), [sent]);
-    }
-}
-
-fn a_full_ring_refuses_and_loses_nothing(kind: LinkKind) {
-    let bench = Bench::of("full", kind);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-    let mut accepted = 0_u64;
-    loop {
-        let frame = frame(accepted, 1_500);
-        if a.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) == 0 {
-            break;
-        }
-        accepted += 1;
-    }
-    assert!(accepted > 100 && a.queues[0].tx.counters().refused == 1);
-    let received = receive(&mut *b.queues[0].rx);
-    assert_eq!(received.iter().map(|frame| sent_number(frame)).collect::<Vec<_>>(), (0..accepted).collect::<Vec<_>>());
-    assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&[0; 60])]), 1, "there is room again");
-}
-
-fn frames_reach_the_queue_that_owns_their_bucket(kind: LinkKind) {
-    let bench = Bench::of("queues", kind);
-    let mut info = PortInfo::named("p");
-    (info.queues, info.steering) = (3, Steering::UeAddress);
-    let (mut a, mut b) = bench.joined(PortInfo { queues: 2, ..PortInfo::named("p") }, info);
-    let frames: Vec<Vec<u8>> = (0..=255).map(bench::ip_frame).collect();
-    for (n, frame) in frames.iter().enumerate() {
-        assert_eq!(a.queues[n % 2].tx.send(&[PacketRef::from_slice(frame)]), 1);
-    }
-    let table = port::steering::BucketTable::fixed(3);
-    let mut seen = 0;
-    for (queue, pair) in b.queues.iter_mut().enumerate() {
-        for frame in receive(&mut *pair.rx) {
-            assert_eq!(table.queue(Steering::UeAddress.bucket(&frame)), queue);
-            seen += 1;
-        }
-        assert_eq!(pair.rx.counters().invalid, 0);
-    }
-    assert_eq!(seen, 256);
-}
-
-/// Nothing goes with a bucket.
-struct Nothing;
-
-impl port::Buckets for Nothing {
-    type State = ();
-
-    fn leave(&mut self, _bucket: u8, _to: usize) {}
-
-    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
-}
-
-fn buckets_go_where_the_function_wants_them(kind: LinkKind) {
-    let bench = Bench::of("steering", kind);
-    let mut info = PortInfo::named("p");
-    (info.queues, info.steering) = (3, Steering::UeAddress);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), info);
-    let (mut decider, mut owners) = port::owner::group::<()>(&[b.steering().unwrap()], &[]).unwrap();
-    for owner in [2, 0, 1] {
-        decider.set_owners(&[owner; port::steering::BUCKETS]).unwrap();
-        while decider.is_open() {
-            for (pair, owner) in b.queues.iter_mut().zip(&mut owners) {
-                assert!(pair.rx.recv().is_empty());
-                owner.settle(&mut Nothing);
-            }
-        }
-        for host in 0..=255 {
-            assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&bench::ip_frame(host))]), 1);
-        }
-        let counts: Vec<usize> = b.queues.iter_mut().map(|pair| receive(&mut *pair.rx).len()).collect();
-        assert_eq!(counts[usize::from(owner)], 256, "{counts:?}");
-    }
-    assert_eq!(decider.load().iter().sum::<u64>(), 3 * 256);
-}
-
-fn a_sleeper_is_woken_by_its_peer(kind: LinkKind) {
-    let bench = Bench::of("sleep", kind);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-    let mut rx =
-        std::mem::replace(&mut b.queues[0].rx, port::synthetic::Synthetic::new(vec![]).open().queues.remove(0).rx);
-    let sleeper = std::thread::spawn(move || {
-        let mut waiter = Waiter::new(Sleep::After(Duration::ZERO));
-        let mut received = 0;
-        while received < 200 {
-            received += rx.recv().len();
-            waiter.wait(&mut [&mut *rx], &[], None).unwrap();
-        }
-        rx.counters()
-    });
-    bench.until("it sleeps", |ports| ports[1].rx[0].sleeps > 0);
-    for n in 0..200 {
-        assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&frame(n, 60))]), 1);
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    assert!(sleeper.join().unwrap().sleeps > 0);
-    assert!(a.queues[0].tx.counters().doorbells > 0);
 }
 
 fn the_broker_sees_counters_and_reports(kind: LinkKind) {
@@ -146,8 +21,15 @@ fn the_broker_sees_counters_and_reports(kind: LinkKind) {
     a.report(&[("drop.no-session", 7)]);
     pump(&mut a.queues[0], &mut b.queues[0], 1_000);
     assert!(receive(&mut *b.queues[0].rx).is_empty());
+    while !b.queues[0].rx.arm() {
+        receive(&mut *b.queues[0].rx);
+    }
+    assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&frame(0, 60))]), 1);
+    b.queues[0].rx.disarm();
+    assert_eq!(receive(&mut *b.queues[0].rx).len(), 1);
     bench.until("the report arrives", |ports| ports[0].report == [("drop.no-session".to_owned(), 7)]);
-    bench.until("counters agree", |ports| ports[0].tx[0].packets == 1_000 && ports[1].rx[0].packets == 1_000);
+    bench.until("it slept, and was rung for", |ports| (ports[1].rx[0].sleeps, ports[0].tx[0].doorbells) == (1, 1));
+    bench.until("counters agree", |ports| ports[0].tx[0].packets == 1_001 && ports[1].rx[0].packets == 1_001);
 }
 
 #[test]

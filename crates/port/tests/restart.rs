@@ -19,7 +19,6 @@ over_links_of_every_kind! {
     nor_does_one_that_comes_after_a_long_time
     a_broker_that_is_replaced_without_its_segments_makes_new_ones_and_loses_nothing
     an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back
-    what_was_sent_before_a_port_was_closed_is_delivered
 }
 
 /// Numbers of an incarnation of a sender begin here.
@@ -309,21 +308,4 @@ fn an_adopted_link_whose_other_end_died_meanwhile_heals_when_it_comes_back(kind:
     receive(&mut *a.queues[0].rx);
     until("the sender uses the new generation", || a.queues[0].tx.send(&[PacketRef::from_slice(&frame(0, 60))]) == 1);
     until("it arrives", || receive(&mut *b.queues[0].rx).len() == 1);
-}
-
-fn what_was_sent_before_a_port_was_closed_is_delivered(kind: LinkKind) {
-    let bench = Bench::of("closed", kind);
-    let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
-    assert_eq!(send_some(&mut a.queues[0], 0), 32);
-    drop(a);
-    let mut a = port::open("p", &bench.options("a")).unwrap();
-    bench.until("the link is up", |ports| ports[0].up);
-    assert!(receive(&mut *a.queues[0].rx).is_empty());
-    assert_eq!(send_some(&mut a.queues[0], 32), 32);
-    let mut numbers = Vec::new();
-    until("all arrive", || {
-        numbers.extend(receive(&mut *b.queues[0].rx).iter().map(|frame| sent_number(frame)));
-        numbers.len() == 64
-    });
-    assert_eq!(numbers, (0..64).collect::<Vec<_>>());
 }

@@ -14,6 +14,8 @@ pub struct Mapping {
     start: *mut c_void,
     len: usize,
     writable: bool,
+    #[cfg(tsan)]
+    whole: Option<std::sync::Arc<Mapping>>,
 }
 
 // SAFETY: the memory belongs to no thread; all access is through atomics, or through raw pointers whose users state who
@@ -38,7 +40,7 @@ impl Mapping {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(core::ptr::null_mut(), len, protection, flags, segment, 0)? };
-        let mapping = Self { start, len, writable: true };
+        let mapping = Self::of(start, len, true);
         mapping.populate(present)?;
         Ok(mapping)
     }
@@ -57,13 +59,51 @@ impl Mapping {
         let start = unsafe {
             mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
         };
-        Ok(Self { start, len, writable: true })
+        Ok(Self::of(start, len, true))
     }
 
+    fn of(start: *mut c_void, len: usize, writable: bool) -> Self {
+        Self {
+            start,
+            len,
+            writable,
+            #[cfg(tsan)]
+            whole: None,
+        }
+    }
+
+    #[cfg(not(tsan))]
     fn shared(segment: BorrowedFd<'_>, len: usize, protection: ProtFlags, populate: Advice) -> io::Result<Self> {
+        Self::mapped(segment, len, protection, populate)
+    }
+
+    /// The thread sanitizer takes two mappings of a page for different memory, and would see neither a race nor what
+    /// orders two accesses. In a build for it (`--cfg tsan`) all who use a segment in this process use the mapping of
+    /// the one who writes it.
+    #[cfg(tsan)]
+    fn shared(segment: BorrowedFd<'_>, len: usize, protection: ProtFlags, populate: Advice) -> io::Result<Self> {
+        use std::sync::{Arc, Mutex, PoisonError, Weak};
+        static OPEN: Mutex<Vec<((u64, u64), Weak<Mapping>)>> = Mutex::new(Vec::new());
+        let stat = rustix::fs::fstat(segment)?;
+        let identity = (stat.st_dev, stat.st_ino);
+        let writable = protection.contains(ProtFlags::WRITE);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, mapping)| mapping.strong_count() > 0);
+        let known = open.iter().find(|(known, _)| *known == identity).and_then(|(_, mapping)| mapping.upgrade());
+        let whole = match known {
+            Some(mapping) if mapping.len >= len => mapping,
+            _ => Arc::new(Self::mapped(segment, len, protection, populate)?),
+        };
+        if writable {
+            open.push((identity, Arc::downgrade(&whole)));
+        }
+        Ok(Self { start: whole.start, len, writable, whole: Some(whole) })
+    }
+
+    fn mapped(segment: BorrowedFd<'_>, len: usize, protection: ProtFlags, populate: Advice) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, segment, 0)? };
-        let mapping = Self { start, len, writable: protection.contains(ProtFlags::WRITE) };
+        let mapping = Self::of(start, len, protection.contains(ProtFlags::WRITE));
         // SAFETY: the range is the mapping just made; populating changes no byte.
         unsafe { madvise(start, len, populate)? };
         Ok(mapping)
@@ -103,6 +143,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        #[cfg(tsan)]
+        if self.whole.is_some() {
+            return;
+        }
         // SAFETY: the mapping is ours, and nothing borrows from it any more. Failure is impossible for a whole mapping.
         let _ = unsafe { munmap(self.start, self.len) };
     }

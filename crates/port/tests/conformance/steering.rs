@@ -1,0 +1,114 @@
+//! Steering: which queue a frame comes to.
+
+use port::steering::{BUCKETS, BucketTable};
+use port::{PacketRef, PortInfo, Steering};
+
+use crate::backend::{Backend, Declared};
+use crate::rig::{Rig, receive, until};
+
+const QUEUES: u16 = 3;
+const FLOWS: usize = 256;
+
+/// A frame of a flow, which differs from other flows in every key that there is, with its number in the flow.
+fn frame(flow: u8, number: u8) -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    frame[23] = 17;
+    frame[26..34].copy_from_slice(&[10, 0, 1, flow, 10, 0, 0, flow]);
+    frame[34..38].copy_from_slice(&[0x08, flow, 0x08, 0x68]);
+    // GTP-U, TEID.
+    frame[42..44].copy_from_slice(&[0x30, 0xff]);
+    frame[46..50].copy_from_slice(&[0, 0, 0, flow]);
+    frame[50..52].copy_from_slice(&[flow, number]);
+    frame
+}
+
+fn flow_of(frame: &[u8]) -> (usize, u8) {
+    (usize::from(frame[50]), frame[51])
+}
+
+fn steered(by: Steering) -> PortInfo {
+    PortInfo { queues: QUEUES, steering: by, ..PortInfo::named("p") }
+}
+
+pub fn frames_reach_the_queue_that_owns_their_bucket_in_order(backend: &Backend) -> Declared {
+    const ROUNDS: u8 = 4;
+    backend.steers()?;
+    for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
+        let frames: Vec<_> =
+            (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow as u8, number))).collect();
+        let mut rig;
+        if backend.live.is_ok() {
+            rig = backend.open_as(steered(steering), 2, Vec::new());
+            send(&mut rig, &frames);
+        } else {
+            rig = backend.open_as(steered(steering), 1, frames);
+        }
+        let table = BucketTable::fixed(QUEUES.into());
+        let mut next = [0; FLOWS];
+        let mut on = [0; QUEUES as usize];
+        until("all frames come", || {
+            for (queue, pair) in rig.port.queues.iter_mut().enumerate() {
+                for frame in receive(&mut *pair.rx) {
+                    assert_eq!(table.queue(steering.bucket(&frame)), queue);
+                    let (flow, number) = flow_of(&frame);
+                    assert_eq!(number, next[flow], "order of flow {flow}");
+                    next[flow] += 1;
+                    on[queue] += 1;
+                }
+            }
+            next == [ROUNDS; FLOWS]
+        });
+        let used = on.iter().filter(|count| **count > 0).count();
+        assert_eq!(used, if steering == Steering::None { 1 } else { QUEUES.into() }, "{on:?}");
+        assert!(rig.port.queues.iter().all(|pair| pair.rx.counters().invalid == 0));
+    }
+    Ok(())
+}
+
+/// All frames of a flow by the same queue of the far end, which has two.
+fn send(rig: &mut Rig, frames: &[Vec<u8>]) {
+    for frame in frames {
+        let queue = flow_of(frame).0 % 2;
+        assert_eq!(rig.far.peer().queues[queue].tx.send(&[PacketRef::from_slice(frame)]), 1);
+    }
+}
+
+/// Nothing goes with a bucket.
+struct Nothing;
+
+impl port::Buckets for Nothing {
+    type State = ();
+
+    fn leave(&mut self, _bucket: u8, _to: usize) {}
+
+    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
+}
+
+pub fn buckets_go_where_the_function_wants_them(backend: &Backend) -> Declared {
+    backend.resteers?;
+    let mut rig = backend.open_as(steered(Steering::UeAddress), 2, Vec::new());
+    let (mut decider, mut owners) = port::owner::group::<()>(&[rig.port.steering().unwrap()], &[]).unwrap();
+    let flows: Vec<_> = (0..FLOWS).map(|flow| frame(flow as u8, 0)).collect();
+    for owner in [2, 0, 1] {
+        decider.set_owners(&[owner; BUCKETS]).unwrap();
+        until("the change is over", || {
+            for (pair, owner) in rig.port.queues.iter_mut().zip(&mut owners) {
+                assert!(pair.rx.recv().is_empty());
+                owner.settle(&mut Nothing);
+            }
+            !decider.is_open()
+        });
+        send(&mut rig, &flows);
+        let mut on = [0; QUEUES as usize];
+        until("all frames come", || {
+            for (count, pair) in on.iter_mut().zip(&mut rig.port.queues) {
+                *count += receive(&mut *pair.rx).len();
+            }
+            on.iter().sum::<usize>() >= FLOWS
+        });
+        assert_eq!(on[usize::from(owner)], FLOWS, "{on:?}");
+    }
+    assert_eq!(decider.load().iter().sum::<u64>(), 3 * FLOWS as u64);
+    Ok(())
+}
