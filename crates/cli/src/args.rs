@@ -143,10 +143,10 @@ pub struct Ps {
     pub json: bool,
 }
 
-/// Show packets, bytes and drops of every port, live
+/// Show packets, bytes, drops and latency of every port, live
 ///
 /// On a terminal: q ends, arrows and page keys scroll, s changes the order, space holds the picture. Elsewhere, or with
-/// --once, one table of totals.
+/// --once, one table of totals. Latency is one-way, of what a port received, sampled since its link was made anew last.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  kaista top\n  kaista top first-slice --once\n  kaista top --once --json | jq '.ports[].drops'"

@@ -167,6 +167,7 @@ impl Core {
             },
             rx,
             tx,
+            latency: link.latency(end),
             report: link.reports[end].clone(),
         })
     }

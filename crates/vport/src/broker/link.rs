@@ -12,6 +12,7 @@ use super::observer::Tap;
 use super::{LinkKind, LinkSpec, PortName};
 use crate::arena::HolderId;
 use crate::counters::{RxCounters, TxCounters};
+use crate::latency::Latency;
 use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
@@ -131,6 +132,14 @@ impl Link {
             indices.iter().map(|index| read_rx(layout, index)).collect(),
             indices.iter().map(|index| read_tx(layout, index)).collect(),
         )
+    }
+
+    /// How long what an end received was on its way, as it has published in its index segments.
+    pub(super) fn latency(&self, end: usize) -> Latency {
+        let Some(segments) = &self.segments else { return Latency::default() };
+        let layout = Index::new(self.queues(1 - end));
+        let queues = segments.ends[end].indices.iter().map(|index| Latency::read(layout, index));
+        queues.fold(Latency::default(), |sum, queue| sum.and(&queue))
     }
 }
 

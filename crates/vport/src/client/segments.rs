@@ -13,6 +13,7 @@ use crate::epoch::Crossing;
 use crate::giver::Giver;
 use crate::handover::Generation;
 use crate::home::Living;
+use crate::latency::Histogram;
 use crate::layout::{Exchange, Index, TABLE_BYTES};
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
@@ -180,21 +181,23 @@ impl Control {
         (from, peer): (usize, &PeerQueue),
     ) -> Inlet {
         let peer_layout = Index::new(self.boxes.len());
+        let latency = Histogram::new(Index::new(self.peer_queues), &own.index);
         let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
             let offset = queue * self.ring.size() as usize;
             let source =
                 Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.heads(index, queue));
-            return Inlet::Records { reader: Reader::new(self.ring), source };
+            return Inlet::Records { reader: Reader::new(self.ring).with_latency(latency), source };
         };
         let (theirs, ours) = (self.exchange(self.boxes.len()), self.exchange(self.peer_queues));
-        Inlet::Buffers(Taker::new(
+        let taker = Taker::new(
             entries,
             stake.view(),
             stake.ids,
             (&peer.records, theirs.descriptors(queue)),
-            (&peer.index, |index: &Mapping| peer_layout.head(index, queue)),
+            (&peer.index, |index: &Mapping| peer_layout.heads(index, queue)),
             (&own.records, ours.returns(from)),
-        ))
+        );
+        Inlet::Buffers(taker.with_latency(latency))
     }
 
     /// What queue `queue` sends to queue `to` of the peer.
@@ -219,7 +222,7 @@ impl Control {
             stake.view(),
             stake.ids,
             (&own.records, ours.descriptors(to)),
-            (&own.index, |index: &Mapping| layout.head(index, to)),
+            (&own.index, |index: &Mapping| layout.heads(index, to)),
             (&peer.records, theirs.returns(queue)),
             (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
         ))

@@ -10,6 +10,7 @@ use crate::doorbell::{Bell, Doorbell};
 use crate::epoch::Crossing;
 use crate::handover::{Complaints, Generation, Handover};
 use crate::home::Living;
+use crate::latency::Histogram;
 use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
@@ -123,7 +124,7 @@ impl Direction {
         let offset = to * self.ring.size() as usize;
         RxChannel {
             inlet: Inlet::Records {
-                reader: Reader::new(self.ring),
+                reader: Reader::new(self.ring).with_latency(Histogram::new(self.to.0, &self.to.1[to])),
                 source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
             },
             peer: peer.clone(),
