@@ -23,7 +23,7 @@ Examples:
   kaista check slice.yaml                  find every mistake in a descriptor
   kaista up slice.yaml                     make it so; after an edit, make the difference
   kaista ps                                what runs
-  kaista top                               packets and drops at every port, live
+  kaista top                               packets, drops and latency at every port, live
   kaista exec ran -- ping -c 3 10.6.0.2    run a program in a function
   kaista pcap upf/n3 | tshark -r -         look at the packets of a port
   kaista logs upf -f                       what a function prints

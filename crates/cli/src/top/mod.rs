@@ -1,4 +1,4 @@
-//! `kaista top`: packets and drops of every port, live or as one table.
+//! `kaista top`: packets, drops and latency of every port, live or as one table.
 
 mod rates;
 mod view;
