@@ -177,9 +177,8 @@ impl View {
 }
 
 fn quantiles(latency: &LatencyStats) -> String {
-    let LatencyStats { p50_ns, p99_ns, p999_ns, max_ns, .. } = *latency;
-    let [p50, p99, p999, max] = [p50_ns, p99_ns, p999_ns, max_ns].map(nanoseconds);
-    format!("p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
+    let [p50, p99, max] = [latency.p50_ns, latency.p99_ns, latency.max_ns].map(nanoseconds);
+    format!("p50 {p50}, p99 {p99}, max {max}")
 }
 
 /// A rate to three digits.
@@ -212,7 +211,7 @@ mod tests {
         assert!(picture.contains("s/upf: 0.50 cores, 64.0 MiB"), "{picture}");
         assert!(picture.contains("uplink.forwarded 2.00 M (2.00 M/s)"), "{picture}");
         assert!(picture.contains("n3 dropped: full 200 k"), "{picture}");
-        assert!(picture.contains("n3 latency: p50 700 ns, p99 2.00 us, p99.9 3.00 us, max 4.00 us"), "{picture}");
+        assert!(picture.contains("n3 latency: p50 700 ns, p99 2.00 us, max 4.00 us"), "{picture}");
     }
 
     #[test]
