@@ -76,6 +76,10 @@ impl Source for Shifting<'_> {
         }
     }
 
+    fn stamp(&self) -> u64 {
+        self.number()
+    }
+
     fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
         assert!((1..=HEAD_MAX).contains(&head) && head + rest <= FRAME_MAX);
         assert!(offset + head + rest <= SIZE, "within the ring");

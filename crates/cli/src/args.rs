@@ -23,7 +23,7 @@ Examples:
   kaista check slice.yaml                  find every mistake in a descriptor
   kaista up slice.yaml                     make it so; after an edit, make the difference
   kaista ps                                what runs
-  kaista top                               packets and drops at every port, live
+  kaista top                               packets, drops and latency at every port, live
   kaista exec ran -- ping -c 3 10.6.0.2    run a program in a function
   kaista pcap upf/n3 | tshark -r -         look at the packets of a port
   kaista logs upf -f                       what a function prints
@@ -143,10 +143,10 @@ pub struct Ps {
     pub json: bool,
 }
 
-/// Show packets, bytes and drops of every port, live
+/// Show packets, bytes, drops and latency of every port, live
 ///
 /// On a terminal: q ends, arrows and page keys scroll, s changes the order, space holds the picture. Elsewhere, or with
-/// --once, one table of totals.
+/// --once, one table of totals. Latency is one-way, of what a port received, sampled since its link was made anew last.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  kaista top\n  kaista top first-slice --once\n  kaista top --once --json | jq '.ports[].drops'"

@@ -103,6 +103,11 @@ pub fn number(count: u64) -> String {
     scaled(count, 1000, &["", "k", "M", "G", "T", "P"])
 }
 
+/// `1.25 us`, for people.
+pub fn nanoseconds(count: u64) -> String {
+    scaled(count, 1000, &["ns", "us", "ms", "s"])
+}
+
 fn scaled(count: u64, step: u64, units: &[&str]) -> String {
     let mut size = 1u64;
     let mut unit = 0;
@@ -152,6 +157,7 @@ mod tests {
         assert_eq!(number(u64::MAX), "18447 P");
         assert_eq!(bytes(256 << 20), "256 MiB");
         assert_eq!(bytes(1 << 30), "1.00 GiB");
+        assert_eq!((nanoseconds(850), nanoseconds(45_300)), ("850 ns".into(), "45.3 us".into()));
     }
 
     #[test]

@@ -4,8 +4,8 @@ mod common;
 
 use common::{daemon, kaista, run, text};
 use node::control::{
-    Event, Failure, PortKind, PortStats, Process, ProcessKind, ProcessState, Reply, Request, SliceState, SliceSummary,
-    Stats,
+    Event, Failure, LatencyStats, PortKind, PortStats, Process, ProcessKind, ProcessState, Reply, Request, SliceState,
+    SliceSummary, Stats,
 };
 use std::{
     fs,
@@ -231,18 +231,27 @@ fn top_elsewhere_than_on_a_terminal_is_one_table() {
             tx_packets: 7,
             tx_bytes: 700,
             drops: [("full".into(), 2), ("length".into(), 1)].into(),
+            latency: Some(LatencyStats {
+                count: 9,
+                p50_ns: 850,
+                p99_ns: 12_300,
+                p999_ns: 20_000,
+                max_ns: 20_000,
+                invalid: 0,
+            }),
         };
         call.answer(&Event::Stats(Stats { at_ns: 1, ports: vec![port], functions: Vec::new() }));
         call.done(Reply::Done);
     });
     let expected = "\
-PORT    PEER    STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  DROPS
-upf/n3  ran/n3  open   1.50 M      3.00 GiB  7           700 B     3
+PORT    PEER    STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  DROPS  LATENCY p50/p99
+upf/n3  ran/n3  open   1.50 M      3.00 GiB  7           700 B     3      850 ns/12.3 us
 ";
     assert_eq!(text(&run(here.path(), &["top"]).stdout), expected);
     assert_eq!(asked.recv().unwrap(), Request::Stats { slice: None, interval_ms: None });
     let stats: Stats = serde_json::from_slice(&run(here.path(), &["top", "--once", "--json"]).stdout).unwrap();
     assert_eq!(stats.ports[0].drops["full"], 2);
+    assert_eq!(stats.ports[0].latency.unwrap().p999_ns, 20_000);
 }
 
 #[test]

@@ -57,6 +57,7 @@ fn top_is_live_until_q() {
                 tx_packets: 0,
                 tx_bytes: 0,
                 drops: [].into(),
+                latency: None,
             };
             let stats = Stats { at_ns: second * 1_000_000_000, ports: vec![port], functions: Vec::new() };
             call.answer(&Event::Stats(stats));

@@ -349,6 +349,29 @@ pub struct PortStats {
     pub tx_bytes: u64,
     /// Packets discarded, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// How long what it received was on its way. None where nothing was sampled: of a kernel interface, or of a function
+    /// built before latencies were.
+    #[serde(default)]
+    pub latency: Option<LatencyStats>,
+}
+
+/// One-way latency of what a port received, from when its peer published a packet until the function was given it, sampled
+/// since the link was made anew last. Claimed by the functions; at most a quarter too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LatencyStats {
+    /// Packets sampled.
+    pub count: u64,
+    /// Median, in nanoseconds.
+    pub p50_ns: u64,
+    /// Not exceeded by 99 of 100, in nanoseconds.
+    pub p99_ns: u64,
+    /// Not exceeded by 999 of 1,000, in nanoseconds.
+    pub p999_ns: u64,
+    /// The longest, in nanoseconds.
+    pub max_ns: u64,
+    /// Samples with a time that cannot be: of a peer that lies, or whose clock is another one.
+    pub invalid: u64,
 }
 
 /// How a port is reached.

@@ -397,3 +397,30 @@ fn unwanted_frames_do_not_keep_a_receiver_for_a_whole_ring() {
         assert_eq!(exposed.taken().0, turn * RING / 2);
     }
 }
+
+#[test]
+fn one_burst_in_many_tells_how_long_its_first_frame_was_on_its_way() {
+    let mut channels = circle();
+    let channel = &mut channels[0];
+    let mut stamps = Vec::new();
+    for _ in 0..3_000 {
+        channel.send(&[frame(1, 60), frame(2, 60)]);
+        channel.receive(1);
+        channel.receive(1);
+        stamps.push(channel.words().stamp().load(Ordering::Relaxed));
+    }
+    stamps.dedup();
+    assert_eq!((stamps.len(), channel.latency().count(), channel.latency().invalid), (3, 3, 0));
+}
+
+#[test]
+fn a_stamp_that_lies_changes_nothing_else() {
+    let mut channels = circle();
+    let channel = &mut channels[0];
+    for (n, stamp) in [u64::MAX, 1, 1 << 63, (1 << 40) - 1, 0].into_iter().enumerate() {
+        assert_eq!(channel.send(&vec![frame(n as u8, 60); 6]), 6);
+        channel.words().stamp().store(stamp, Ordering::Relaxed);
+        assert_eq!(channel.receive(BURST_MAX), 6);
+    }
+    assert_conserved(&channels);
+}

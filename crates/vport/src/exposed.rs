@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::arena::{Arena, BUFFER_BYTES, Buffers, Entries, HOLDER_BYTES};
 use crate::giver::Giver;
+use crate::latency::{Histogram, Latency};
+use crate::layout::{Heads, Index};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, PacketRef, Slot};
 use crate::reader::{Filled, Wanted};
@@ -15,6 +17,7 @@ use crate::sync::AtomicU64;
 use crate::taker::Taker;
 
 const HEAD: usize = 128;
+const STAMP: usize = HEAD + 32;
 const TAIL: usize = 256;
 /// Bytes around the rings that nobody may write.
 const MARGIN: usize = 512;
@@ -87,7 +90,12 @@ pub struct Words {
 impl Words {
     /// What the sender has published.
     pub fn head(&self) -> &AtomicU64 {
-        head_word(&self.index)
+        self.index.word(HEAD)
+    }
+
+    /// When the sender published something.
+    pub fn stamp(&self) -> &AtomicU64 {
+        self.index.word(STAMP)
     }
 
     /// What the receiver has published.
@@ -122,20 +130,20 @@ impl Words {
         2 * MARGIN + self.entries.count() as usize * 8
     }
 
-    /// Whether somebody wrote outside the rings, or beside head and tail.
+    /// Whether somebody wrote outside the rings, or beside head, stamp and tail.
     pub fn is_overrun(&self) -> bool {
         let count = self.entries.count() as usize;
         let (descriptors, returns) = (MARGIN..MARGIN + count * 8, self.returns()..self.returns() + count * 4);
         let written = |mapping: &Mapping, at: usize| mapping.word(at).load(Ordering::Relaxed) != 0;
         let end = returns.end + MARGIN;
         let mut beside_rings = (0..end).step_by(8).filter(|at| !descriptors.contains(at) && !returns.contains(at));
-        let mut beside_index = (0..PAGE).step_by(8).filter(|at| ![HEAD, TAIL].contains(at));
+        let mut beside_index = (0..PAGE).step_by(8).filter(|at| ![HEAD, STAMP, TAIL].contains(at));
         beside_rings.any(|at| written(&self.records, at)) || beside_index.any(|at| written(&self.index, at))
     }
 }
 
-fn head_word(index: &Mapping) -> &AtomicU64 {
-    index.word(HEAD)
+fn heads(index: &Mapping) -> Heads<'_> {
+    Heads::at(index, HEAD)
 }
 
 fn tail_word(index: &Mapping) -> &AtomicU64 {
@@ -147,6 +155,8 @@ pub struct Exposed {
     words: Words,
     giver: Giver,
     taker: Taker,
+    /// The receiver's index segment, for what it counts.
+    own: Arc<Mapping>,
     slots: Vec<Slot>,
     /// Slots that hold frames.
     filled: usize,
@@ -169,10 +179,12 @@ impl Exposed {
         }
         let view = || commons.arena.view(commons.arena.clone());
         let (descriptors, returns) = ((&records, MARGIN), (&records, words.returns()));
-        let heads = (&index, head_word);
-        let giver = Giver::new(entries, view(), ids, descriptors, heads, returns, (&index, tail_word));
-        let taker = Taker::new(entries, view(), (ids.1, ids.0), descriptors, heads, returns);
-        Self { words, giver, taker, slots: (0..BURST_MAX).map(|_| Slot::new()).collect(), filled: 0 }
+        let giver = Giver::new(entries, view(), ids, descriptors, (&index, heads), returns, (&index, tail_word));
+        let layout = Index::new(1);
+        let own = Arc::new(Mapping::anonymous(layout.bytes()).expect("memory"));
+        let taker = Taker::new(entries, view(), (ids.1, ids.0), descriptors, (&index, heads), returns);
+        let taker = taker.with_latency(Histogram::new(layout, &own));
+        Self { words, giver, taker, own, slots: (0..BURST_MAX).map(|_| Slot::new()).collect(), filled: 0 }
     }
 
     /// The memory.
@@ -202,6 +214,11 @@ impl Exposed {
     /// Where the receiver is, and the rule that it saw broken.
     pub fn taken(&self) -> (u64, Option<Violation>) {
         (self.taker.tail(), self.taker.broken())
+    }
+
+    /// How long frames were on their way, as the receiver counted it.
+    pub fn latency(&self) -> Latency {
+        Latency::read(Index::new(1), &self.own)
     }
 
     /// The sender writes descriptors. Returns how many packets need no further thought: sent, or never to be sent.

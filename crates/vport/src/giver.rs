@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
 use crate::arena::{BUFFER_BYTES, Buffers, Descriptor, Entries, FRAME_OFFSET, HolderId, View};
+use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{HEADROOM, PacketRef, copy_bytes};
 use crate::ring::Violation;
+use crate::stamp::{Sampling, Unit};
 use crate::sync::AtomicU64;
 use crate::writer::{Pushed, is_sendable};
 
@@ -24,6 +26,7 @@ pub(crate) struct Giver {
     /// Up to where empty buffers were asked for.
     asked: u64,
     broken: Option<Violation>,
+    sampling: Sampling,
     arena: View,
     /// Holds what is empty.
     own: HolderId,
@@ -31,6 +34,7 @@ pub(crate) struct Giver {
     receiver: HolderId,
     descriptors: *const Word,
     head_word: *const AtomicU64,
+    stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
     tail_word: *const AtomicU64,
     /// The processor has wide registers.
@@ -58,11 +62,12 @@ impl Giver {
         arena: View,
         (own, receiver): (HolderId, HolderId),
         (descriptors, descriptors_at): (&Arc<Mapping>, usize),
-        (index, head_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
+        (index, heads): (&Arc<Mapping>, impl Fn(&Mapping) -> Heads<'_>),
         (returns, returns_at): (&Arc<Mapping>, usize),
         (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
     ) -> Self {
         let count = entries.count() as usize;
+        let Heads { head: head_word, stamp: stamp_word, .. } = heads(index);
         Self {
             entries,
             head: 0,
@@ -70,11 +75,13 @@ impl Giver {
             tail: 0,
             asked: 0,
             broken: None,
+            sampling: Sampling::new(),
             arena,
             own,
             receiver,
             descriptors: descriptors.area_mut(descriptors_at, count * size_of::<u64>()).cast(),
-            head_word: head_word(index),
+            head_word,
+            stamp_word,
             returns: returns.area(returns_at, count * size_of::<u32>()).cast(),
             tail_word: tail_word(peer),
             wide: crate::wide::is_here(),
@@ -144,11 +151,22 @@ impl Giver {
     pub(crate) fn publish(&mut self) -> bool {
         let news = self.published != self.head;
         if news {
+            if self.sampling.count() {
+                self.stamp();
+            }
             self.published = self.head;
             // SAFETY: the mapping is kept.
             unsafe { &*self.head_word }.store(self.head, Ordering::Release);
         }
         news
+    }
+
+    /// As [`crate::writer::Writer`] does.
+    #[cold]
+    #[inline(never)]
+    fn stamp(&self) {
+        // SAFETY: the mapping is kept.
+        unsafe { &*self.stamp_word }.store(Unit::Descriptors.stamp(self.published), Ordering::Relaxed);
     }
 
     /// The rule that the receiver broke, if it did.

@@ -6,6 +6,7 @@
 //! queues owns which bucket.
 
 use crate::info::QUEUES_MAX;
+use crate::latency::BUCKETS as LATENCY_BUCKETS;
 use crate::mapping::Mapping;
 use crate::steering::BUCKETS;
 use crate::sync::AtomicU64;
@@ -43,7 +44,12 @@ impl Index {
 
     /// Size in bytes, whole pages.
     pub fn bytes(self) -> usize {
-        ((HEADS_LINE + 2 * self.peer_queues + 1) * LINE).next_multiple_of(PAGE)
+        (self.further_line() * LINE).next_multiple_of(PAGE)
+    }
+
+    /// The first line behind those that every queue has.
+    fn further_line(self) -> usize {
+        HEADS_LINE + 2 * self.peer_queues + 1
     }
 
     /// Odd while the owner sleeps.
@@ -96,6 +102,29 @@ impl Index {
         segment.word(RX_COUNTERS_LINE * LINE + n * 8)
     }
 
+    /// Longest latency counted, in nanoseconds.
+    pub(crate) fn latency_max(self, segment: &Mapping) -> &AtomicU64 {
+        segment.word(RX_COUNTERS_LINE * LINE + 48)
+    }
+
+    /// Stamps without a latency that can be.
+    pub(crate) fn latency_invalid(self, segment: &Mapping) -> &AtomicU64 {
+        segment.word(RX_COUNTERS_LINE * LINE + 56)
+    }
+
+    /// How many latencies were counted in bucket `n`. Behind all other lines; where these leave too little of the last page,
+    /// behind the tails, of which there are many then.
+    pub(crate) fn latency(self, segment: &Mapping, n: usize) -> &AtomicU64 {
+        const BEHIND_TAIL: usize = LINE / 8 - 1;
+        assert!(n < LATENCY_BUCKETS);
+        let further = self.further_line() * LINE;
+        if further + LATENCY_BUCKETS * 8 <= self.bytes() {
+            return segment.word(further + n * 8);
+        }
+        let line = HEADS_LINE + self.peer_queues + n / BEHIND_TAIL;
+        segment.word(line * LINE + 8 + n % BEHIND_TAIL * 8)
+    }
+
     /// Send counter `n`: packets, bytes, refused, no peer, doorbells, discarded.
     pub(crate) fn tx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
         assert!(n < LINE / 8);
@@ -103,19 +132,21 @@ impl Index {
     }
 }
 
-/// Words that say how far a ring is written, both in one line.
+/// Words that say how far a ring is written, all in one line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads<'a> {
     /// Everything before it is written.
     pub(crate) head: &'a AtomicU64,
     /// Where the next record can be looked for ([`crate::reader::announcement`]).
     pub(crate) announced: &'a AtomicU64,
+    /// When a record was published ([`crate::stamp`]).
+    pub(crate) stamp: &'a AtomicU64,
 }
 
 impl<'a> Heads<'a> {
     /// In the line at `offset` of a segment.
     pub(crate) fn at(segment: &'a Mapping, offset: usize) -> Self {
-        Self { head: segment.word(offset), announced: segment.word(offset + 24) }
+        Self { head: segment.word(offset), announced: segment.word(offset + 24), stamp: segment.word(offset + 32) }
     }
 }
 
@@ -200,6 +231,27 @@ mod tests {
             lines.sort_unstable();
             lines.dedup();
             assert_eq!(lines.len(), count);
+        }
+    }
+
+    #[test]
+    fn latencies_share_no_word_with_anything_else_and_end_with_the_segment() {
+        for queues in 1..=QUEUES_MAX {
+            let index = Index::new(queues);
+            let segment = Mapping::anonymous(index.bytes()).unwrap();
+            let mut words = vec![index.sleep(&segment), index.burst(&segment), index.epoch(&segment)];
+            for peer in 0..queues {
+                let Heads { head, announced, stamp } = index.heads(&segment, peer);
+                words.extend([head, announced, stamp, index.closed(&segment, peer), index.mark(&segment, peer)]);
+                words.push(index.tail(&segment, peer));
+            }
+            words.extend((0..6).flat_map(|n| [index.rx_counter(&segment, n), index.tx_counter(&segment, n)]));
+            words.extend([index.latency_max(&segment), index.latency_invalid(&segment)]);
+            words.extend((0..LATENCY_BUCKETS).map(|n| index.latency(&segment, n)));
+            let mut addresses: Vec<usize> = words.iter().map(|word| word.as_ptr() as usize).collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            assert_eq!(addresses.len(), words.len());
         }
     }
 }

@@ -20,6 +20,7 @@
 //!
 //! - [`ring`] is the arithmetic of positions and records, pure and safe; [`layout`] says where words lie.
 //! - `distance` finds out whether the peer's core shares a cache with ours; `stream` writes records past the caches where not.
+//! - `stamp` says when a record was published, of one burst in many; [`latency`] is what receivers make of it.
 //! - `table` is the bucket table as senders see it; `epoch` says when a queue is past a change of it; `cell` and `home` are
 //!   what a port's queues share within the function; [`owner`] hands buckets over between its workers.
 //! - [`packet`] is what functions see: private head, opaque rest.
@@ -55,6 +56,7 @@ mod giver;
 mod handover;
 mod home;
 pub mod info;
+pub mod latency;
 pub mod layout;
 pub mod local;
 mod mapping;
@@ -70,6 +72,7 @@ mod rx;
 pub mod segment;
 mod socket;
 mod stake;
+mod stamp;
 pub mod steering;
 mod stream;
 mod sync;

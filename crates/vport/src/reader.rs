@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
 use crate::ring::{HEADER, Ring, Step, Violation};
+use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
 
 /// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
@@ -19,6 +21,11 @@ pub trait Source {
 
     /// What the writer announces: see [`announcement`].
     fn announced(&self) -> u64 {
+        0
+    }
+
+    /// When a record was published, loaded after a head: see [`crate::stamp`].
+    fn stamp(&self) -> u64 {
         0
     }
 
@@ -43,6 +50,9 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 pub(crate) const fn announcement(position: u64) -> u64 {
     position | 1
 }
+
+/// Set in an announcement whose record will have a stamp.
+pub(crate) const STAMPED: u64 = 2;
 
 /// What one call of [`Reader::fill`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +93,7 @@ pub struct Reader {
     broken: Option<Violation>,
     /// Looks in a row that found nothing new.
     idle_looks: u32,
+    stopwatch: Stopwatch,
     /// The processor has wide registers.
     wide: bool,
 }
@@ -117,8 +128,15 @@ impl Reader {
             released: 0,
             broken: None,
             idle_looks: 0,
+            stopwatch: Stopwatch::new(Unit::Records),
             wide: crate::wide::is_here(),
         }
+    }
+
+    /// Counts how long records were on their way.
+    pub(crate) fn with_latency(mut self, histogram: Histogram) -> Self {
+        self.stopwatch = self.stopwatch.into(histogram);
+        self
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -189,6 +207,7 @@ impl Reader {
                 }
             }
         }
+        self.stopwatch.turn(self.tail..tail, head);
         (self.tail, self.head) = (tail, head);
         Filled { packets, bytes, unwanted }
     }
@@ -218,6 +237,7 @@ impl Reader {
         if head != tail {
             self.idle_looks = 0;
         }
+        self.stopwatch.stamp = source.stamp();
         head
     }
 
@@ -246,8 +266,12 @@ impl Reader {
         if self.idle_looks > IDLE_LOOKS {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
-            if source.announced() == announcement(tail) {
+            let announced = source.announced();
+            if announced & !STAMPED == announcement(tail) {
                 self.awaited = tail;
+                if announced & STAMPED != 0 {
+                    self.stopwatch.expect(tail);
+                }
             }
         }
     }
@@ -296,6 +320,7 @@ pub(crate) struct Mapped {
     data: *const u8,
     head: *const AtomicU64,
     announced: *const AtomicU64,
+    stamp: *const AtomicU64,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 2],
 }
@@ -317,8 +342,8 @@ impl Mapped {
     ) -> Self {
         const BLOCK: usize = 64;
         let data = records.area(offset, ring.size() as usize + BLOCK);
-        let Heads { head, announced } = words(index);
-        Self { data, head, announced, _keep: [records.clone(), index.clone()] }
+        let Heads { head, announced, stamp } = words(index);
+        Self { data, head, announced, stamp, _keep: [records.clone(), index.clone()] }
     }
 }
 
@@ -343,6 +368,12 @@ impl Source for Mapped {
     fn announced(&self) -> u64 {
         // SAFETY: the mapping is kept.
         unsafe { &*self.announced }.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> u64 {
+        // SAFETY: the mapping is kept.
+        unsafe { &*self.stamp }.load(Ordering::Relaxed)
     }
 
     #[inline(always)]

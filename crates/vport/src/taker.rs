@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
 use crate::arena::{Buffers, Descriptor, Entries, HolderId, View};
+use crate::latency::Histogram;
+use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Lease, Slot};
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
+use crate::stamp::{Stopwatch, Unit};
 use crate::sync::AtomicU64;
 
 /// A position in a ring of descriptors, and what is known of the sender's.
@@ -26,6 +29,7 @@ pub(crate) struct Taker {
     /// Up to where frames were asked for.
     asked: u64,
     broken: Option<Violation>,
+    stopwatch: Stopwatch,
     arena: View,
     /// Holds what was sent and not yet taken.
     own: HolderId,
@@ -33,6 +37,7 @@ pub(crate) struct Taker {
     sender: HolderId,
     descriptors: *const Word,
     head_word: *const AtomicU64,
+    stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 3],
@@ -48,7 +53,7 @@ const ASK_HOLDER_EVERY: u64 = 4;
 
 impl Taker {
     /// Takes what `peer` sends to `own`. The descriptors begin at `offset` of the sender's records, the returns at that of
-    /// the receiver's own; the head is a word of the sender's index segment.
+    /// the receiver's own; the heads are words of the sender's index segment.
     ///
     /// # Panics
     /// If one of them lies outside.
@@ -57,10 +62,11 @@ impl Taker {
         arena: View,
         (own, sender): (HolderId, HolderId),
         (descriptors, descriptors_at): (&Arc<Mapping>, usize),
-        (index, head_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
+        (index, heads): (&Arc<Mapping>, impl Fn(&Mapping) -> Heads<'_>),
         (returns, returns_at): (&Arc<Mapping>, usize),
     ) -> Self {
         let count = entries.count() as usize;
+        let Heads { head: head_word, stamp: stamp_word, .. } = heads(index);
         Self {
             entries,
             tail: 0,
@@ -68,14 +74,22 @@ impl Taker {
             released: 0,
             asked: 0,
             broken: None,
+            stopwatch: Stopwatch::new(Unit::Descriptors),
             arena,
             own,
             sender,
             descriptors: descriptors.area(descriptors_at, count * size_of::<u64>()).cast(),
-            head_word: head_word(index),
+            head_word,
+            stamp_word,
             returns: returns.area_mut(returns_at, count * size_of::<u32>()).cast(),
             _keep: [descriptors.clone(), index.clone(), returns.clone()],
         }
+    }
+
+    /// Counts how long frames were on their way.
+    pub(crate) fn with_latency(mut self, histogram: Histogram) -> Self {
+        self.stopwatch = self.stopwatch.into(histogram);
+        self
     }
 
     /// As [`crate::reader::Reader::fill`].
@@ -123,6 +137,7 @@ impl Taker {
             tail = tail.wrapping_add(1);
             budget -= 1;
         }
+        self.stopwatch.turn(self.tail..tail, head);
         (self.tail, self.asked) = (tail, asked);
         filled
     }
@@ -137,7 +152,11 @@ impl Taker {
     fn look_for_more(&mut self) {
         let head = self.published();
         match self.entries.check_head(self.tail, head) {
-            Ok(()) => self.head = head,
+            Ok(()) => {
+                self.head = head;
+                // SAFETY: the mapping is kept.
+                self.stopwatch.stamp = unsafe { &*self.stamp_word }.load(Ordering::Relaxed);
+            }
             // What was checked before is still taken.
             Err(violation) if self.head == self.tail => self.broken = Some(violation),
             Err(_) => {}

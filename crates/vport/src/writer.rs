@@ -7,8 +7,9 @@ use crate::distance::Distance;
 use crate::layout::Heads;
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
-use crate::reader::{NOWHERE, announcement};
+use crate::reader::{NOWHERE, STAMPED, announcement};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
+use crate::stamp::{Sampling, Unit};
 use crate::stream;
 use crate::sync::{self, AtomicU64};
 
@@ -29,9 +30,11 @@ pub(crate) struct Writer {
     withheld: u64,
     head_word: *const AtomicU64,
     announced_word: *const AtomicU64,
+    stamp_word: *const AtomicU64,
     tail_word: *const AtomicU64,
     broken: Option<Violation>,
     distance: Distance,
+    sampling: Sampling,
     /// Records go past the caches.
     streaming: bool,
     /// The processor has wide registers.
@@ -89,7 +92,7 @@ impl Writer {
         (own, heads): (&Arc<Mapping>, impl Fn(&Mapping) -> Heads<'_>),
         (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
     ) -> Self {
-        let Heads { head: head_word, announced: announced_word } = heads(own);
+        let Heads { head: head_word, announced: announced_word, stamp: stamp_word } = heads(own);
         Self {
             ring,
             data: records.area_mut(offset, ring.size() as usize),
@@ -100,9 +103,11 @@ impl Writer {
             withheld: 0,
             head_word,
             announced_word,
+            stamp_word,
             tail_word: tail_word(peer),
             broken: None,
             distance: Distance::default(),
+            sampling: Sampling::new(),
             streaming: false,
             wide: crate::wide::is_here(),
             _keep: [records.clone(), own.clone(), peer.clone()],
@@ -234,6 +239,9 @@ impl Writer {
     pub(crate) fn publish(&mut self) -> bool {
         let news = self.published != self.head;
         if news {
+            if self.sampling.count() {
+                self.stamp();
+            }
             if self.streaming {
                 stream::fence();
             }
@@ -245,6 +253,14 @@ impl Writer {
             unsafe { &*self.head_word }.store(self.head, Ordering::Release);
         }
         news
+    }
+
+    /// Says when what was pushed is published. Loaded by nobody who has not seen the head, or the one before it.
+    #[cold]
+    #[inline(never)]
+    fn stamp(&self) {
+        // SAFETY: the mapping is kept.
+        unsafe { &*self.stamp_word }.store(Unit::Records.stamp(self.published), Ordering::Relaxed);
     }
 
     /// The record that was announced is whole.
@@ -263,10 +279,11 @@ impl Writer {
         if self.ring.size() - self.head.wrapping_sub(self.tail) < HEADER {
             return NOWHERE;
         }
+        let stamped = if self.sampling.is_next() { STAMPED } else { 0 };
         // SAFETY: there are as many bytes that the reader has given back; the mapping is kept.
         unsafe {
             self.records().begin(self.head, 0, Ordering::Relaxed);
-            (*self.announced_word).store(announcement(self.head), Ordering::Release);
+            (*self.announced_word).store(announcement(self.head) | stamped, Ordering::Release);
         }
         self.head
     }
@@ -390,6 +407,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::latency::{Histogram, Latency};
+    use crate::layout::Index;
     use crate::packet::{HEAD_MAX, Rest, Slot};
     use crate::reader::{Mapped, Reader, Wanted};
 
@@ -402,6 +421,8 @@ mod tests {
         reader: Reader,
         source: Mapped,
         index: Arc<Mapping>,
+        /// The reader's own index segment.
+        own: Arc<Mapping>,
         slots: Vec<Slot>,
     }
 
@@ -419,7 +440,13 @@ mod tests {
             writer.distance = distance;
             let source = Mapped::new(ring, &records, 0, &index, |index: &Mapping| Heads::at(index, HEAD));
             let slots = (0..8).map(|_| Slot::new()).collect();
-            Self { writer, reader: Reader::new(ring), source, index, slots }
+            let own = Arc::new(Mapping::anonymous(Index::new(1).bytes()).unwrap());
+            let reader = Reader::new(ring).with_latency(Histogram::new(Index::new(1), &own));
+            Self { writer, reader, source, index, own, slots }
+        }
+
+        fn latency(&self) -> Latency {
+            Latency::read(Index::new(1), &self.own)
         }
 
         /// Offers frames, each cut in two at a place that differs, and returns how many were taken.
@@ -597,5 +624,46 @@ mod tests {
             assert_eq!(ends.receive().len(), 8);
             assert_eq!(ends.send(&burst), 8);
         }
+    }
+
+    /// Sends bursts and receives each in turn. How often the stamp changed, and what the reader made of it.
+    fn stamps(ends: &mut Ends, bursts: usize, burst: &[Vec<u8>], idle_looks: usize) -> (usize, Latency) {
+        let mut stamps = Vec::new();
+        for _ in 0..bursts {
+            assert_eq!(ends.send(burst), burst.len());
+            assert_eq!(ends.receive().len(), burst.len());
+            (0..idle_looks).for_each(|_| assert!(ends.receive().is_empty()));
+            stamps.push(Heads::at(&ends.index, HEAD).stamp.load(Ordering::Relaxed));
+        }
+        stamps.dedup();
+        (stamps.len(), ends.latency())
+    }
+
+    #[test]
+    fn one_burst_in_many_tells_how_long_its_first_record_was_on_its_way() {
+        for distance in [Distance::near(), Distance::far()] {
+            let mut ends = Ends::new(16 << 10, distance);
+            let (stamps, latency) = stamps(&mut ends, 3_000, &vec![vec![7; 120]; 8], 0);
+            assert_eq!((stamps, latency.count(), latency.invalid), (3, 3, 0));
+        }
+    }
+
+    /// Whose heads come later than they do.
+    #[test]
+    fn so_do_records_that_were_announced() {
+        let mut ends = Ends::new(16 << 10, Distance::near());
+        let (stamps, latency) = stamps(&mut ends, 3_000, &[vec![7; 64]], 12);
+        assert_ne!(ends.writer.announced, NOWHERE);
+        assert_eq!((stamps, latency.count(), latency.invalid), (3, 3, 0));
+    }
+
+    #[test]
+    fn a_record_that_lies_long_was_on_its_way_for_long() {
+        let mut ends = Ends::new(16 << 10, Distance::near());
+        assert_eq!(ends.send(&[vec![1; 64]]), 1);
+        let waited = std::time::Duration::from_millis(20);
+        std::thread::sleep(waited);
+        assert_eq!(ends.receive().len(), 1);
+        assert!(ends.latency().max_ns() >= waited.as_nanos() as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! `kaista top`: packets and drops of every port, live or as one table.
+//! `kaista top`: packets, drops and latency of every port, live or as one table.
 
 mod rates;
 mod view;
@@ -6,7 +6,7 @@ mod view;
 use crate::{
     args::Top,
     follow::strange,
-    out::{self, bytes, number, plain},
+    out::{self, bytes, nanoseconds, number, plain},
     outcome::{Failure, Outcome},
 };
 use crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
@@ -44,7 +44,8 @@ fn once(args: &Top) -> Outcome {
     if args.json {
         out::json(&stats)?;
     } else {
-        let head = ["PORT", "PEER", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPS"];
+        let head =
+            ["PORT", "PEER", "STATE", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPS", "LATENCY p50/p99"];
         let rows = stats.ports.iter().map(|port| row(port, &stats)).collect();
         out::print_table(&out::table(&head, rows))?;
     }
@@ -62,6 +63,8 @@ fn row(port: &PortStats, stats: &Stats) -> Vec<String> {
         number(port.tx_packets),
         bytes(port.tx_bytes),
         number(drops),
+        port.latency
+            .map_or("-".into(), |latency| format!("{}/{}", nanoseconds(latency.p50_ns), nanoseconds(latency.p99_ns))),
     ]
 }
 

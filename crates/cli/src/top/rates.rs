@@ -58,7 +58,7 @@ fn per_second(old: u64, new: u64, seconds: f64) -> f64 {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use node::control::PortKind;
+    use node::control::{LatencyStats, PortKind};
 
     /// Counters of one port and one function that saw `packets` of 100 bytes.
     pub fn stats(at_ns: u64, packets: u64) -> Stats {
@@ -76,6 +76,14 @@ pub mod tests {
             tx_packets: packets / 2,
             tx_bytes: packets * 50,
             drops: [("full".into(), packets / 10)].into(),
+            latency: Some(LatencyStats {
+                count: 5,
+                p50_ns: 700,
+                p99_ns: 2_000,
+                p999_ns: 3_000,
+                max_ns: 4_000,
+                invalid: 0,
+            }),
         };
         let function = FunctionStats {
             slice: "s".into(),

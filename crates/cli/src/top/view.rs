@@ -1,8 +1,8 @@
 //! What the live display shows: a table of ports, and below it the function of the one that is chosen.
 
 use super::{port_name, rates, state};
-use crate::out::{bytes, number, plain};
-use node::control::{FunctionStats, PortStats, Stats};
+use crate::out::{bytes, nanoseconds, number, plain};
+use node::control::{FunctionStats, LatencyStats, PortStats, Stats};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -144,7 +144,7 @@ impl View {
         self.now.functions.iter().find(|f| f.slice == port.slice && f.function == port.function)
     }
 
-    /// Processor, memory, drops by reason and the function's own counters, those that grow first.
+    /// Processor, memory, drops by reason, latencies and the function's own counters, those that grow first.
     fn draw_function(&self, frame: &mut Frame<'_>, area: Rect, function: &FunctionStats) {
         let cores = rates::cores(&self.before, &self.now, function).map_or("-".into(), |c| format!("{c:.2}"));
         let memory = function.memory_bytes.map_or("-".into(), bytes);
@@ -156,6 +156,8 @@ impl View {
                 drops.map(|(why, count)| (0.0, format!("{} dropped: {} {}", port.port, plain(why), number(*count)))),
             );
         }
+        let ports = self.now.ports.iter().filter(|p| p.slice == function.slice && p.function == function.function);
+        lines.extend(ports.filter_map(|p| Some((0.0, format!("{} latency: {}", p.port, quantiles(&p.latency?))))));
         for (name, count) in function.counters.iter().filter(|(_, count)| **count > 0) {
             let growth = rates::counter(&self.before, &self.now, function, name).unwrap_or(0.0);
             lines.push((growth, format!("{} {} ({}/s)", plain(name), number(*count), rate(growth))));
@@ -172,6 +174,11 @@ impl View {
             frame.render_widget(Paragraph::new(text), half);
         }
     }
+}
+
+fn quantiles(latency: &LatencyStats) -> String {
+    let [p50, p99, max] = [latency.p50_ns, latency.p99_ns, latency.max_ns].map(nanoseconds);
+    format!("p50 {p50}, p99 {p99}, max {max}")
 }
 
 /// A rate to three digits.
@@ -204,6 +211,7 @@ mod tests {
         assert!(picture.contains("s/upf: 0.50 cores, 64.0 MiB"), "{picture}");
         assert!(picture.contains("uplink.forwarded 2.00 M (2.00 M/s)"), "{picture}");
         assert!(picture.contains("n3 dropped: full 200 k"), "{picture}");
+        assert!(picture.contains("n3 latency: p50 700 ns, p99 2.00 us, max 4.00 us"), "{picture}");
     }
 
     #[test]

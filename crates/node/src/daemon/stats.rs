@@ -8,10 +8,11 @@ use runtime::net::Namespace;
 use runtime::{FunctionId, Sandbox};
 use slice::{End, PortRef, Slice};
 use vport::broker::PortStatus;
+use vport::latency::Latency;
 
 use super::Daemon;
 use super::serve::{Answer, tell};
-use crate::control::{Event, FunctionStats, PortKind, PortStats, Process, ProcessKind, Reply, Stats};
+use crate::control::{Event, FunctionStats, LatencyStats, PortKind, PortStats, Process, ProcessKind, Reply, Stats};
 use crate::link::pump_name;
 use crate::logs;
 use crate::node::Node;
@@ -86,6 +87,7 @@ fn describe(slice: &Slice, function: &str, port: &str, kernel: bool) -> PortStat
         tx_packets: 0,
         tx_bytes: 0,
         drops: BTreeMap::new(),
+        latency: None,
     }
 }
 
@@ -94,6 +96,7 @@ fn of_shared(mut port: PortStats, status: Option<&PortStatus>) -> PortStats {
     port.generation = status.generation;
     port.attached = status.pid.is_some();
     port.quarantined = status.quarantined.clone();
+    port.latency = of_samples(&status.latency);
     let mut drop = |reason: &str, count: u64| {
         if count > 0 {
             *port.drops.entry(reason.to_owned()).or_default() += count;
@@ -111,6 +114,18 @@ fn of_shared(mut port: PortStats, status: Option<&PortStatus>) -> PortStats {
         drop("no-peer", tx.no_peer);
     }
     port
+}
+
+fn of_samples(latency: &Latency) -> Option<LatencyStats> {
+    let quantile = |share| latency.quantile_ns(share);
+    Some(LatencyStats {
+        count: latency.count(),
+        p50_ns: quantile(0.5)?,
+        p99_ns: quantile(0.99)?,
+        p999_ns: quantile(0.999)?,
+        max_ns: latency.max_ns(),
+        invalid: latency.invalid,
+    })
 }
 
 fn of_interface(mut port: PortStats, counters: Option<&[u64; 16]>) -> PortStats {

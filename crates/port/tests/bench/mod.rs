@@ -133,6 +133,14 @@ pub fn sent_number(received: &[u8]) -> u64 {
     number
 }
 
+/// An IPv4 frame to 10.0.0.`host`.
+pub fn ip_frame(host: u8) -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, host]);
+    frame
+}
+
 /// Everything that waits.
 pub fn receive(rx: &mut dyn RxQueue) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();

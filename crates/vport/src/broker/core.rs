@@ -181,6 +181,7 @@ impl Core {
             },
             rx,
             tx,
+            latency: link.latency(seat),
             report: link.party(seat).report.clone(),
         })
     }

@@ -14,6 +14,7 @@ use super::seat::{Party, Seat};
 use super::{LinkKind, LinkSpec, PortName};
 use crate::arena::HolderId;
 use crate::counters::{RxCounters, TxCounters};
+use crate::latency::Latency;
 use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
@@ -170,6 +171,15 @@ impl Link {
             indices.iter().map(|index| read_rx(layout, index)).collect(),
             indices.iter().map(|index| read_tx(layout, index)).collect(),
         )
+    }
+
+    /// How long what a seat received was on its way, as it has published in its index segments.
+    pub(super) fn latency(&self, seat: Seat) -> Latency {
+        let Some(segments) = &self.segments else { return Latency::default() };
+        let layout = Index::new(self.queues(seat.across()));
+        let queues =
+            segments.ends[seat.end].indices[self.queues_of(seat)].iter().map(|index| Latency::read(layout, index));
+        queues.fold(Latency::default(), |sum, queue| sum.and(&queue))
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::{RxCounters, TxCounters};
 use crate::info::PortInfo;
+use crate::latency::Latency;
 use crate::steering::BUCKETS;
 pub use core::Core;
 pub use observer::{Direction, Observer, Seen};
@@ -206,6 +207,8 @@ pub struct PortStatus {
     pub rx: Vec<RxCounters>,
     /// Send counters per queue pair.
     pub tx: Vec<TxCounters>,
+    /// How long what the port received was on its way, all queue pairs together, since the generation began.
+    pub latency: Latency,
     /// Named counters that the function reported, for example drops by reason.
     pub report: Vec<(String, u64)>,
 }

@@ -12,6 +12,7 @@ use crate::doorbell::{Bell, Doorbell};
 use crate::giver::Giver;
 use crate::handover::Generation;
 use crate::home::Living;
+use crate::latency::Histogram;
 use crate::layout::{Exchange, Index, TABLE_BYTES};
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
@@ -178,21 +179,23 @@ impl Control {
         (from, peer): (usize, &PeerQueue),
     ) -> Inlet {
         let peer_layout = self.peer_layout();
+        let latency = Histogram::new(Index::new(self.peer_queues), &own.index);
         let Some((stake, entries)) = stake.and_then(|stake| Some((stake, self.entries()?))) else {
             let offset = queue * self.ring.size() as usize;
             let source =
                 Mapped::new(self.ring, &peer.records, offset, &peer.index, |index| peer_layout.heads(index, queue));
-            return Inlet::Records { reader: Reader::new(self.ring), source };
+            return Inlet::Records { reader: Reader::new(self.ring).with_latency(latency), source };
         };
         let (theirs, ours) = (self.exchange(self.end_queues()), self.exchange(self.peer_queues));
-        Inlet::Buffers(Taker::new(
+        let taker = Taker::new(
             entries,
             stake.view(),
             stake.ids,
             (&peer.records, theirs.descriptors(queue)),
-            (&peer.index, |index: &Mapping| peer_layout.head(index, queue)),
+            (&peer.index, |index: &Mapping| peer_layout.heads(index, queue)),
             (&own.records, ours.returns(from)),
-        ))
+        );
+        Inlet::Buffers(taker.with_latency(latency))
     }
 
     /// What queue `queue` of the end sends to queue `to` of the peer.
@@ -217,7 +220,7 @@ impl Control {
             stake.view(),
             stake.ids,
             (&own.records, ours.descriptors(to)),
-            (&own.index, |index: &Mapping| layout.head(index, to)),
+            (&own.index, |index: &Mapping| layout.heads(index, to)),
             (&peer.records, theirs.returns(queue)),
             (&peer.index, |index: &Mapping| peer_layout.tail(index, queue)),
         ))

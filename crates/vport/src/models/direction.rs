@@ -9,6 +9,7 @@ use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
 use crate::handover::{Complaints, Generation, Handover};
 use crate::home::Living;
+use crate::latency::Histogram;
 use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
@@ -121,7 +122,7 @@ impl Direction {
         let (layout, peer) = (self.from.0, &self.from.1[from]);
         let offset = to * self.ring.size() as usize;
         let inlet = Inlet::Records {
-            reader: Reader::new(self.ring),
+            reader: Reader::new(self.ring).with_latency(Histogram::new(self.to.0, &self.to.1[to])),
             source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
         };
         RxChannel::new(inlet, from, peer.clone(), layout, to)

@@ -6,6 +6,7 @@ use super::direction::Direction;
 use super::{Depth, check, sleep, thread, without_fences};
 use crate::cell::Cell;
 use crate::handover::Handover;
+use crate::latency::Latency;
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::PacketRef;
@@ -127,6 +128,12 @@ fn ring(depth: Depth, ring_bytes: usize, lens: &'static [usize], at_once: bool, 
         assert!(rx.recv().is_empty());
         assert_eq!((tx.counters().packets, rx.counters().packets), (lens.len() as u64, lens.len() as u64));
         assert_eq!(rx.counters().invalid, 0);
+        let latency = Latency::read(layout, &receiver);
+        assert_eq!(
+            (latency.count(), latency.invalid),
+            (1, 0),
+            "the first burst has a stamp, which comes with its head"
+        );
     });
 }
 
@@ -193,6 +200,7 @@ fn doorbell(depth: Depth, lens: &'static [usize], broken: Broken) {
 #[cfg(loom)]
 fn share_ring(layout: Index, [sender, receiver, records]: [&Mapping; 3], bytes: usize, broken: Broken) {
     checked::share(layout.head(sender, 0), broken.head);
+    checked::share(layout.heads(sender, 0).stamp, None);
     checked::share(layout.tail(receiver, 0), broken.tail);
     checked::share_bytes(records.area(0, bytes), bytes);
 }
