@@ -10,7 +10,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use crate::layout::VERSION_POOL;
 use crate::owner::{Arrival, Buckets, Group, GroupError, Owner, PortSteering, take};
 use crate::socket::{self, Received};
 use crate::steering::BucketTable;
+use crate::sync::{Receiver, Sender, channel};
 use crate::wire::{Place, Reply, Request, STATE_PART_MAX};
 
 /// Between two attempts to reach a broker.

@@ -10,7 +10,7 @@ use raw::{Bench, Memory, PATIENCE, Raw};
 use vport::broker::Event;
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_POOL};
 use vport::packet::PacketRef;
 use vport::steering::{Steering, address_bucket};
 use vport::wire::{Reply, Request};
@@ -224,7 +224,7 @@ fn the_words_of_an_older_broker_reach_the_function() {
         raw.send(&Reply::Refused { reason, try_again: false }.encode(), &[]);
     });
     let error = attach(&path, "p", PATIENCE, 192).err().unwrap();
-    assert_eq!(error.to_string(), format!("this broker speaks version 1, not {VERSION} to {VERSION_ZERO_COPY}"));
+    assert_eq!(error.to_string(), format!("this broker speaks version 1, not {VERSION} to {VERSION_POOL}"));
     older.join().unwrap();
     std::fs::remove_file(path).unwrap();
 }

@@ -31,10 +31,10 @@ pub struct Bench {
     spec: LinkSpec,
 }
 
-fn start(directory: &Path, hugepages: bool) -> (Broker, Receiver<Event>) {
+fn start(directory: &Path, hugepages: bool, spec: &LinkSpec) -> (Broker, Receiver<Event>) {
     let (sender, events) = channel();
     let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
-    for function in ["a", "b", "c"] {
+    for function in spec.ends.iter().flat_map(|end| &end.functions) {
         let socket = Broker::bind(&directory.join(function)).unwrap();
         broker.listen(function, socket, 0..u32::MAX).unwrap();
     }
@@ -73,7 +73,7 @@ impl Bench {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let spec = LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind };
-        let (broker, events) = start(&directory, hugepages);
+        let (broker, events) = start(&directory, hugepages, &spec);
         broker.add_link(spec.clone()).unwrap();
         Self { broker, events, directory, spec }
     }
@@ -95,7 +95,7 @@ impl Bench {
     fn restart_broker(&mut self) {
         // The old one first: only one can serve a socket's path.
         self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
-        (self.broker, self.events) = start(&self.directory, false);
+        (self.broker, self.events) = start(&self.directory, false, &self.spec);
     }
 
     pub fn connect(&self, function: &str) -> Raw {
