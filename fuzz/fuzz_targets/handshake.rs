@@ -1,5 +1,6 @@
-//! Bytes and descriptors from the clients of a direct or a zero-copy link into a broker: it never panics, keeps no descriptor
-//! it was sent, and afterwards still joins two honest ends. Nobody has a buffer then that is not theirs.
+//! Bytes and descriptors from the clients of a direct or a zero-copy link, or of one with a pool, into a broker: it never
+//! panics, keeps no descriptor it was sent, and afterwards still joins two honest ends. Nobody has a buffer then that is not
+//! theirs, and no change of a pool is on its way.
 #![no_main]
 
 use std::cell::RefCell;
@@ -17,7 +18,8 @@ use rustix::net::{
 };
 use vport::broker::{Config, Core, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
+use vport::steering::Steering;
 use vport::wire::{Reply, Request};
 
 /// What a client does.
@@ -41,6 +43,25 @@ enum Move {
     Holds(Vec<Generation>),
     Released(Generation),
     Away,
+    /// Instead of a port, a member's place in its pool.
+    Steer {
+        oldest: u8,
+        newest: u8,
+    },
+    Prepared(u8),
+    Bucket {
+        bucket: u8,
+        to: u8,
+        more: bool,
+        state: Vec<u8>,
+    },
+    Gave(u8),
+    Came {
+        epoch: u8,
+        buckets: u128,
+    },
+    /// Not the client, but whoever decides: a table.
+    SetOwners(u64),
     Bytes(Vec<u8>),
     /// A lawful message with one byte changed, or cut.
     Mangled {
@@ -120,7 +141,7 @@ impl Client {
     fn go_along(&mut self, step: usize) {
         let request = match step {
             0 => return self.send(&hello(self.version, 0), &[]),
-            1 if self.version == VERSION => return,
+            1 if self.version != VERSION_ZERO_COPY => return,
             1 => Request::Holds(Vec::new()),
             2 => {
                 while self.read().is_some() {}
@@ -150,12 +171,15 @@ impl Client {
                 return self.send(&hello(self.version, 1), &vec![null.as_fd(); usize::from(count % 60)]);
             }
             Move::Mangled { what, at, byte, cut } => {
-                let mut bytes = match what % 6 {
+                let mut bytes = match what % 9 {
                     0 => hello(self.version, 0),
                     1 => Request::Mapped { generation: self.generation }.encode(),
                     2 => Request::Holds(vec![1, self.generation]).encode(),
                     3 => Request::Released { generation: self.generation }.encode(),
                     4 => Request::Away.encode(),
+                    5 => Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL }.encode(),
+                    6 => Request::Came { epoch: 2, buckets: u128::MAX }.encode(),
+                    7 => Request::Bucket { bucket: at % 128, to: 1, more: false, state: vec![byte; 20] }.encode(),
                     _ => Request::Report(vec![("x".into(), 1)]).encode(),
                 };
                 let len = bytes.len();
@@ -187,6 +211,21 @@ impl Client {
             }
             Move::Released(generation) => Request::Released { generation: self.generation(&generation) },
             Move::Away => Request::Away,
+            Move::Steer { oldest, newest } => Request::Steer {
+                oldest: u16::from(oldest) % (VERSION_POOL + 1),
+                newest: u16::from(newest) % 4 + VERSION_POOL,
+            },
+            Move::Prepared(epoch) => Request::Prepared { epoch: u64::from(epoch % 8) },
+            Move::Bucket { bucket, to, more, state } => {
+                Request::Bucket { bucket: bucket % 130, to: u16::from(to % 18), more, state }
+            }
+            Move::Gave(epoch) => Request::Gave { epoch: u64::from(epoch % 8) },
+            Move::Came { epoch, buckets } => Request::Came { epoch: u64::from(epoch % 8), buckets },
+            Move::SetOwners(seed) => {
+                let owner = |bucket: usize| (seed.rotate_left(bucket as u32) & 1) as u8;
+                let _ = core.set_owners("b", &core::array::from_fn(owner));
+                return;
+            }
         };
         self.send(&request.encode(), &[]);
     }
@@ -196,10 +235,12 @@ fn hello(version: u16, resume: u64) -> Vec<u8> {
     Request::Hello { oldest: version, newest: version, port: "p".into(), resume }.encode()
 }
 
-fn broker(kind: LinkKind) -> Core {
+/// With a pool at the second end, or a function.
+fn broker(kind: LinkKind, pool: bool) -> Core {
     let mut core = Core::new(Config { hugepages: false }, |_| {}).unwrap();
-    let end = |function: &str| EndSpec { function: function.into(), port: PortInfo::named("p") };
-    let ends = [end("a"), end("b")];
+    let functions = if pool { vec!["b".to_owned(), "c".to_owned()] } else { vec!["b".to_owned()] };
+    let port = PortInfo { steering: Steering::UeAddress, ..PortInfo::named("p") };
+    let ends = [EndSpec::of("a", PortInfo::named("p")), EndSpec { functions, port }];
     core.add_link(LinkSpec { name: "link".into(), ends, ring_bytes: RING_BYTES_MIN, kind }).unwrap();
     core
 }
@@ -218,14 +259,14 @@ fn buffers_out(core: &Core) -> u32 {
     core.arenas().iter().map(|arena| arena.buffers - arena.free).sum()
 }
 
-/// Two honest ends, which speak both versions, get as far as the peer's segments.
+/// Two honest ends, which speak all versions, get as far as the peer's segments.
 fn joins(core: &mut Core, version: u16) {
     /// Of both directions.
     const BUFFERS: u32 = 2 * RING_BYTES_MIN / 1024;
     let mut ends = [Client::new(version), Client::new(version)];
     for (client, function) in ends.iter_mut().zip(["a", "b"]) {
         client.connect(core, function);
-        let (oldest, newest) = (VERSION, VERSION_ZERO_COPY);
+        let (oldest, newest) = (VERSION, VERSION_POOL);
         client.send(&Request::Hello { oldest, newest, port: "p".into(), resume: 0 }.encode(), &[]);
     }
     let (mut joined, mut ids) = ([false; 2], [None; 2]);
@@ -272,13 +313,15 @@ thread_local! {
 fuzz_target!(|input: &[u8]| {
     let before = descriptors();
     let Some((kind, input)) = input.split_first() else { return };
-    let lawful_steps = usize::from(kind / 2) % 5;
-    let (kind, version) = match kind % 2 {
+    let lawful_steps = usize::from(kind / 3) % 5;
+    let (kind, version) = match kind % 3 {
         0 => (LinkKind::Direct, VERSION),
+        1 => (LinkKind::Direct, VERSION_POOL),
         _ => (LinkKind::ZeroCopy { group: "group".into() }, VERSION_ZERO_COPY),
     };
-    let mut core = broker(kind);
-    let mut clients = ["a", "b", "a"].map(|name| (name, Client::new(version)));
+    let pool = version == VERSION_POOL;
+    let mut core = broker(kind, pool);
+    let mut clients = ["a", "b", if pool { "c" } else { "a" }].map(|name| (name, Client::new(version)));
     for (function, client) in &mut clients {
         client.connect(&mut core, function);
     }
@@ -303,6 +346,7 @@ fuzz_target!(|input: &[u8]| {
         *runs += 1;
         *runs % 8 == 0
     });
+    assert!(core.pools().iter().all(|pool| !pool.is_changing), "nobody is there to wait for");
     if often {
         joins(&mut core, version);
     }
