@@ -179,10 +179,9 @@ impl Core {
 
     /// Takes a change as far as it goes.
     fn advance(&mut self, at: usize) {
-        // A sender may use a generation before members have it. By the old table nothing must be in that.
         let Some(pool) = self.pools.get(at) else { return };
         let mut links = self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
-        let settled = links.all(|link| matches!(link.stage, Stage::Up | Stage::Down));
+        let settled = links.all(is_settled);
         while let Some(next) = self.pools.get_mut(at).and_then(|pool| pool.next(settled)) {
             match next {
                 Next::Publish => self.publish(at),
@@ -239,6 +238,16 @@ impl Core {
 
     fn pool_of(&self, function: &str) -> Option<usize> {
         self.pools.iter().position(|pool| pool.member(function).is_some())
+    }
+}
+
+/// Whether everybody has the generation that a sender may use, if there is one: before the table names a member, as well as
+/// before one gives anything away. One that has just come may be without it for a while.
+fn is_settled(link: &Link) -> bool {
+    match link.stage {
+        Stage::Down => true,
+        Stage::Up => link.all_seats().all(|seat| link.party(seat).client.is_none() || link.present.contains(&seat)),
+        _ => false,
     }
 }
 
