@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 /// Of some processes, in the order in which they were named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Census {
-    /// Descriptors, those of memfds among them, and mappings of memfds, of each process.
     processes: Vec<Holdings>,
-    /// Different segments that any of them holds by a descriptor or a mapping: their pages are not given back.
-    segments: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Holdings {
+    /// Those of memfds among them.
     descriptors: Vec<String>,
+    /// Mappings of memfds.
     mappings: usize,
+    /// Different segments that it holds by a descriptor or a mapping: their pages are not given back.
+    segments: BTreeSet<u64>,
 }
 
 /// Names of the broker's memfds begin so.
@@ -26,9 +27,18 @@ const SEGMENT: &str = "/memfd:kaista-";
 impl Census {
     /// Counts now. A process that is gone holds nothing.
     pub fn take(pids: &[i32]) -> Self {
-        let mut segments = BTreeSet::new();
-        let processes = pids.iter().map(|pid| holdings(*pid, &mut segments)).collect();
-        Self { processes, segments }
+        Self { processes: pids.iter().map(|pid| holdings(*pid)).collect() }
+    }
+
+    /// Whether the first process named holds all segments of the last.
+    pub fn first_has_all_of_last(&self) -> bool {
+        let ends = self.processes.first().zip(self.processes.last());
+        ends.is_some_and(|(first, last)| last.segments.is_subset(&first.segments))
+    }
+
+    /// How many segments there are with them all.
+    fn segments(&self) -> usize {
+        self.processes.iter().flat_map(|process| &process.segments).collect::<BTreeSet<_>>().len()
     }
 
     /// How much more there is than in `before`, and what.
@@ -47,7 +57,7 @@ impl Census {
             note(format!("descriptors of process {n} {names:?}"), now.descriptors.len(), then.descriptors.len());
             note(format!("mappings of segments of process {n}"), now.mappings, then.mappings);
         }
-        note("segments".into(), self.segments.len(), before.segments.len());
+        note("segments".into(), self.segments(), before.segments());
         (more, what)
     }
 
@@ -64,8 +74,8 @@ impl Census {
     }
 }
 
-fn holdings(pid: i32, segments: &mut BTreeSet<u64>) -> Holdings {
-    let mut descriptors = Vec::new();
+fn holdings(pid: i32) -> Holdings {
+    let (mut descriptors, mut segments) = (Vec::new(), BTreeSet::new());
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         let target = target.to_string_lossy().into_owned();
@@ -81,7 +91,7 @@ fn holdings(pid: i32, segments: &mut BTreeSet<u64>) -> Holdings {
     let mapped = maps.lines().filter(|line| line.contains(SEGMENT));
     let inodes = mapped.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok()).collect::<Vec<u64>>();
     segments.extend(&inodes);
-    Holdings { descriptors, mappings: inodes.len() }
+    Holdings { descriptors, mappings: inodes.len(), segments }
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
         outcome.events += 1;
     }
     pair.tidy()?;
-    let before = pair.census();
+    let before = pair.census()?;
 
     let mut counts = [0_u64; EVENTS.len()];
     let done = events(course, &mut pair, &mut random, &mut counts, &mut outcome);

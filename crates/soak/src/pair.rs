@@ -285,9 +285,20 @@ impl Pair {
         Ok(())
     }
 
-    /// What all processes of the pair and its node hold now.
-    pub fn census(&self) -> Census {
-        Census::take(&self.pids())
+    /// What all processes of the pair and its node hold, as soon as the keeper has what the consumer has: it is given
+    /// segments beside the traffic in them.
+    pub fn census(&self) -> Result<Census> {
+        let start = Instant::now();
+        loop {
+            let census = Census::take(&self.pids());
+            if census.first_has_all_of_last() {
+                return Ok(census);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("the keeper does not get the segments of the consumer: {census:?}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Lets both ends come to rest, and sums up.

@@ -21,7 +21,7 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut pair = Pair::start(program)?;
     restart(&mut pair, &mut Times::default())?;
     pair.tidy()?;
-    let (before, resumed) = (pair.census(), pair.site.resumed());
+    let (before, resumed) = (pair.census()?, pair.site.resumed());
 
     let (mut away, mut said) = (Times::default(), Instant::now());
     let done = (|| -> Result<()> {
