@@ -35,21 +35,26 @@ impl CpuTime {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
-    fn work_is_counted_and_sleep_is_not() {
-        let own = CpuTime::of([std::process::id()]);
-        let Ok(before) = own.now() else {
-            println!("SKIPPED work_is_counted_and_sleep_is_not: no schedstat");
-            return;
-        };
-        let mut last = before;
+    fn work_is_counted_and_that_of_others_is_not() {
+        // A process of one thread: what others did who have ended is no longer in the sum.
+        let mut worker = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        let time = CpuTime::of([worker.id()]);
+        let mut last = time.now();
         // Fails by never ending if work is not counted.
-        while last - before < Duration::from_millis(5) {
-            last = own.now().expect("as before");
+        while last.as_ref().is_ok_and(|last| *last < Duration::from_millis(5)) {
+            last = time.now();
         }
-        assert!(CpuTime::of([]).now().expect("no process").is_zero());
+        worker.kill().expect("it runs");
+        worker.wait().expect("it ends");
+        match last {
+            Ok(_) => assert!(CpuTime::of([]).now().expect("no process").is_zero()),
+            Err(error) => println!("SKIPPED work_is_counted_and_that_of_others_is_not: {error}"),
+        }
     }
 
     #[test]

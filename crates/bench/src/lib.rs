@@ -13,7 +13,6 @@ pub mod cpu_time;
 pub mod fed;
 pub mod folder;
 pub mod hugepages;
-mod interrupt;
 pub mod link;
 pub mod links;
 pub mod metric;

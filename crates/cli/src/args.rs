@@ -22,6 +22,7 @@ use std::{path::PathBuf, time::Duration};
 Examples:
   kaista check slice.yaml                  find every mistake in a descriptor
   kaista up slice.yaml                     make it so; after an edit, make the difference
+  kaista scale upf 4                       let a pool have four replicas
   kaista ps                                what runs
   kaista top                               packets, drops and latency at every port, live
   kaista exec ran -- ping -c 3 10.6.0.2    run a program in a function
@@ -46,6 +47,7 @@ pub struct Arguments {
 pub enum Command {
     Check(Check),
     Up(Up),
+    Scale(Scale),
     Down(Down),
     Ls(Ls),
     Ps(Ps),
@@ -101,6 +103,26 @@ pub struct Up {
     pub timeout: Duration,
 }
 
+/// Change how many replicas a pool has, while packets flow
+///
+/// A function is a pool if its descriptor says `pool: {max: N}`. New replicas take their share of the flows as soon as they
+/// are ready; those that go give theirs away first. No packet is lost or reordered by it. Waits until every replica runs
+/// and has its share. `kaista up` leaves the number alone unless the descriptor names one (`replicas`).
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kaista scale upf 4\n  kaista scale first-slice/upf 1 --timeout 10s\n  \
+    kaista ps --json | jq '.[] | {name, share}'")]
+pub struct Scale {
+    /// The pool: FUNCTION, or SLICE/FUNCTION where several slices have such a function
+    #[arg(value_name = "FUNCTION")]
+    pub pool: FunctionRef,
+    /// How many replicas
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub replicas: u16,
+    /// How long to wait until every function runs and every replica has its share; 0s does not wait
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub timeout: Duration,
+}
+
 /// Take slices away, with everything that belonged to them
 ///
 /// Containers, namespaces, links, sockets and shared memory go; images and state directories stay. A slice that is not up
@@ -130,7 +152,8 @@ pub struct Ls {
 
 /// List functions and pumps with their processes
 ///
-/// A pump is a process of the platform that carries packets between a shared-memory port and a kernel interface.
+/// A pump is a process of the platform that carries packets between a shared-memory port and a kernel interface. SHARE is
+/// there where a function is a pool: how much of what the pool serves is the replica's.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  kaista ps\n  kaista ps first-slice --json | jq -r '.[] | select(.name == \"upf\").pid'"

@@ -39,8 +39,14 @@ pub fn processes(args: &Ps) -> Outcome {
     if args.json {
         out::json(&processes)?;
     } else {
-        let head = ["SLICE", "NAME", "KIND", "STATE", "PID", "CORES", "CPU", "MEMORY", "AGE", "RESTARTS", "LAST EXIT"];
-        out::print_table(&out::table(&head, processes.iter().map(process_row).collect()))?;
+        let mut head =
+            vec!["SLICE", "NAME", "KIND", "STATE", "PID", "CORES", "CPU", "MEMORY", "AGE", "RESTARTS", "LAST EXIT"];
+        let mut rows: Vec<_> = processes.iter().map(process_row).collect();
+        if processes.iter().any(|process| process.replica_of.is_some()) {
+            head.insert(SHARE_AT, "SHARE");
+            rows.iter_mut().zip(&processes).for_each(|(row, process)| row.insert(SHARE_AT, share(process)));
+        }
+        out::print_table(&out::table(&head, rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -87,6 +93,13 @@ fn slice_row(slice: &SliceSummary) -> Vec<String> {
     let functions = format!("{}/{}", slice.running, slice.functions);
     let links = format!("{}/{}", slice.connected, slice.links);
     vec![slice.name.clone(), state.into(), functions, links, since(slice.since_ms)]
+}
+
+/// Column of the share, where there is one.
+const SHARE_AT: usize = 4;
+
+fn share(process: &Process) -> String {
+    process.share.map_or_else(|| "-".into(), |share| format!("{:.0} %", 100.0 * share))
 }
 
 fn process_row(process: &Process) -> Vec<String> {

@@ -12,6 +12,7 @@ mod out;
 mod outcome;
 mod pcap;
 mod publish;
+mod scale;
 mod top;
 mod up;
 
@@ -28,6 +29,7 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Check(args) => check::run(&args),
         Command::Up(args) => up::run(&args),
+        Command::Scale(args) => scale::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Ls(args) => list::slices(&args),
         Command::Ps(args) => list::processes(&args),

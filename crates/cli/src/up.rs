@@ -31,16 +31,10 @@ pub fn run(args: &Up) -> Outcome {
     let paths = Paths::from_env();
     let client = Client::new(paths.clone());
     let request = Request::Up { descriptor: descriptor.text, base: descriptor.directory };
-    let changes = bring_up(&paths, &client, &request)?;
+    let (_, changes) = bring_up(&paths, &client, &request)?;
+    wait_until_well(&client, slice.name(), begin, args.timeout)?;
 
     let name = Paint::stdout().bold(slice.name());
-    let processes = wait(&client, slice.name(), begin + args.timeout)?;
-    let lame: Vec<_> = processes.iter().filter(|p| !is_well(p)).collect();
-    if !lame.is_empty() && !args.timeout.is_zero() {
-        let details = lame.iter().flat_map(|process| why(&client, process)).collect();
-        let message = format!("{} of {} functions and pumps do not run", lame.len(), processes.len());
-        return Err(Failure::Failed { message, details });
-    }
     let functions = counted(slice.spec.functions.len(), "function");
     let links = counted(slice.spec.links.len(), "link");
     let seconds = begin.elapsed().as_secs_f64();
@@ -51,8 +45,20 @@ pub fn run(args: &Up) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the daemon make the slice, telling what it does; gives the number of changes.
-fn bring_up(paths: &Paths, client: &Client, request: &Request) -> Result<usize, Failure> {
+/// Waits until everything in the slice does what it should; an error if that takes longer than the timeout, unless it is 0.
+pub fn wait_until_well(client: &Client, slice: &str, begin: Instant, timeout: Duration) -> Result<(), Failure> {
+    let processes = wait(client, slice, begin + timeout)?;
+    let lame: Vec<_> = processes.iter().filter(|p| !is_well(p)).collect();
+    if lame.is_empty() || timeout.is_zero() {
+        return Ok(());
+    }
+    let details = lame.iter().flat_map(|process| why(client, process)).collect();
+    let message = format!("{} of {} functions and pumps do not run", lame.len(), processes.len());
+    Err(Failure::Failed { message, details })
+}
+
+/// Has the daemon make a slice, or change it, telling what it does; gives its name and the number of changes.
+pub fn bring_up(paths: &Paths, client: &Client, request: &Request) -> Result<(String, usize), Failure> {
     ensure_daemon(paths)?;
     match ask(client, request) {
         // A daemon that was just ending: the next one takes it.
@@ -61,18 +67,18 @@ fn bring_up(paths: &Paths, client: &Client, request: &Request) -> Result<usize, 
             ask(client, request).map_err(|_| CallError::HungUp.into())
         }
         Err(Asked::Failed(failure)) => Err(failure),
-        Ok(changes) => Ok(changes),
+        Ok(made) => Ok(made),
     }
 }
 
-/// Why `Up` was not answered.
+/// Why the request was not answered.
 enum Asked {
     /// The daemon was gone before it did anything.
     NotTaken,
     Failed(Failure),
 }
 
-fn ask(client: &Client, request: &Request) -> Result<usize, Asked> {
+fn ask(client: &Client, request: &Request) -> Result<(String, usize), Asked> {
     let mut heard = false;
     let mut closed = None;
     let reply = client.call(request, |event| {
@@ -84,7 +90,9 @@ fn ask(client: &Client, request: &Request) -> Result<usize, Asked> {
     match reply {
         Err(CallError::NotRunning | CallError::HungUp) if !heard => Err(Asked::NotTaken),
         Err(error) => Err(Asked::Failed(error.into())),
-        Ok(Reply::Up { changes, .. }) => closed.map_or(Ok(changes), |error| Err(Asked::Failed(error.into()))),
+        Ok(Reply::Up { slice, changes }) => {
+            closed.map_or(Ok((slice, changes)), |error| Err(Asked::Failed(error.into())))
+        }
         Ok(other) => Err(Asked::Failed(strange(&other))),
     }
 }
@@ -124,10 +132,10 @@ fn wait(client: &Client, slice: &str, deadline: Instant) -> Result<Vec<Process>,
     }
 }
 
-/// Whether a process does what it should: it runs, or ended as its restart policy allows.
+/// Whether a process does what it should: it runs, as a replica with its share, or ended as its restart policy allows.
 fn is_well(process: &Process) -> bool {
     match process.state {
-        ProcessState::Running => true,
+        ProcessState::Running => process.replica_of.is_none() || process.share.is_some(),
         ProcessState::Ended => process.last_exit.as_deref() == Some("exit 0"),
         ProcessState::Waiting => false,
     }
@@ -142,7 +150,10 @@ fn is_fresh(process: &Process) -> bool {
 
 /// What is known of a process that does not run: how it ended, and what it said last.
 fn why(client: &Client, process: &Process) -> Vec<String> {
-    let ended = process.last_exit.as_deref().unwrap_or("it was never started");
+    let ended = match (process.state, process.last_exit.as_deref()) {
+        (ProcessState::Running, _) => "runs, and has not taken its place in its pool",
+        (_, ended) => ended.unwrap_or("it was never started"),
+    };
     let Process { slice, name, restarts, .. } = process;
     let mut lines = vec![format!("{slice}/{name}: {}, {restarts} restarts", plain(ended))];
     if process.kind == ProcessKind::Function {

@@ -28,6 +28,8 @@ fn process(name: &str, state: ProcessState) -> Process {
         last_exit: Some("exit 1".into()),
         memory_bytes: Some(5 << 20),
         cpu_ns: Some(1_500_000_000),
+        replica_of: None,
+        share: None,
     }
 }
 

@@ -27,6 +27,13 @@ pub enum Request {
         /// The directory that relative paths in it start from; absolute.
         base: PathBuf,
     },
+    /// Makes a pool have so many replicas, whatever its descriptor said; answers [`Reply::Up`] after progress events.
+    Scale {
+        /// The pool.
+        function: FunctionRef,
+        /// How many.
+        replicas: u16,
+    },
     /// Takes slices away with everything that belonged to them; answers [`Reply::Down`]. A slice that is not there is no error.
     Down {
         /// Names; empty: every slice.
@@ -183,7 +190,7 @@ impl std::fmt::Display for Failure {
 pub enum Reply {
     /// Nothing to add.
     Done,
-    /// To `Up`.
+    /// To `Up` and `Scale`.
     Up {
         /// The slice's name.
         slice: String,
@@ -283,6 +290,11 @@ pub struct Process {
     pub memory_bytes: Option<u64>,
     /// Processor time used since it was created, in nanoseconds.
     pub cpu_ns: Option<u64>,
+    /// The pool that it is a replica of.
+    pub replica_of: Option<String>,
+    /// Of a replica that has its place in its pool: the share of the pool's buckets, and so about of its flows, that is
+    /// its own; 1 is all.
+    pub share: Option<f64>,
 }
 
 /// What a supervised process is.

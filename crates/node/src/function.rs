@@ -1,4 +1,4 @@
-//! A function: its sandbox, its container, its output, and the sockets by which it reaches its ports.
+//! A function, or a replica of one: its sandbox, its container, its output, and the sockets by which it reaches its ports.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -23,11 +23,11 @@ use crate::supervised::{Supervise, Supervised};
 /// How long a function may take to end in good order.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A function that exists: running, about to run, or ended.
+/// A function, or a replica of one, that exists: running, about to run, or ended.
 pub(crate) struct Function {
     node: Arc<Node>,
     id: FunctionId,
-    /// As it was described when it was made.
+    /// As it was described when it was made, with all of its replicas if it is one.
     pub(crate) spec: slice::Function,
     /// Its life.
     pub(crate) run: Supervised,
@@ -43,8 +43,7 @@ pub(crate) struct Function {
 
 impl Function {
     /// Makes everything but the container.
-    pub(crate) fn create(node: &Arc<Node>, slice: &str, spec: &slice::Function) -> Result<Self> {
-        let id = FunctionId::new(slice, &spec.name)?;
+    pub(crate) fn create(node: &Arc<Node>, id: FunctionId, spec: &slice::Function) -> Result<Self> {
         let sandbox = Sandbox::create(&node.layout, &id)?;
         let image = resolve(node, spec)?;
         let function = Self::assemble(node, id, spec, sandbox, Some(image), Supervised::default())?;
@@ -55,11 +54,10 @@ impl Function {
     /// Goes on with a function that a former daemon made; none if its sandbox is gone. Its ports are not served yet.
     pub(crate) fn adopt(
         node: &Arc<Node>,
-        slice: &str,
+        id: FunctionId,
         spec: &slice::Function,
         record: &ProcessRecord,
     ) -> Result<Option<Self>> {
-        let id = FunctionId::new(slice, &spec.name)?;
         let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
         // What runs goes on running, whatever has become of its image.
         let image = resolve(node, spec).ok();
@@ -217,7 +215,7 @@ impl Function {
                 host: self.node.layout.function_state_dir(&self.id),
                 container: inside.into(),
             }),
-            ..ContainerSpec::new(image, &spec.name)
+            ..ContainerSpec::new(image, self.id.function())
         })
     }
 }

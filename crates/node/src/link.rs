@@ -39,8 +39,39 @@ pub(crate) enum EndPoint<'a> {
         /// The port.
         port: &'a Port,
     },
+    /// A port of a pool, which is shared memory.
+    Pool {
+        /// The pool.
+        id: FunctionId,
+        /// All replicas that there can be.
+        members: Vec<String>,
+        /// The port of each.
+        port: &'a Port,
+    },
     /// Something of the host.
     Outside(&'a Outside),
+}
+
+impl EndPoint<'_> {
+    /// The end as the broker knows it, if it is shared memory.
+    fn shared(&self) -> Option<EndSpec> {
+        match self {
+            Self::Port { id, port, .. } if !port.is_kernel() => Some(EndSpec::of(id.to_string(), port_info(id, port))),
+            Self::Pool { id, members, port } => {
+                let member = |name: &String| format!("{}/{name}", id.slice());
+                Some(EndSpec { functions: members.iter().map(member).collect(), port: port_info(id, port) })
+            }
+            _ => None,
+        }
+    }
+
+    /// The network and the interface that it is there, if it is the kernel's.
+    fn kernel(&self) -> Result<(Namespace, Interface)> {
+        match self {
+            Self::Port { id, sandbox, port } if port.is_kernel() => Ok((sandbox.net()?, kernel_interface(id, port))),
+            _ => bail!("an end is no interface of a container"),
+        }
+    }
 }
 
 /// A link that exists.
@@ -82,11 +113,10 @@ pub(crate) fn establish(
 ) -> Result<ActiveLink> {
     let made = match &ends {
         [EndPoint::Outside(_), EndPoint::Outside(_)] => bail!("both ends are outside"),
-        [EndPoint::Port { .. }, EndPoint::Port { .. }] => join_ports(node, slice, link, kind, &ends, former),
-        [port @ EndPoint::Port { .. }, EndPoint::Outside(outside)]
-        | [EndPoint::Outside(outside), port @ EndPoint::Port { .. }] => {
+        [port, EndPoint::Outside(outside)] | [EndPoint::Outside(outside), port] => {
             join_outside(node, slice, link, port, outside, former)
         }
+        _ => join_ports(node, slice, link, kind, &ends, former),
     };
     let pump = made.with_context(|| format!("link {}", link.label()))?;
     Ok(ActiveLink { spec: link.clone(), pump })
@@ -100,23 +130,21 @@ fn join_ports(
     ends: &[EndPoint<'_>; 2],
     former: Option<&ProcessRecord>,
 ) -> Result<Option<Pump>> {
-    let [EndPoint::Port { id: a, sandbox: at, port: p }, EndPoint::Port { id: b, sandbox: bt, port: q }] = ends else {
-        bail!("an end is outside");
-    };
-    match (p.is_kernel(), q.is_kernel()) {
-        (false, false) => {
-            join_shared(node, broker_name(slice, link), kind, [shared_end(a, p), shared_end(b, q)])?;
+    let [one, other] = ends;
+    match (one.shared(), other.shared()) {
+        (Some(one), Some(other)) => {
+            join_shared(node, broker_name(slice, link), kind, [one, other])?;
             Ok(None)
         }
-        (true, true) => {
-            let (an, bn) = (at.net()?, bt.net()?);
-            net::veth((&an, interface_name(p)), (&bn, interface_name(q)))?;
-            net::configure(&an, &kernel_interface(a, p))?;
-            net::configure(&bn, &kernel_interface(b, q))?;
+        (None, None) => {
+            let ((a, p), (b, q)) = (one.kernel()?, other.kernel()?);
+            net::veth((&a, &p.name), (&b, &q.name))?;
+            net::configure(&a, &p)?;
+            net::configure(&b, &q)?;
             Ok(None)
         }
-        (false, true) => pump_to_tap(node, slice, link, shared_end(a, p), &bt.net()?, &kernel_interface(b, q), former),
-        (true, false) => pump_to_tap(node, slice, link, shared_end(b, q), &at.net()?, &kernel_interface(a, p), former),
+        (Some(shared), None) => pump_to_tap(node, slice, link, shared, &other.kernel()?, former),
+        (None, Some(shared)) => pump_to_tap(node, slice, link, shared, &one.kernel()?, former),
     }
 }
 
@@ -128,25 +156,26 @@ fn join_outside(
     outside: &Outside,
     former: Option<&ProcessRecord>,
 ) -> Result<Option<Pump>> {
-    let EndPoint::Port { id, sandbox, port } = end else { bail!("both ends are outside") };
-    let inside = sandbox.net()?;
-    match outside {
-        Outside::Interface(host) if port.is_kernel() => {
-            net::macvlan(&inside, interface_name(port), host)?;
-            net::configure(&inside, &kernel_interface(id, port))?;
+    match (outside, end.shared()) {
+        (Outside::Interface(host), None) => {
+            let (inside, interface) = end.kernel()?;
+            net::macvlan(&inside, &interface.name, host)?;
+            net::configure(&inside, &interface)?;
             Ok(None)
         }
-        Outside::Veth { name, addresses } if port.is_kernel() => {
-            let host = Namespace::host()?;
-            net::veth((&inside, interface_name(port)), (&host, name))?;
-            net::configure(&inside, &kernel_interface(id, port))?;
-            net::configure(&host, &host_interface(slice, name, addresses, port.mtu))?;
+        (Outside::Veth { name, addresses }, None) => {
+            let ((inside, interface), host) = (end.kernel()?, Namespace::host()?);
+            let mtu = interface.mtu;
+            net::veth((&inside, &interface.name), (&host, name))?;
+            net::configure(&inside, &interface)?;
+            net::configure(&host, &host_interface(slice, name, addresses, mtu))?;
             Ok(None)
         }
-        Outside::Interface(host) => {
-            let interface = hidden_interface(port);
+        (Outside::Interface(host), Some(shared)) => {
+            let EndPoint::Port { id, sandbox, port } = end else { bail!("a pool has no interface of the host") };
+            let (inside, interface) = (sandbox.net()?, hidden_interface(port));
             let make = || Ok(net::macvtap(&inside, &interface, host)?);
-            let pump = Pump::establish(node, slice, link, shared_end(id, port), make, former)?;
+            let pump = Pump::establish(node, slice, link, shared, make, former)?;
             let wanted = Interface {
                 name: interface.clone(),
                 mac: Some(mac(id, port)),
@@ -156,9 +185,10 @@ fn join_outside(
             net::configure(&inside, &wanted)?;
             Ok(Some(pump))
         }
-        Outside::Veth { name, addresses } => {
-            let wanted = host_interface(slice, name, addresses, port.mtu);
-            pump_to_tap(node, slice, link, shared_end(id, port), &Namespace::host()?, &wanted, former)
+        (Outside::Veth { name, addresses }, Some(shared)) => {
+            let mtu = Some(u32::from(shared.port.mtu));
+            let wanted = (Namespace::host()?, host_interface(slice, name, addresses, mtu));
+            pump_to_tap(node, slice, link, shared, &wanted, former)
         }
     }
 }
@@ -184,8 +214,7 @@ fn pump_to_tap(
     slice: &str,
     link: &Link,
     shared: EndSpec,
-    namespace: &Namespace,
-    interface: &Interface,
+    (namespace, interface): &(Namespace, Interface),
     former: Option<&ProcessRecord>,
 ) -> Result<Option<Pump>> {
     let make = || Ok(net::tap(namespace, &interface.name)?);
@@ -366,10 +395,6 @@ fn socket_label(id: &FunctionId) -> String {
     format!("socket {id}")
 }
 
-fn shared_end(id: &FunctionId, port: &Port) -> EndSpec {
-    EndSpec::of(id.to_string(), port_info(id, port))
-}
-
 fn port_info(id: &FunctionId, port: &Port) -> PortInfo {
     PortInfo {
         name: port.name.clone(),
@@ -420,11 +445,11 @@ fn kernel_interface(id: &FunctionId, port: &Port) -> Interface {
     }
 }
 
-fn host_interface(slice: &str, name: &str, addresses: &[Cidr], mtu: u16) -> Interface {
+fn host_interface(slice: &str, name: &str, addresses: &[Cidr], mtu: Option<u32>) -> Interface {
     Interface {
         name: name.to_owned(),
         mac: Some(derived_mac(&format!("{slice}/host:{name}"))),
-        mtu: Some(u32::from(mtu)),
+        mtu,
         addresses: addresses.iter().map(prefix).collect(),
         routes: Vec::new(),
     }

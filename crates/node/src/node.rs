@@ -13,6 +13,7 @@ use crate::cores::Cores;
 use crate::host;
 use crate::keeper::Keeper;
 use crate::paths::Paths;
+use crate::pools::{self, Pools};
 
 /// The node's own things, whichever slice uses them.
 pub(crate) struct Node {
@@ -20,6 +21,7 @@ pub(crate) struct Node {
     pub(crate) layout: Layout,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) broker: Broker,
+    pub(crate) pools: Pools,
     cores: Mutex<Cores>,
     /// Links that the broker knows: only for these are segments deposited with the keeper.
     links: Mutex<BTreeSet<String>>,
@@ -31,17 +33,21 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(paths: Paths, keeper: Arc<Keeper>) -> anyhow::Result<Arc<Self>> {
         let (events, incoming) = mpsc::channel();
+        let (pools, woken) = Pools::new();
         let node = Arc::new(Self {
             layout: paths.layout(),
             paths,
             keeper,
             broker: start_broker(events)?,
+            pools,
             cores: Mutex::new(Cores::new(Host::online_cores()?)),
             links: Mutex::default(),
             runtime: OnceLock::new(),
             facts: OnceLock::new(),
             null: std::fs::File::options().read(true).write(true).open("/dev/null")?,
         });
+        let heir = Arc::downgrade(&node);
+        std::thread::Builder::new().name("pools".into()).spawn(move || pools::run(&heir, &woken))?;
         let heir = Arc::downgrade(&node);
         std::thread::Builder::new().name("broker events".into()).spawn(move || {
             while let Ok(event) = incoming.recv() {
@@ -108,7 +114,14 @@ impl Node {
                 let how = if resumed { "resumed" } else { "opened" };
                 tracing::info!("{}/{}: {how} by process {pid}", port.function, port.port);
             }
-            Event::Detached { port } => tracing::info!("{}/{}: closed", port.function, port.port),
+            Event::Detached { port } => {
+                tracing::info!("{}/{}: closed", port.function, port.port);
+                self.pools.look();
+            }
+            Event::Joined { function } => {
+                tracing::info!("{function}: has its place in its pool");
+                self.pools.look();
+            }
             Event::LinkUp { link, generation } => tracing::info!("link {link}: up, generation {generation}"),
             Event::Quarantined { link, reporter, accused, reason } => tracing::error!(
                 "link {link}: {}/{} broke the rules towards {}/{}: {reason}",
@@ -118,7 +131,10 @@ impl Node {
                 reporter.port
             ),
             Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
-            Event::Steered { function, epoch } => tracing::info!("pool of {function}: epoch {epoch} is complete"),
+            Event::Steered { function, epoch } => {
+                tracing::info!("pool of {function}: epoch {epoch} is complete");
+                self.pools.look();
+            }
             Event::OrdinaryPages { link, reason } => {
                 tracing::warn!("link {link}: packets lie in ordinary pages, not in hugepages: {reason}");
             }

@@ -1,8 +1,8 @@
 //! What is to be done to turn one slice into another: which containers and links go, and which are made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use slice::{Changes, Link, PortRef, Slice};
+use slice::{FunctionChange, Link, PortRef, Slice};
 
 use crate::link;
 
@@ -13,34 +13,50 @@ pub(crate) struct Plan {
     pub(crate) links_down: Vec<String>,
     /// Links that are told other words than ends and addresses.
     pub(crate) links_renamed: Vec<Link>,
-    /// Functions whose containers end.
+    /// Replicas that go while others of their pool stay: what they serve is theirs to give away first.
+    pub(crate) leave: Vec<String>,
+    /// Containers that end.
     pub(crate) stop: BTreeSet<String>,
-    /// Functions that go.
+    /// Containers that end for good.
     pub(crate) remove: Vec<String>,
-    /// Functions whose containers are made.
+    /// Containers that are made.
     pub(crate) start: Vec<String>,
     /// Links that are made.
     pub(crate) links_up: Vec<Link>,
-    /// Functions and links concerned.
+    /// Containers and links concerned.
     pub(crate) count: usize,
 }
 
 impl Plan {
-    /// `idle` functions exist and were not started, or were stopped by an attempt that failed.
-    pub(crate) fn new<'a>(actual: &Slice, target: &Slice, idle: impl Iterator<Item = &'a str>) -> Self {
+    /// `there`: the containers that exist, and of each whether it was not started, or was stopped by an attempt that failed.
+    pub(crate) fn new(actual: &Slice, target: &Slice, there: &BTreeMap<String, bool>) -> Self {
         let changes = slice::diff(actual, target);
-        let mut plan = Self { count: count(&changes), ..Self::default() };
-        plan.remove = changes.functions_removed.clone();
-        plan.stop = changes.functions_removed.iter().cloned().collect();
-        plan.stop.extend(changes.functions_changed.iter().map(|change| change.name.clone()));
-        plan.start = changes.functions_added.clone();
-        plan.start.extend(changes.functions_changed.iter().map(|change| change.name.clone()));
-        for name in idle {
-            if target.function(name).is_some() && !plan.start.iter().any(|start| start == name) {
-                plan.start.push(name.to_owned());
-                plan.count += 1;
+        let mut plan = Self::default();
+        let mut wanted = BTreeSet::new();
+        for function in &target.spec.functions {
+            let change = changes.functions_changed.iter().find(|change| change.name == function.name);
+            let anew = change.is_some_and(FunctionChange::is_anew);
+            for container in function.containers() {
+                let is_there = there.contains_key(&container);
+                if is_there && anew {
+                    plan.stop.insert(container.clone());
+                }
+                if anew || there.get(&container).is_none_or(|idle| *idle) {
+                    plan.start.push(container.clone());
+                }
+                wanted.insert(container);
+            }
+            if !anew && function.pool.is_some() {
+                plan.leave.extend(function.members().into_iter().filter(|name| !wanted.contains(name)));
             }
         }
+        plan.remove = there.keys().filter(|name| !wanted.contains(*name)).cloned().collect();
+        plan.leave.retain(|name| there.contains_key(name));
+        plan.stop.extend(plan.remove.iter().cloned());
+        plan.count = plan.stop.union(&plan.start.iter().cloned().collect()).count()
+            + changes.links_added.len()
+            + changes.links_changed.len()
+            + changes.links_removed.len();
 
         let touched = |at: &PortRef| {
             changes.functions_removed.contains(&at.function)
@@ -83,21 +99,17 @@ fn same_wire(a: &Link, b: &Link) -> bool {
     ends(a) == ends(b)
 }
 
-fn count(changes: &Changes) -> usize {
-    changes.functions_added.len()
-        + changes.functions_changed.len()
-        + changes.functions_removed.len()
-        + changes.links_added.len()
-        + changes.links_changed.len()
-        + changes.links_removed.len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn plan(actual: &Slice, target: &Slice) -> Plan {
-        Plan::new(actual, target, std::iter::empty())
+        Plan::new(actual, target, &there(actual, ""))
+    }
+
+    fn there(actual: &Slice, idle: &str) -> BTreeMap<String, bool> {
+        let containers = actual.spec.functions.iter().flat_map(slice::Function::containers);
+        containers.map(|name| (name.clone(), name == idle)).collect()
     }
 
     fn slice(functions: &str, links: &str) -> Slice {
@@ -140,8 +152,8 @@ mod tests {
     #[test]
     fn a_function_that_a_failed_attempt_stopped_is_started_again() {
         let one = slice(&two(""), "");
-        assert_eq!(Plan::new(&one, &one, ["b"].into_iter()).start, ["b"]);
-        assert!(Plan::new(&one, &slice(&function("a", ""), ""), ["b"].into_iter()).start.is_empty());
+        assert_eq!(Plan::new(&one, &one, &there(&one, "b")).start, ["b"]);
+        assert!(Plan::new(&one, &slice(&function("a", ""), ""), &there(&one, "b")).start.is_empty());
     }
 
     #[test]
@@ -173,6 +185,42 @@ mod tests {
             let plan = plan(old, new);
             assert_eq!((plan.links_down.len(), plan.links_up.len(), plan.stop.len()), (1, 1, 0));
         }
+    }
+
+    fn pool(replicas: u16, more: &str) -> Slice {
+        let pool = format!(r#", "pool": {{"max": 4, "replicas": {replicas}}}{more}"#);
+        slice(&format!("{}, {}", function("a", &pool), function("b", "")), r#"{"between": ["a/p", "b/p"]}"#)
+    }
+
+    #[test]
+    fn replicas_come_and_go_and_neither_the_others_nor_links_are_touched() {
+        let up = plan(&pool(1, ""), &pool(3, ""));
+        assert_eq!((&up.start[..], up.stop.len(), up.count), (&["a-2".to_owned(), "a-3".to_owned()][..], 0, 2));
+        let down = plan(&pool(3, ""), &pool(2, ""));
+        assert_eq!((&down.remove, &down.leave), (&vec!["a-3".to_owned()], &vec!["a-3".to_owned()]));
+        assert_eq!((down.stop, down.start), (["a-3".to_owned()].into(), Vec::new()));
+        for plan in [up, plan(&pool(3, ""), &pool(3, ""))] {
+            assert!(plan.links_down.is_empty() && plan.links_up.is_empty());
+        }
+        assert!(plan(&pool(3, ""), &pool(3, "")).is_empty());
+    }
+
+    #[test]
+    fn an_edited_pool_restarts_all_that_stay() {
+        let plan = plan(&pool(3, ""), &pool(2, r#", "args": ["x"]"#));
+        assert_eq!(
+            (plan.start, plan.remove, plan.leave),
+            (vec!["a-1".into(), "a-2".into()], vec!["a-3".into()], vec![])
+        );
+        assert_eq!((plan.stop.len(), plan.count), (3, 3));
+    }
+
+    #[test]
+    fn a_replica_that_a_failed_attempt_did_not_make_is_made() {
+        let mut there = there(&pool(3, ""), "");
+        there.remove("a-2");
+        let plan = Plan::new(&pool(3, ""), &pool(3, ""), &there);
+        assert_eq!((plan.start, plan.count), (vec!["a-2".to_owned()], 1));
     }
 
     #[test]

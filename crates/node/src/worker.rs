@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use runtime::FunctionId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use slice::{Link, Slice, Spec};
+use slice::{Link, Pool, Slice, Spec};
 
 use crate::backoff::Backoff;
 use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
@@ -239,6 +240,7 @@ impl Worker {
     fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
         self.resume_at = None;
         let before = self.actual();
+        let target = &as_many_as_before(target, &before);
         let new = before.spec.functions.is_empty();
         self.publish(Some(SliceState::Changing));
         let made = record::store_descriptor(&self.node.paths, target)
@@ -295,19 +297,36 @@ impl Worker {
         Ok(Record::remove(&self.node.paths, &self.name)?)
     }
 
-    /// What exists, as a description.
+    /// What exists, as a description. Of a pool, that is as many replicas as the number of the last one says.
     fn actual(&self) -> Slice {
         let mut slice = empty_slice(&self.name);
-        slice.spec.functions = self.functions.values().map(|function| function.spec.clone()).collect();
+        let mut specs: BTreeMap<&str, slice::Function> = BTreeMap::new();
+        for (name, function) in &self.functions {
+            let described = &function.spec;
+            let spec = specs.entry(&described.name).or_insert_with(|| {
+                let pool = described.pool.map(|pool| Pool { replicas: None, ..pool });
+                slice::Function { pool, ..described.clone() }
+            });
+            if let Some(pool) = &mut spec.pool {
+                let number = described.members().iter().take_while(|member| *member != name).count() as u16 + 1;
+                pool.replicas = pool.replicas.max(Some(number));
+            }
+        }
+        slice.spec.functions = specs.into_values().collect();
         slice.spec.links = self.links.values().map(|link| link.spec.clone()).collect();
         slice
+    }
+
+    /// What the broker calls a container.
+    fn id(&self, container: &str) -> String {
+        format!("{}/{container}", self.name)
     }
 
     /// Does what lies between what exists and `target`, and nothing else. Whatever was done is noted when it fails, so that
     /// converging again goes on from there.
     fn converge(&mut self, target: &Slice, events: &Sender<Event>) -> Result<usize> {
-        let idle = self.functions.iter().filter(|(_, function)| function.run.is_idle()).map(|(name, _)| name.as_str());
-        let plan = Plan::new(&self.actual(), target, idle);
+        let there = self.functions.iter().map(|(name, function)| (name.clone(), function.run.is_idle())).collect();
+        let plan = Plan::new(&self.actual(), target, &there);
         if plan.is_empty() {
             return Ok(0);
         }
@@ -316,7 +335,7 @@ impl Worker {
         };
         // Images first: most of what can fail, fails before anything was touched.
         for name in plan.start.iter() {
-            if let Some(spec) = target.function(name) {
+            if let Some(spec) = target.function_of(name) {
                 function::resolve(&self.node, spec)?;
             }
         }
@@ -331,6 +350,7 @@ impl Worker {
                 active.spec = link.clone();
             }
         }
+        let leaving = self.node.pools.leave(&self.node, plan.leave.iter().map(|name| self.id(name)).collect(), &say);
         let stop: Vec<&mut Function> = self
             .functions
             .iter_mut()
@@ -343,12 +363,15 @@ impl Worker {
             function::remove(&self.node, &self.name, name)?;
             say(format!("function {name}"), "removed");
         }
+        drop(leaving);
         for name in &plan.start {
-            let Some(spec) = target.function(name) else { continue };
+            let Some(spec) = target.function_of(name) else { continue };
             match self.functions.get_mut(name) {
                 Some(function) => function.redescribe(spec)?,
                 None => {
-                    let made = Function::create(&self.node, &self.name, spec);
+                    let made = FunctionId::new(&self.name, name)
+                        .map_err(Into::into)
+                        .and_then(|id| Function::create(&self.node, id, spec));
                     if made.is_err() {
                         function::remove(&self.node, &self.name, name)?;
                     }
@@ -384,23 +407,24 @@ impl Worker {
 
     fn establish(&self, link: &Link, former: Option<&record::ProcessRecord>) -> Result<ActiveLink> {
         let slice = self.actual();
-        let end = |end: &'_ slice::End| match end {
-            slice::End::Outside { .. } => None,
-            slice::End::Port(at) => Some((self.functions.get(&at.function), slice.port(at))),
-        };
-        let found = link.between.each_ref().map(end);
-        let mut points = Vec::new();
-        for (end, found) in link.between.iter().zip(&found) {
-            points.push(match (end, found) {
-                (slice::End::Outside { host }, _) => EndPoint::Outside(host),
-                (_, Some((Some(function), Some(port)))) => {
-                    EndPoint::Port { id: function.id(), sandbox: function.sandbox(), port }
-                }
-                _ => anyhow::bail!("link {}: {end} does not exist", link.label()),
-            });
-        }
-        let Ok(points) = <[EndPoint<'_>; 2]>::try_from(points) else { anyhow::bail!("a link has two ends") };
+        let end = |end| self.end_point(&slice, end).with_context(|| format!("link {}", link.label()));
+        let [one, other] = link.between.each_ref().map(end);
+        let points = [one?, other?];
         link::establish(&self.node, &self.name, link, link::kind(&self.name, &slice, link), points, former)
+    }
+
+    fn end_point<'a>(&'a self, slice: &'a Slice, end: &'a slice::End) -> Result<EndPoint<'a>> {
+        let missing = || format!("{end} does not exist");
+        let at = match end {
+            slice::End::Outside { host } => return Ok(EndPoint::Outside(host)),
+            slice::End::Port(at) => at,
+        };
+        let (spec, port) = slice.function(&at.function).zip(slice.port(at)).with_context(missing)?;
+        if spec.pool.is_some() {
+            return Ok(EndPoint::Pool { id: FunctionId::new(&self.name, &spec.name)?, members: spec.members(), port });
+        }
+        let function = self.functions.get(&spec.name).with_context(missing)?;
+        Ok(EndPoint::Port { id: function.id(), sandbox: function.sandbox(), port })
     }
 
     fn remove_link(&mut self, key: &str) -> Result<()> {
@@ -443,15 +467,18 @@ impl Worker {
 
     fn adopt(&mut self, former: &Record) {
         let nothing = record::ProcessRecord::default();
-        for spec in &former.actual.spec.functions {
-            let record = former.functions.get(&spec.name).unwrap_or(&nothing);
-            match Function::adopt(&self.node, &self.name, spec, record) {
+        let containers = |spec: &'_ slice::Function| spec.containers().into_iter();
+        let specs = &former.actual.spec.functions;
+        for (name, spec) in specs.iter().flat_map(|spec| containers(spec).map(move |name| (name, spec))) {
+            let record = former.functions.get(&name).unwrap_or(&nothing);
+            let id = FunctionId::new(&self.name, &name).map_err(Into::into);
+            match id.and_then(|id| Function::adopt(&self.node, id, spec, record)) {
                 Ok(Some(function)) => {
-                    self.functions.insert(spec.name.clone(), function);
+                    self.functions.insert(name, function);
                 }
                 // Half made: made anew if it shall be.
                 Ok(None) => {
-                    let _ = function::remove(&self.node, &self.name, &spec.name);
+                    let _ = function::remove(&self.node, &self.name, &name);
                 }
                 Err(e) => tracing::error!("slice {}: {e:#}", self.name),
             }
@@ -479,8 +506,16 @@ impl Worker {
     fn store_record(&self, functions: &[slice::Function], links: &[Link]) {
         let mut actual = self.actual();
         for function in functions {
-            if actual.function(&function.name).is_none() {
-                actual.spec.functions.push(function.clone());
+            let same = |there: &&mut slice::Function| {
+                there.name == function.name && there.pool.map(|pool| pool.max) == function.pool.map(|pool| pool.max)
+            };
+            match actual.spec.functions.iter_mut().find(same) {
+                None => actual.spec.functions.push(function.clone()),
+                Some(there) => {
+                    if let Some((there, pool)) = there.pool.as_mut().zip(function.pool) {
+                        there.replicas = there.replicas.max(pool.replicas);
+                    }
+                }
             }
         }
         for link in links {
@@ -521,15 +556,10 @@ impl Worker {
     }
 
     fn function_process(&self, function: &Function) -> Process {
-        let uid = function.uid();
-        process(
-            &self.name,
-            function.id().function(),
-            ProcessKind::Function,
-            &function.run,
-            uid,
-            cores::list(function.cores()),
-        )
+        let (name, cores) = (function.id().function(), cores::list(function.cores()));
+        let described = process(&self.name, name, ProcessKind::Function, &function.run, function.uid(), cores);
+        let replica_of = function.spec.pool.map(|_| function.spec.name.clone());
+        Process { replica_of, ..described }
     }
 
     fn pump_processes(&self) -> impl Iterator<Item = Process> {
@@ -539,6 +569,18 @@ impl Worker {
             Some(process(&self.name, &link.spec.label(), ProcessKind::Pump, &pump.run, pump.uid(), shared.clone()))
         })
     }
+}
+
+/// The target, with the number of replicas that a pool has where it names none.
+fn as_many_as_before(target: &Slice, before: &Slice) -> Slice {
+    let mut target = target.clone();
+    for function in &mut target.spec.functions {
+        if let Some(pool) = &mut function.pool {
+            let there = || before.function(&function.name)?.pool?.replicas;
+            pool.replicas = pool.replicas.or_else(there).or(Some(1)).map(|replicas| replicas.min(pool.max));
+        }
+    }
+    target
 }
 
 fn process(slice: &str, name: &str, kind: ProcessKind, run: &Supervised, uid: u32, cpus: String) -> Process {
@@ -556,5 +598,7 @@ fn process(slice: &str, name: &str, kind: ProcessKind, run: &Supervised, uid: u3
         last_exit: record.last_exit.clone(),
         memory_bytes: None,
         cpu_ns: None,
+        replica_of: None,
+        share: None,
     }
 }

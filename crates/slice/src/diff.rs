@@ -1,6 +1,6 @@
 //! What differs between two versions of a slice, in terms of what must be done about it.
 
-use crate::descriptor::{End, Function, Link, Port, Slice};
+use crate::descriptor::{End, Function, Link, Pool, Port, Slice};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,14 +28,24 @@ pub struct Changes {
 pub struct FunctionChange {
     /// Name of the function.
     pub name: String,
-    /// Fields that differ, other than `ports`: the container must be made anew.
+    /// Fields that differ, other than `ports` and the number of replicas: its containers must be made anew.
     pub fields: Vec<String>,
+    /// How many replicas there were and are to be, where that differs and only containers come or go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<(u16, u16)>,
     /// Ports that only the new version has.
     pub ports_added: Vec<String>,
     /// Ports that only the old version has.
     pub ports_removed: Vec<String>,
     /// Ports that both have, and that differ.
     pub ports_changed: Vec<String>,
+}
+
+impl FunctionChange {
+    /// Whether its containers must be made anew; else some come or go.
+    pub fn is_anew(&self) -> bool {
+        Self { replicas: None, ..self.clone() } != Self { name: self.name.clone(), ..Self::default() }
+    }
 }
 
 impl Changes {
@@ -73,12 +83,22 @@ pub fn diff(old: &Slice, new: &Slice) -> Changes {
 
 fn function_change(old: &Function, new: &Function) -> Option<FunctionChange> {
     let find = |ports: &[Port], name: &str| ports.iter().find(|p| p.name == name).cloned();
+    let most = |function: &Function| function.pool.map(|pool| pool.max);
+    let count = |function: &Function| function.pool.map(|pool| pool.replicas());
     let mut change =
         FunctionChange { name: new.name.clone(), fields: fields_changed(old, new), ..FunctionChange::default() };
+    change.replicas = count(old).zip(count(new)).filter(|(old, new)| old != new);
+    if most(old) != most(new) {
+        // Each of its ports has as many queues as the most replicas have together.
+        let there = |port: &&Port| find(&old.ports, &port.name).is_some();
+        change.ports_changed = new.ports.iter().filter(there).map(|port| port.name.clone()).collect();
+    }
     for port in &new.ports {
         match find(&old.ports, &port.name) {
             None => change.ports_added.push(port.name.clone()),
-            Some(before) if before != *port => change.ports_changed.push(port.name.clone()),
+            Some(before) if before != *port && !change.ports_changed.contains(&port.name) => {
+                change.ports_changed.push(port.name.clone());
+            }
             Some(_) => {}
         }
     }
@@ -91,7 +111,8 @@ fn function_change(old: &Function, new: &Function) -> Option<FunctionChange> {
 /// Names of the fields that differ, as the descriptor writes them, other than `ports`.
 fn fields_changed(old: &Function, new: &Function) -> Vec<String> {
     let Function { name: _, image, command, args, env, working_directory, files, .. } = new;
-    let Function { cores, memory, restart, trust_group, state_directory, ports: _, .. } = new;
+    let Function { cores, memory, restart, trust_group, state_directory, pool, ports: _, .. } = new;
+    let most = |pool: &Option<Pool>| pool.map(|pool| pool.max);
     let differs = [
         ("image", *image != old.image),
         ("command", *command != old.command),
@@ -104,6 +125,7 @@ fn fields_changed(old: &Function, new: &Function) -> Vec<String> {
         ("restart", *restart != old.restart),
         ("trustGroup", *trust_group != old.trust_group),
         ("stateDirectory", *state_directory != old.state_directory),
+        ("pool", most(pool) != most(&old.pool)),
     ];
     differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
 }
@@ -145,6 +167,7 @@ impl fmt::Display for Changes {
 impl fmt::Display for FunctionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut what = self.fields.clone();
+        what.extend(self.replicas.map(|(old, new)| format!("replicas {old} -> {new}")));
         what.extend(self.ports_added.iter().map(|p| format!("+port {p}")));
         what.extend(self.ports_changed.iter().map(|p| format!("port {p}")));
         what.extend(self.ports_removed.iter().map(|p| format!("-port {p}")));

@@ -17,8 +17,8 @@ mod wording;
 
 pub use address::{Cidr, Mac};
 pub use descriptor::{
-    ApiVersion, Cores, End, Function, Image, Kind, Link, LinkKind, Metadata, Outside, Port, PortRef, Restart, Route,
-    Slice, Spec, Steering,
+    ApiVersion, Cores, End, Function, Image, Kind, Link, LinkKind, Metadata, Outside, Pool, Port, PortRef, Restart,
+    Route, Slice, Spec, Steering,
 };
 pub use diff::{Changes, FunctionChange, diff};
 pub use host::{HostFacts, Mechanism};

@@ -54,6 +54,27 @@ fn a_change_of_a_function_names_its_fields_and_ports() {
 }
 
 #[test]
+fn replicas_come_and_go_without_touching_the_others_and_more_queues_are_another_port() {
+    let pool = |more: &str| {
+        let ran = "image: {rootfs: ran}\n      ports: [{name: n3}, {name: n4, interface: n4}, {name: uu}, {name: ue0, interface: ue0}]";
+        let pooled = "image: {rootfs: ran}\n      ports: [{name: n3, steering: teid}]";
+        let from = BASE.find("    - {between: [ran/n4").unwrap();
+        let to = BASE.find("    - {between: [upf/n6").unwrap();
+        let text = BASE.replace(&BASE[from..to], "").replace(ran, &format!("{pooled}\n      pool: {more}"));
+        read(&text)
+    };
+    let changes = |old, new| diff(&pool(old), &pool(new)).to_string();
+    assert_eq!(changes("{max: 4}", "{max: 4, replicas: 1}"), "");
+    assert_eq!(changes("{max: 4}", "{max: 4, replicas: 3}"), "~ function ran: replicas 1 -> 3");
+    assert_eq!(changes("{max: 4}", "{max: 8}"), "~ function ran: pool, port n3");
+    let members = pool("{max: 3, replicas: 2}");
+    assert_eq!(members.function("ran").unwrap().containers(), ["ran-1", "ran-2"]);
+    assert_eq!(members.function("ran").unwrap().members(), ["ran-1", "ran-2", "ran-3"]);
+    let found = |container| members.function_of(container).map(|function| function.name.as_str());
+    assert_eq!([found("ran-2"), found("ran-3"), found("ran"), found("upf")], [Some("ran"), None, None, Some("upf")]);
+}
+
+#[test]
 fn a_link_is_known_by_its_ends() {
     insta::assert_snapshot!(changes(&[("1ms", "2ms"), ("[192.0.2.1/24]", "[192.0.2.9/24]")]), @r"
     ~ link n3

@@ -3,7 +3,8 @@
 //! With one port it sends every frame back where it came from; with two, out of the other one. Ethernet addresses are
 //! swapped on request. It is what the UPF's work is measured against, and what a link is measured with.
 
-use port::{BURST_MAX, PacketRef, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
+use port::pool::Member;
+use port::{BURST_MAX, Buckets, PacketRef, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
 
 /// What to do with the Ethernet addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -21,18 +22,32 @@ pub struct Forwarder {
     addresses: Addresses,
     retries: u32,
     refused: u64,
+    member: Option<Member>,
 }
 
 impl Forwarder {
     /// A forwarder within one port.
     pub fn within(port: QueuePair, addresses: Addresses) -> Self {
-        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, retries: 0, refused: 0 }
+        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, retries: 0, refused: 0, member: None }
     }
 
     /// A forwarder between two ports.
     pub fn between(first: QueuePair, second: QueuePair, addresses: Addresses) -> Self {
         // Queue i is received by rx[i] and sent on by tx[i].
-        Self { rx: vec![first.rx, second.rx], tx: vec![second.tx, first.tx], addresses, retries: 0, refused: 0 }
+        Self {
+            rx: vec![first.rx, second.rx],
+            tx: vec![second.tx, first.tx],
+            addresses,
+            retries: 0,
+            refused: 0,
+            member: None,
+        }
+    }
+
+    /// Gives buckets away and takes them as this member of a pool, whose queues its ports are.
+    pub fn as_member(mut self, member: Member) -> Self {
+        self.member = Some(member);
+        self
     }
 
     /// Offers what a port refuses this many times again before it is discarded.
@@ -49,6 +64,9 @@ impl Forwarder {
             let (received, refused) = forward(rx.as_mut(), tx.as_mut(), self.addresses, self.retries);
             found += received;
             self.refused += refused;
+        }
+        if let Some(member) = &mut self.member {
+            member.settle(&mut Stateless);
         }
         found
     }
@@ -88,6 +106,19 @@ impl Forwarder {
     pub fn queues(&mut self) -> Vec<&mut dyn RxQueue> {
         self.rx.iter_mut().map(|rx| rx.as_mut() as &mut dyn RxQueue).collect()
     }
+}
+
+/// A forwarder remembers nothing of its packets.
+struct Stateless;
+
+impl Buckets for Stateless {
+    type State = Vec<u8>;
+
+    fn leave(&mut self, _bucket: u8, _to: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn arrive(&mut self, _bucket: u8, _from: usize, _state: Vec<u8>) {}
 }
 
 #[inline]

@@ -10,6 +10,7 @@ pub mod forwarding;
 pub mod frame;
 pub mod generator;
 pub mod host;
+pub mod interrupt;
 pub mod ran;
 pub mod sink;
 pub mod stamp;

@@ -12,10 +12,10 @@ use std::cell::Cell;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::interrupt::Interrupt;
 use crate::metric::{Report, Samples};
 use crate::progress::Progress;
 use crate::{conditions, cores, hugepages, testpmd};
+use traffic::interrupt::Interrupt;
 
 pub mod chain;
 pub mod idle;

@@ -44,7 +44,7 @@ pub(super) fn serve(
         return Err(refuse("one descriptor belongs to this request: where the capture goes"));
     };
     let (slice, view) = find(daemon, function)?;
-    let described = view.actual.function(&function.function).and_then(|f| f.ports.iter().find(|p| p.name == port));
+    let described = view.actual.function_of(&function.function).and_then(|f| f.ports.iter().find(|p| p.name == port));
     let Some(described) = described else { return Err(refuse(format!("{function} has no port {port}"))) };
     let name = format!("{slice}/{}/{port}", function.function);
     // What passes is seen from before the capture's first byte on: who waits for that byte misses nothing.

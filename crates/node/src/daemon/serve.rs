@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use slice::Slice;
+use vport::steering::BUCKETS;
 
 use super::{Daemon, capture, exec, stats};
 use crate::control::wire::{self, Lines};
@@ -15,6 +16,8 @@ use crate::control::{
     Event, Failure, FunctionRef, Process, ProcessKind, ProcessState, Reply, Request, SliceSummary, Status,
 };
 use crate::logs;
+use crate::pools;
+use crate::record;
 use crate::worker::{Command, Handle, Outcome, View};
 
 /// How a request ends.
@@ -91,6 +94,7 @@ fn answer(daemon: &Arc<Daemon>, lines: &mut Lines, request: Request, fds: Vec<Ow
             drop(coming);
             answer
         }
+        Request::Scale { function, replicas } => scale(daemon, lines.stream(), &function, replicas),
         Request::Down { slices } => down(daemon, lines.stream(), slices),
         Request::List => Ok(list(daemon)),
         Request::Processes { slice } => Ok(processes(daemon, slice.as_deref())),
@@ -120,10 +124,6 @@ fn up(daemon: &Arc<Daemon>, stream: &UnixStream, text: &str, base: &Path) -> Ans
     if !base.is_absolute() {
         return Err(refuse("the directory of the descriptor is not absolute"));
     }
-    let mistakes = |report: slice::Report| Failure {
-        message: "the descriptor has mistakes".into(),
-        details: report.mistakes().iter().map(ToString::to_string).collect(),
-    };
     // Its own cores do not count against it, so its name is needed before its cores are looked at.
     let (slice, _) = slice::parse(text, base, &slice::HostFacts::default()).map_err(mistakes)?;
     let (slice, _) = slice::parse(text, base, &daemon.node.facts(Some(slice.name()))).map_err(mistakes)?;
@@ -192,6 +192,61 @@ fn command(
     Err(refuse(format!("slice {slice}: its worker does not live; see the daemon's log")))
 }
 
+fn scale(daemon: &Arc<Daemon>, stream: &UnixStream, pool: &FunctionRef, replicas: u16) -> Answer {
+    let (name, mut slice) = described(daemon, pool)?;
+    let found = slice.spec.functions.iter_mut().find(|function| function.name == pool.function);
+    let Some(of) = found.and_then(|function| function.pool.as_mut()) else {
+        let remedy = "; give it pool: {max: N} in its descriptor";
+        return Err(refuse(format!("function {} of slice {name} is no pool{remedy}", pool.function)));
+    };
+    if !(1..=of.max).contains(&replicas) {
+        let words = format!("pool {} has 1 to {} replicas, not {replicas}", pool.function, of.max);
+        return Err(refuse(format!("{words}; its descriptor says so (max)")));
+    }
+    of.replicas = Some(replicas);
+    // It may want cores that others have by now.
+    let facts = daemon.node.facts(Some(&name));
+    let text = serde_json::to_string(&slice).map_err(anyhow::Error::from)?;
+    let base = Path::new("/");
+    let (slice, _) = slice::parse(&text, base, &facts).map_err(mistakes)?;
+    let slice = Box::new(slice);
+    let (changes, handle) = command(daemon, stream, &name, |events, done| Command::Apply(slice.clone(), events, done))?;
+    settle(stream, &handle);
+    Ok(Reply::Up { slice: name, changes })
+}
+
+fn mistakes(report: slice::Report) -> Failure {
+    Failure {
+        message: "the descriptor has mistakes".into(),
+        details: report.mistakes().iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The slice that has such a function, as it shall be.
+fn described(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, Slice), Failure> {
+    let descriptor =
+        |(name, _): (String, Handle)| Some((name.clone(), record::load_descriptor(&daemon.node.paths, &name)?));
+    let slices = daemon.workers().into_iter().filter_map(descriptor);
+    choose(wanted, slices, |slice| slice.function(&wanted.function).is_some())?
+        .ok_or_else(|| refuse(format!("there is no function {wanted}")))
+}
+
+/// The one slice of those named whose description has what is wanted, if any has.
+fn choose<T>(
+    wanted: &FunctionRef,
+    slices: impl Iterator<Item = (String, T)>,
+    has: impl Fn(&T) -> bool,
+) -> Result<Option<(String, T)>, Failure> {
+    let named = |name: &String| wanted.slice.as_ref().is_none_or(|slice| slice == name);
+    let mut found: Vec<(String, T)> = slices.filter(|(name, slice)| named(name) && has(slice)).collect();
+    if found.len() > 1 {
+        let names: Vec<String> = found.iter().map(|(slice, _)| format!("{slice}/{}", wanted.function)).collect();
+        let message = format!("several slices have a function {}: say which: {}", wanted.function, names.join(", "));
+        return Err(refuse(message));
+    }
+    Ok(found.pop())
+}
+
 fn down(daemon: &Arc<Daemon>, stream: &UnixStream, wanted: Vec<String>) -> Answer {
     let there: Vec<String> = daemon.workers().into_iter().map(|(name, _)| name).collect();
     let chosen: Vec<String> =
@@ -235,12 +290,17 @@ fn list(daemon: &Daemon) -> Reply {
 
 fn processes(daemon: &Daemon, slice: Option<&str>) -> Reply {
     let mut processes: Vec<Process> = Vec::new();
+    let shares = pools::shares(&daemon.node);
     for (name, handle) in daemon.workers() {
         if slice.is_some_and(|slice| slice != name) {
             continue;
         }
         let view = handle.view().clone();
-        processes.extend(view.processes.iter().map(|process| stats::with_usage(process, &view)));
+        processes.extend(view.processes.iter().map(|process| {
+            let buckets = shares.get(&format!("{name}/{}", process.name));
+            let share = buckets.map(|buckets| f64::from(*buckets) / BUCKETS as f64);
+            Process { share, ..stats::with_usage(process, &view) }
+        }));
     }
     Reply::Processes { processes }
 }
@@ -292,21 +352,18 @@ fn show_logs(
     }
 }
 
-/// The slice of a function, and how it is.
+/// The slice of a container, and how it is.
 pub(super) fn find(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, View), Failure> {
-    let workers = daemon.workers().into_iter();
-    let in_question = workers.filter(|(name, _)| wanted.slice.as_ref().is_none_or(|slice| slice == name));
-    let mut found: Vec<(String, View)> = in_question
-        .map(|(name, handle)| (name, handle.view().clone()))
-        .filter(|(_, view)| view.containers.contains_key(&wanted.function))
-        .collect();
-    match (found.pop(), found.len()) {
-        (Some(found), 0) => Ok(found),
-        (Some(last), _) => {
-            let names: Vec<String> =
-                found.iter().chain([&last]).map(|(slice, _)| format!("{slice}/{}", wanted.function)).collect();
-            Err(refuse(format!("several slices have a function {}: say which: {}", wanted.function, names.join(", "))))
+    let views = || daemon.workers().into_iter().map(|(name, handle)| (name, handle.view().clone()));
+    if let Some(found) = choose(wanted, views(), |view| view.containers.contains_key(&wanted.function))? {
+        return Ok(found);
+    }
+    let pool = |view: &View| view.actual.function(&wanted.function).map(slice::Function::containers);
+    match choose(wanted, views(), |view| pool(view).is_some())? {
+        Some((_, view)) => {
+            let replicas = pool(&view).unwrap_or_default().join(", ");
+            Err(refuse(format!("{wanted} is a pool: say which of its replicas: {replicas}")))
         }
-        (None, _) => Err(refuse(format!("there is no function {wanted}"))),
+        None => Err(refuse(format!("there is no function {wanted}"))),
     }
 }

@@ -38,12 +38,15 @@ fn snapshot(daemon: &Daemon, slice: Option<&str>) -> Stats {
             continue;
         }
         let view = handle.view().clone();
-        for function in &view.actual.spec.functions {
-            let id = format!("{name}/{}", function.name);
+        let functions = view.actual.spec.functions.iter();
+        for (container, function) in
+            functions.flat_map(|function| function.containers().into_iter().map(move |container| (container, function)))
+        {
+            let id = format!("{name}/{container}");
             let own = || shared.iter().filter(|port| port.name.function == id);
-            let interfaces = kernel_counters(&daemon.node, &name, function);
+            let interfaces = kernel_counters(&daemon.node, &name, &container, function);
             for port in &function.ports {
-                let base = describe(&view.actual, &function.name, &port.name, port.is_kernel());
+                let base = describe(&view.actual, function, &container, port);
                 stats.ports.push(match &port.interface {
                     Some(interface) => {
                         let link =
@@ -55,10 +58,10 @@ fn snapshot(daemon: &Daemon, slice: Option<&str>) -> Stats {
                     None => of_shared(base, own().find(|status| status.name.port == port.name)),
                 });
             }
-            let usage = view.containers.get(&function.name).and_then(|container| container.usage().ok());
+            let usage = view.containers.get(&container).and_then(|container| container.usage().ok());
             stats.functions.push(FunctionStats {
                 slice: name.clone(),
-                function: function.name.clone(),
+                function: container,
                 cpu_ns: usage.map(|usage| usage.cpu_ns),
                 memory_bytes: usage.map(|usage| usage.memory),
                 counters: own().flat_map(|port| port.report.iter().cloned()).collect(),
@@ -69,15 +72,15 @@ fn snapshot(daemon: &Daemon, slice: Option<&str>) -> Stats {
 }
 
 /// A port without counters.
-fn describe(slice: &Slice, function: &str, port: &str, kernel: bool) -> PortStats {
-    let at = PortRef { function: function.to_owned(), port: port.to_owned() };
+fn describe(slice: &Slice, function: &slice::Function, container: &str, port: &slice::Port) -> PortStats {
+    let at = PortRef { function: function.name.clone(), port: port.name.clone() };
     let own = |end: &&End| end.port() != Some(&at);
     let peer = slice.link_of(&at).and_then(|link| link.between.iter().find(own));
     PortStats {
         slice: slice.name().to_owned(),
-        function: at.function.clone(),
+        function: container.to_owned(),
         port: at.port.clone(),
-        kind: if kernel { PortKind::Kernel } else { PortKind::Shm },
+        kind: if port.is_kernel() { PortKind::Kernel } else { PortKind::Shm },
         peer: peer.map(ToString::to_string),
         generation: 0,
         attached: false,
@@ -155,13 +158,18 @@ fn with_pump(mut port: PortStats, pump: Option<&PortStatus>) -> PortStats {
 }
 
 /// The kernel's counters of a function's interfaces, by name.
-fn kernel_counters(node: &Node, slice: &str, function: &slice::Function) -> BTreeMap<String, [u64; 16]> {
+fn kernel_counters(
+    node: &Node,
+    slice: &str,
+    container: &str,
+    function: &slice::Function,
+) -> BTreeMap<String, [u64; 16]> {
     if !function.ports.iter().any(slice::Port::is_kernel) {
         return BTreeMap::new();
     }
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let namespace = || -> Option<Namespace> {
-        let id = FunctionId::new(slice, &function.name).ok()?;
+        let id = FunctionId::new(slice, container).ok()?;
         Sandbox::open(&node.layout, &id).ok()??.net().ok()
     };
     let text = namespace().and_then(|namespace| namespace.within(read).ok()).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! A network function: one container.
 
-use super::{DNS_LABEL, Image, Port};
+use super::{DNS_LABEL, Image, Pool, Port};
 use crate::quantity::ByteSize;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,9 @@ pub struct Function {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "absolute-path"))]
     pub state_directory: Option<String>,
+    /// Makes it a pool: a number of replicas behind its ports, which `kaista scale` changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
     /// Its virtual ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

@@ -7,6 +7,7 @@ mod function;
 mod image;
 mod link;
 mod outside;
+mod pool;
 mod port;
 
 pub use function::{Cores, Function, Restart};
@@ -15,6 +16,7 @@ pub(crate) use image::ImageFields;
 pub use link::{End, Link, LinkKind, PortRef};
 pub use outside::Outside;
 pub(crate) use outside::OutsideFields;
+pub use pool::Pool;
 pub use port::{Port, Route, Steering};
 
 use schemars::JsonSchema;
@@ -80,6 +82,11 @@ impl Slice {
     /// The function of this name.
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.spec.functions.iter().find(|f| f.name == name)
+    }
+
+    /// The function that this container is, or is a replica of.
+    pub fn function_of(&self, container: &str) -> Option<&Function> {
+        self.spec.functions.iter().find(|function| function.containers().iter().any(|name| name == container))
     }
 
     /// The port of this name.

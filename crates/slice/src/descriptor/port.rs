@@ -19,7 +19,7 @@ pub struct Port {
     pub interface: Option<String>,
     /// Number of queue pairs (shared memory only).
     #[serde(default = "one_queue")]
-    #[schemars(range(min = 1, max = 32))]
+    #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
     /// By what received packets are spread over the queues (shared memory only).
     #[serde(default)]

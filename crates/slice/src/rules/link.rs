@@ -39,6 +39,7 @@ impl Rules<'_> {
             }
             self.whole_link(link, &at);
             self.zero_copy(link, &at);
+            self.pooled(link, &at);
             self.latency(link, &at);
             if let Some(rate) = link.min_bandwidth
                 && rate.0 == 0

@@ -3,6 +3,7 @@
 mod address;
 mod container;
 mod link;
+mod pool;
 mod port;
 
 use crate::{
@@ -42,6 +43,7 @@ pub fn check(slice: &Slice, places: &Places, host: &HostFacts, directory: Option
             rules.port(port, &at);
             rules.routes(port, &at);
         }
+        rules.pool(function, &at);
         rules.kernel_routes(function, &at);
     }
     rules.addresses();
@@ -97,7 +99,8 @@ impl Rules<'_> {
         for (index, function) in slice.spec.functions.iter().enumerate() {
             let at = steps!["spec", "functions", index, "name"];
             self.unique(&mut functions, &function.name, &at, "another function");
-            let length = slice.name().len() + function.name.len();
+            let longest = function.members().iter().map(String::len).max().unwrap_or_default();
+            let length = slice.name().len() + longest;
             if length > LONGEST_NAMES && function.name.len() <= 63 && slice.name().len() <= 63 {
                 let reason = format!("the names of slice and function have {length} characters together");
                 self.report.error(self.at(&at), reason, format!("shorten one; {LONGEST_NAMES} are allowed"));
@@ -123,7 +126,7 @@ impl Rules<'_> {
         for (index, function) in self.slice.spec.functions.iter().enumerate() {
             let at = steps!["spec", "functions", index, "cores"];
             let Cores::Exclusive(count) = function.cores else { continue };
-            wanted = wanted.saturating_add(count);
+            wanted = wanted.saturating_add(count.saturating_mul(function.containers().len() as u32));
             if wanted < free {
                 continue;
             }

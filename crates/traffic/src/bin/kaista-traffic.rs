@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gtpu::Direction;
-use port::{OpenOptions, Port, QueuePair, Sleep, Waiter};
+use port::pool::{self, JoinError, Member};
+use port::{OpenOptions, Port, PortSteering, QueuePair, Sleep, Waiter};
 use serde::Serialize;
 use traffic::cores;
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::forwarding::{self, Plan};
 use traffic::generator::{Flow, Generator, Macs, Pace, Sent, Tunnel};
 use traffic::host::{Host, Outcome};
+use traffic::interrupt::Interrupt;
 use traffic::sink::{Found, Sink};
 use traffic::stamp::{Stamp, now_ns};
 
@@ -33,8 +35,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Offer packets at a fixed rate, whether or not anyone keeps up
+    ///
+    /// SIGINT and SIGTERM end it early; what was sent and found until then is printed.
     Generate(Generate),
     /// Take generated packets and report loss, duplicates, reordering and latency
+    ///
+    /// SIGINT and SIGTERM end it early; what was found until then is printed.
     Sink(Take),
     /// Send every frame back, or out of a second port
     Forward(Forward),
@@ -54,12 +60,13 @@ struct Common {
 }
 
 impl Common {
+    fn options(&self) -> OpenOptions {
+        let default = OpenOptions::default();
+        OpenOptions { socket: self.socket.clone().unwrap_or(default.socket), ..default }
+    }
+
     fn open(&self, name: &str) -> anyhow::Result<Port> {
-        let mut options = OpenOptions::default();
-        if let Some(socket) = &self.socket {
-            options.socket.clone_from(socket);
-        }
-        port::open(name, &options).with_context(|| format!("cannot open port {name}"))
+        port::open(name, &self.options()).with_context(|| format!("cannot open port {name}"))
     }
 
     fn stay(&self) -> anyhow::Result<()> {
@@ -218,8 +225,8 @@ impl Station {
         Ok(Self { queue, host, gateway })
     }
 
-    /// The Ethernet address of `neighbour`; asks for it until it answers.
-    fn find(&mut self, neighbour: IpAddr) -> anyhow::Result<[u8; 6]> {
+    /// The Ethernet address of `neighbour`; asks for it until it answers, which may be by way of `other`.
+    fn find(&mut self, neighbour: IpAddr, mut other: Option<&mut Self>) -> anyhow::Result<[u8; 6]> {
         const TRIES: usize = 50;
         for _ in 0..TRIES {
             if let Some(mac) = self.host.neighbour(neighbour) {
@@ -228,7 +235,12 @@ impl Station {
             if let Some(question) = self.host.ask(neighbour) {
                 self.queue.tx.send(&[port::PacketRef::from_slice(&question)]);
             }
-            std::thread::sleep(Duration::from_millis(20));
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(1));
+                if let Some(other) = other.as_deref_mut() {
+                    other.answer_pending();
+                }
+            }
             self.answer_pending();
         }
         bail!("neighbour {neighbour} does not answer")
@@ -237,7 +249,7 @@ impl Station {
     /// Is on its link: whoever is there knows its addresses, and a gateway has answered, which so has found its way here.
     fn appear(&mut self) -> anyhow::Result<()> {
         self.announce()?;
-        self.gateway.map_or(Ok(()), |gateway| self.find(gateway).map(drop))
+        self.gateway.map_or(Ok(()), |gateway| self.find(gateway, None).map(drop))
     }
 
     /// Tells the link where this station's addresses are, as soon as somebody is there to hear it.
@@ -279,6 +291,7 @@ struct Generated {
 }
 
 fn generate(args: &Generate) -> anyhow::Result<()> {
+    let interrupt = Interrupt::take()?;
     args.common.stay()?;
     let port = args.common.open(&args.port)?;
     let own = port.info.addresses.iter().find_map(|(address, _)| match address {
@@ -288,7 +301,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     let mut station = Station::on(port)?;
     let mut sink_station = args.sink.as_ref().map(|name| Station::on(args.common.open(name)?)).transpose()?;
     sink_station.as_mut().map_or(Ok(()), Station::appear)?;
-    let to = station.find(args.via.or(args.tunnel_to).unwrap_or(args.to).into())?;
+    let to = station.find(args.via.or(args.tunnel_to).unwrap_or(args.to).into(), sink_station.as_mut())?;
     let flows = (0..args.flows).map(|number| flow(args, own, number)).collect::<anyhow::Result<Vec<Flow>>>()?;
     let macs = Macs { from: station.host.mac(), to };
 
@@ -297,7 +310,7 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
     let mut generator = Generator::new(&flows, args.size.into(), macs, args.rate, begin);
     let mut sink = Sink::new();
     let mut now = begin;
-    while now < end {
+    while now < end && !interrupt.came() {
         let offered = generator.turn(station.queue.tx.as_mut(), now);
         station.answer_pending();
         if let Some(Station { queue, host, .. }) = &mut sink_station {
@@ -353,6 +366,7 @@ fn drain(sink: &mut Sink, station: &mut Station, accepted: u64) {
 }
 
 fn sink(args: &Take) -> anyhow::Result<()> {
+    let interrupt = Interrupt::take()?;
     args.common.stay()?;
     let mut station = Station::on(args.common.open(&args.port)?)?;
     let mut sink = Sink::new();
@@ -360,7 +374,7 @@ fn sink(args: &Take) -> anyhow::Result<()> {
     let end = now_ns() + (args.seconds * 1e9) as u64;
     loop {
         let now = now_ns();
-        if now >= end {
+        if now >= end || interrupt.came() {
             break;
         }
         let Station { queue, host, .. } = &mut station;
@@ -373,12 +387,28 @@ fn sink(args: &Take) -> anyhow::Result<()> {
     print(&sink.found(), args.common.json)
 }
 
+/// The queue of each port, and the place in the pool that they are of, if they are.
+fn open_to_forward(args: &Forward) -> anyhow::Result<(Vec<QueuePair>, Option<Member>)> {
+    loop {
+        let ports = args.ports.iter().map(|name| args.common.open(name)).collect::<anyhow::Result<Vec<_>>>()?;
+        let pooled: Vec<_> = ports.iter().filter_map(Port::steering).filter(PortSteering::is_pooled).collect();
+        let options = args.common.options();
+        let member = match pooled.is_empty() {
+            true => None,
+            false => match pool::join(&options.socket, &pooled, &[], options.timeout) {
+                // What was opened is of a former table.
+                Err(JoinError::Changed) => continue,
+                joined => joined.context("cannot take the place in the pool")?.into_iter().next(),
+            },
+        };
+        let queues = ports.into_iter().map(|port| Ok(Station::on(port)?.queue)).collect::<anyhow::Result<_>>()?;
+        return Ok((queues, member));
+    }
+}
+
 fn forward(args: &Forward) -> anyhow::Result<()> {
     args.common.stay()?;
-    let mut queues = Vec::new();
-    for name in &args.ports {
-        queues.push(Station::on(args.common.open(name)?)?.queue);
-    }
+    let (queues, member) = open_to_forward(args)?;
     let mut queues = queues.into_iter();
     let mut forwarder = match (queues.next(), queues.next(), queues.next()) {
         (Some(only), None, None) => Forwarder::within(only, args.addresses),
@@ -386,6 +416,9 @@ fn forward(args: &Forward) -> anyhow::Result<()> {
         _ => bail!("expected one or two ports"),
     };
     forwarder = forwarder.retrying(args.retry);
+    if let Some(member) = member {
+        forwarder = forwarder.as_member(member);
+    }
     let plan = Plan {
         send_first: args.send_first,
         size: args.size.into(),

@@ -161,6 +161,11 @@ pub enum Event {
         /// Why, in words that were also sent to the client.
         reason: String,
     },
+    /// A member of a pool steers from now on: buckets may be given to its queues.
+    Joined {
+        /// The member.
+        function: String,
+    },
     /// A change of who owns which bucket of a pool is complete.
     Steered {
         /// The pool's first function.
@@ -218,6 +223,8 @@ pub struct PortStatus {
 pub struct PoolStatus {
     /// All that can be its members.
     pub functions: Vec<String>,
+    /// Queues of each of them.
+    pub queues_each: usize,
     /// Which of them are, and steer.
     pub present: Vec<bool>,
     /// The epoch that senders know of.

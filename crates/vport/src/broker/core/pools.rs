@@ -59,6 +59,7 @@ impl Core {
     pub fn pools(&self) -> Vec<PoolStatus> {
         let status = |pool: &Pool| PoolStatus {
             functions: pool.functions.clone(),
+            queues_each: pool.queues_each,
             present: pool.members.iter().map(Option::is_some).collect(),
             epoch: pool.epoch,
             owners: *pool.table.owners(),
@@ -127,7 +128,9 @@ impl Core {
         client.deadline = None;
         client.messages = Allowance::new(MESSAGES.0, MESSAGES.1);
         let place = place(pool, member);
-        self.send(id, &Reply::Steers(place), Vec::new())
+        self.send(id, &Reply::Steers(place), Vec::new())?;
+        (self.events)(Event::Joined { function });
+        Ok(())
     }
 
     /// What a member says.
