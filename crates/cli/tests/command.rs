@@ -177,7 +177,7 @@ fn where_no_daemon_runs_lists_are_empty_and_down_has_nothing_to_do() {
 fn the_schema_completions_and_manual_pages_are_printed() {
     let here = tempfile::tempdir().unwrap();
     let schema: serde_json::Value = serde_json::from_slice(&run(here.path(), &["schema"]).stdout).unwrap();
-    assert_eq!(schema["$defs"]["Port"]["properties"]["queues"]["maximum"], 32);
+    assert_eq!(schema["$defs"]["Port"]["properties"]["queues"]["maximum"], 16);
     for shell in ["bash", "zsh", "fish"] {
         assert!(text(&run(here.path(), &["completions", shell]).stdout).contains("pcap"), "{shell}");
     }
