@@ -8,7 +8,7 @@ use raw::{Bench, Raw};
 use vport::broker::BrokerError;
 use vport::layout::VERSION_POOL;
 use vport::steering::BUCKETS;
-use vport::wire::{Place, Reply, Request};
+use vport::wire::{Place, Progress, Reply, Request};
 
 fn hello(raw: &Raw) -> Option<Place> {
     raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume: 0 });
@@ -21,7 +21,7 @@ fn hello(raw: &Raw) -> Option<Place> {
 /// A member's steering connection, past its greeting.
 fn steers(bench: &Bench, function: &str) -> Raw {
     let raw = bench.connect(function);
-    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(matches!(raw.receive(), Some((Reply::Steers(_), _))));
     raw
 }
@@ -120,10 +120,10 @@ fn what_is_said_out_of_turn_changes_nothing() {
 fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
     let bench = Bench::with_pool("members");
     let stranger = bench.connect("a");
-    stranger.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    stranger.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(stranger.refusal().contains("a is in no pool"));
     let old = bench.connect("b");
-    old.say(&Request::Steer { oldest: 2, newest: 3 });
+    old.say(&Request::Steer { oldest: 2, newest: 3, progress: Progress::default() });
     assert!(old.refusal().contains("speaks version 4 with members of pools, not 2 to 3"));
     let unborn = bench.connect("b");
     unborn.say(&Request::Gave { epoch: 1 });
@@ -131,7 +131,7 @@ fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
 
     let _first = steers(&bench, "b");
     let second = bench.connect("b");
-    second.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    second.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(second.refusal().contains("has this member"));
     let port = bench.connect("c");
     hello(&port);
