@@ -1,5 +1,8 @@
 //! Pools: members that steer, and changes of who owns which bucket.
 
+#[cfg(test)]
+mod halfway;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
