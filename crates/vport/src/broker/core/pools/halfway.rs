@@ -17,7 +17,7 @@ use crate::packet::PacketRef;
 use crate::steering::{BUCKETS, BucketTable, Steering};
 use crate::{pool, table};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 const LINKS: [&str; 2] = ["x", "y"];
 const FLOWS: u64 = 300;
 
@@ -143,6 +143,7 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         broker.ports().unwrap()
     };
     std::thread::scope(|scope| {
+        let _ending = Ending([&stop, &end, &halt]);
         let members = ["b", "c"].map(|function| {
             let (directory, halt, received, ready) = (&directory, &halt, &received, &ready);
             scope.spawn(move || serve(directory, function, halt, received, ready))
@@ -197,6 +198,15 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         assert_eq!(received.load(Ordering::Acquire), accepted);
     });
     drop(std::fs::remove_dir_all(&directory));
+}
+
+/// Lets all threads end when the test does, or fails.
+struct Ending<'a>([&'a AtomicBool; 3]);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|end| end.store(true, Ordering::Release));
+    }
 }
 
 /// Packets that need no broker go on.
