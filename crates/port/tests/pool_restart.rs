@@ -6,8 +6,8 @@ mod keeper;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -68,8 +68,7 @@ impl Buckets for State {
             self.arrived_empty += 1;
             return;
         }
-        let words: Vec<u64> =
-            state.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        let words: Vec<u64> = state.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         let end = 1 + 2 * words[0] as usize;
         assert_eq!(state[8 * end..], padding(bucket), "bucket {bucket} arrived torn");
         let flows = words[1..end].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
@@ -332,7 +331,8 @@ fn a_broker_that_is_killed_and_replaced_finds_the_pool_as_it_was() {
             site.keeper.start(links_first);
             assert_eq!(site.rest(), before);
             site.flows();
-            let attached: Vec<String> = site.keeper.events.try_iter().filter(|event| event.starts_with("att")).collect();
+            let attached: Vec<String> =
+                site.keeper.events.try_iter().filter(|event| event.starts_with("att")).collect();
             assert_eq!(attached.len(), 2 * 3 + 2, "{attached:?}");
             assert!(attached.iter().all(|event| event.ends_with("true")), "a port did not resume: {attached:?}");
         }

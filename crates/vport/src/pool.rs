@@ -278,8 +278,7 @@ impl Carrier {
         }
         let Some(Connection { socket, .. }) = &self.connection else { return Ok(()) };
         let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        wait(&mut [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(socket, interest)], None)
-            .map_err(|_| Lost)?;
+        wait(&mut [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(socket, interest)], None).map_err(|_| Lost)?;
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         self.read_messages()?;
         self.carry_away();

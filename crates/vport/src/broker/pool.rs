@@ -258,10 +258,9 @@ impl Pool {
         self.members[member] = None;
         match &mut self.change {
             // It may have grown impatient.
-            Some(Change::Resuming(resuming)) => {
-                if resuming.heard.remove(&member).is_some() && resuming.until.is_some() {
-                    resuming.missing.insert(member);
-                }
+            Some(Change::Resuming(Resuming { missing, heard, until })) => {
+                let may_return = heard.remove(&member).is_some() && until.is_some();
+                missing.extend(may_return.then_some(member));
             }
             Some(Change::Preparing { missing, .. }) => drop(missing.remove(&member)),
             Some(Change::Moving(moving)) => drop(moving.giving.remove(&member)),

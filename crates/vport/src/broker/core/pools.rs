@@ -122,7 +122,8 @@ impl Core {
     /// Links of a pool that have an earlier table than it has by now get a generation with that.
     fn renew_stale(&mut self, at: usize) {
         let Some(pool) = self.pools.get(at) else { return };
-        let stale = |link: &&Link| end_of(pool, &link.spec).is_some() && link.stage == Stage::Up && is_stale(pool, link);
+        let stale =
+            |link: &&Link| end_of(pool, &link.spec).is_some() && link.stage == Stage::Up && is_stale(pool, link);
         let names: Vec<String> = self.links.values().filter(stale).map(|link| link.spec.name.clone()).collect();
         names.iter().for_each(|name| self.start_generation(name));
     }

@@ -51,7 +51,8 @@ impl Buckets for State {
 
     fn leave(&mut self, bucket: u8, _to: usize) -> Vec<u8> {
         let flows = self.0.remove(&bucket).unwrap_or_default();
-        let flow = |((link, flow), next): ((u8, u64), u64)| [u64::from(link), flow, next].map(u64::to_le_bytes).concat();
+        let flow =
+            |((link, flow), next): ((u8, u64), u64)| [u64::from(link), flow, next].map(u64::to_le_bytes).concat();
         [0; 24].into_iter().chain(flows.into_iter().flat_map(flow)).collect()
     }
 
@@ -157,9 +158,7 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         // As if one member had not one of the generations yet: so the broker waits with the table.
         broker.call(|core| core.links.get_mut("x").unwrap().present.clear()).unwrap();
         assert_eq!(broker.set_owners("b", &owners).unwrap(), 2);
-        let is_ready = |core: &mut super::Core| {
-            matches!(&core.pools[0].change, Some(Change::Preparing { missing, .. }) if missing.is_empty())
-        };
+        let is_ready = |core: &mut super::Core| matches!(&core.pools[0].change, Some(Change::Preparing { missing, .. }) if missing.is_empty());
         until("members are ready", || broker.call(is_ready).unwrap());
         let write = move |core: &mut super::Core| {
             let table = BucketTable::new(owners, 2).unwrap();
