@@ -20,7 +20,7 @@ use vport::broker::{Config, Core, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
 use vport::steering::Steering;
-use vport::wire::{Reply, Request};
+use vport::wire::{Progress, Reply, Request};
 
 /// What a client does.
 #[derive(Arbitrary, Debug)]
@@ -47,6 +47,9 @@ enum Move {
     Steer {
         oldest: u8,
         newest: u8,
+        closed: u8,
+        known: u8,
+        come: u128,
     },
     Prepared(u8),
     Bucket {
@@ -177,7 +180,10 @@ impl Client {
                     2 => Request::Holds(vec![1, self.generation]).encode(),
                     3 => Request::Released { generation: self.generation }.encode(),
                     4 => Request::Away.encode(),
-                    5 => Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL }.encode(),
+                    5 => {
+                        let progress = Progress::default();
+                        Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress }.encode()
+                    },
                     6 => Request::Came { epoch: 2, buckets: u128::MAX }.encode(),
                     7 => Request::Bucket { bucket: at % 128, to: 1, more: false, state: vec![byte; 20] }.encode(),
                     _ => Request::Report(vec![("x".into(), 1)]).encode(),
@@ -211,9 +217,15 @@ impl Client {
             }
             Move::Released(generation) => Request::Released { generation: self.generation(&generation) },
             Move::Away => Request::Away,
-            Move::Steer { oldest, newest } => Request::Steer {
+            Move::Steer { oldest, newest, closed, known, come } => Request::Steer {
                 oldest: u16::from(oldest) % (VERSION_POOL + 1),
                 newest: u16::from(newest) % 4 + VERSION_POOL,
+                progress: Progress {
+                    closed: u64::from(closed % 8),
+                    known: u64::from(known % 8),
+                    come,
+                    ports: 1,
+                },
             },
             Move::Prepared(epoch) => Request::Prepared { epoch: u64::from(epoch % 8) },
             Move::Bucket { bucket, to, more, state } => {

@@ -153,11 +153,17 @@ impl<'a> Heads<'a> {
 /// Size of a table segment in bytes.
 pub const TABLE_BYTES: usize = PAGE;
 const TABLE_EPOCH: usize = 0;
+const TABLE_MEMBERS: usize = 8;
 const TABLE_COPIES: usize = LINE;
 
 /// The epoch of the table that senders are to use; 0 before there is one.
 pub(crate) fn table_epoch(segment: &Mapping) -> &AtomicU64 {
     segment.word(TABLE_EPOCH)
+}
+
+/// Of a pool's table: the members that have the generation, a bit each.
+pub(crate) fn table_members(segment: &Mapping) -> &AtomicU64 {
+    segment.word(TABLE_MEMBERS)
 }
 
 /// Word `n` of the table of `epoch`: the owners of eight buckets, a byte each. Two epochs in a row lie in different places.

@@ -347,7 +347,7 @@ impl<S: Send> Owner<S> {
 
     /// Whether `bucket` is this owner's now.
     pub fn owns(&self, bucket: u8) -> bool {
-        self.owned >> (bucket % 128) & 1 == 1
+        self.owned >> (usize::from(bucket) % BUCKETS) & 1 == 1
     }
 
     #[cold]

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::{table_epoch, table_word};
+use crate::layout::{table_epoch, table_members, table_word};
 use crate::mapping::Mapping;
 use crate::ring::Violation;
 use crate::steering::{BUCKETS, BucketTable};
@@ -35,6 +35,43 @@ pub(crate) fn read(segment: &Mapping, epoch: u64, queues: usize) -> Result<Bucke
     BucketTable::new(owners, queues).ok_or(Violation::BadOwner)
 }
 
+/// Where a pool stands, as a broker leaves it to the next one in the table segment of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) epoch: u64,
+    pub(crate) table: BucketTable,
+    /// The table of the epoch before; the same one if there was none.
+    pub(crate) before: BucketTable,
+    /// Members that have the generation, a bit each.
+    pub(crate) members: u64,
+}
+
+/// Epochs count changes: a larger one was never reached.
+const EPOCH_MAX: u64 = 1 << 48;
+
+impl Standing {
+    /// Puts it into the segment of a new generation, which nobody has yet.
+    pub(crate) fn write(&self, segment: &Mapping) {
+        write(segment, self.epoch.saturating_sub(1), &self.before);
+        write(segment, self.epoch, &self.table);
+        table_members(segment).store(self.members, Ordering::Relaxed);
+    }
+
+    /// Finds it in a segment of a former broker, of a pool with `queues` queues. None if it cannot be.
+    pub(crate) fn read(segment: &Mapping, queues: usize) -> Option<Self> {
+        let epoch = Some(epoch(segment)).filter(|epoch| (1..EPOCH_MAX).contains(epoch))?;
+        let table = read(segment, epoch, queues).ok()?;
+        // Spoilt where the former broker died while it wrote the next one: then nobody asks for it.
+        let before = read(segment, epoch - 1, queues).unwrap_or(table);
+        Some(Self { epoch, table, before, members: table_members(segment).load(Ordering::Relaxed) })
+    }
+}
+
+/// A member that had the generation is gone.
+pub(crate) fn forget_member(segment: &Mapping, member: usize) {
+    table_members(segment).fetch_and(!(1 << member), Ordering::Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +88,28 @@ mod tests {
         assert_eq!(epoch(&segment), 2);
         assert_eq!(read(&segment, 2, 16), Ok(second));
         assert_eq!(read(&segment, 1, 7), Ok(first), "it stays until the epoch after the next");
+    }
+
+    #[test]
+    fn the_next_broker_finds_where_a_pool_stands() {
+        let segment = Mapping::anonymous(TABLE_BYTES).unwrap();
+        assert_eq!(Standing::read(&segment, 4), None, "there is no table yet");
+        let before = BucketTable::fixed(4);
+        let table = BucketTable::new([3; BUCKETS], 4).unwrap();
+        let standing = Standing { epoch: 7, table, before, members: 0b1011 };
+        standing.write(&segment);
+        assert_eq!(Standing::read(&segment, 4), Some(standing));
+        forget_member(&segment, 1);
+        write(&segment, 8, &before);
+        let next = Standing { epoch: 8, table: before, before: table, members: 0b1001 };
+        assert_eq!(Standing::read(&segment, 4), Some(next));
+        assert_eq!(Standing::read(&segment, 3), None, "a pool of fewer queues");
+        table_word(&segment, 9, 3).store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(Standing::read(&segment, 4), Some(Standing { before, ..next }), "the next was being written");
+        for nonsense in [0, EPOCH_MAX, u64::MAX] {
+            table_epoch(&segment).store(nonsense, Ordering::Relaxed);
+            assert_eq!(Standing::read(&segment, 4), None);
+        }
     }
 
     #[test]

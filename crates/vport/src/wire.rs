@@ -74,6 +74,8 @@ pub enum Request {
         oldest: u16,
         /// Newest version spoken.
         newest: u16,
+        /// How far the sender has come under a former connection.
+        progress: Progress,
     },
     /// Frames of buckets that come to the sender in this epoch will wait for them.
     Prepared {
@@ -190,6 +192,14 @@ pub enum Reply {
     Begun {
         /// This one.
         epoch: u64,
+        /// Buckets that have come already, under a former broker: bit *b* for bucket *b*. All others that have left the
+        /// client in this epoch are to be sent again.
+        come: u128,
+    },
+    /// To a member: the change of an epoch is complete. What was given away need not be kept any more.
+    Closed {
+        /// This one.
+        epoch: u64,
     },
     /// To a member: a bucket that is to come, or the next part of its state.
     Arrival {
@@ -202,6 +212,19 @@ pub enum Reply {
         /// State, as the function writes it; none of a member that is gone.
         state: Vec<u8>,
     },
+}
+
+/// How far a member has come in the changes of its pool. All zero: it has not steered yet, and holds nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The last epoch that it knows to be complete.
+    pub closed: u64,
+    /// The last epoch that it got ready for: `closed`, or the next.
+    pub known: u64,
+    /// Buckets that have come to it in that one: bit *b* for bucket *b*.
+    pub come: u128,
+    /// Ports of the pool that it has.
+    pub ports: u16,
 }
 
 /// A member's place in its pool.
@@ -266,6 +289,7 @@ const STEERS: u16 = 108;
 const PREPARE: u16 = 109;
 const BEGUN: u16 = 110;
 const ARRIVAL: u16 = 111;
+const CLOSED: u16 = 112;
 
 impl Request {
     /// The datagram.
@@ -289,13 +313,13 @@ impl Request {
             }
             Self::Released { generation } => message(RELEASED).u64(*generation).0,
             Self::Away => message(AWAY).0,
-            Self::Steer { oldest, newest } => message(STEER).u16(*oldest).u16(*newest).0,
+            Self::Steer { oldest, newest, progress: Progress { closed, known, come, ports } } => {
+                message(STEER).u16(*oldest).u16(*newest).u64(*closed).u64(*known).u128(*come).u16(*ports).0
+            }
             Self::Prepared { epoch } => message(PREPARED).u64(*epoch).0,
             Self::Bucket { bucket, to, more, state } => message(BUCKET).state(*bucket, *to, *more, state).0,
             Self::Gave { epoch } => message(GAVE).u64(*epoch).0,
-            Self::Came { epoch, buckets } => {
-                message(CAME).u64(*epoch).u64(*buckets as u64).u64((*buckets >> 64) as u64).0
-            }
+            Self::Came { epoch, buckets } => message(CAME).u64(*epoch).u128(*buckets).0,
         }
     }
 
@@ -325,17 +349,23 @@ impl Request {
             }
             RELEASED => Self::Released { generation: fields.u64()? },
             AWAY => Self::Away,
-            STEER => Self::Steer { oldest: fields.u16()?, newest: fields.u16()? },
+            STEER => Self::Steer {
+                oldest: fields.u16()?,
+                newest: fields.u16()?,
+                progress: Progress {
+                    closed: fields.u64()?,
+                    known: fields.u64()?,
+                    come: fields.u128()?,
+                    ports: fields.u16()?,
+                },
+            },
             PREPARED => Self::Prepared { epoch: fields.u64()? },
             BUCKET => {
                 let (bucket, to, more, state) = fields.state()?;
                 Self::Bucket { bucket, to, more, state }
             }
             GAVE => Self::Gave { epoch: fields.u64()? },
-            CAME => Self::Came {
-                epoch: fields.u64()?,
-                buckets: u128::from(fields.u64()?) | u128::from(fields.u64()?) << 64,
-            },
+            CAME => Self::Came { epoch: fields.u64()?, buckets: fields.u128()? },
             other => return Err(Malformed::Kind(other)),
         };
         fields.end(message)
@@ -365,7 +395,8 @@ impl Reply {
             }
             Self::Steers(place) => message(STEERS).place(Some(place)).0,
             Self::Prepare { epoch, owners } => message(PREPARE).u64(*epoch).bytes(owners).0,
-            Self::Begun { epoch } => message(BEGUN).u64(*epoch).0,
+            Self::Begun { epoch, come } => message(BEGUN).u64(*epoch).u128(*come).0,
+            Self::Closed { epoch } => message(CLOSED).u64(*epoch).0,
             Self::Arrival { bucket, from, more, state } => message(ARRIVAL).state(*bucket, *from, *more, state).0,
         }
     }
@@ -401,7 +432,8 @@ impl Reply {
             GONE => Self::Gone { generation: fields.u64()?, first_queue: fields.u16()?, queues: fields.u16()? },
             STEERS => Self::Steers(fields.place()?.ok_or(Malformed::Field("place in a pool"))?),
             PREPARE => Self::Prepare { epoch: fields.u64()?, owners: fields.array()? },
-            BEGUN => Self::Begun { epoch: fields.u64()? },
+            BEGUN => Self::Begun { epoch: fields.u64()?, come: fields.u128()? },
+            CLOSED => Self::Closed { epoch: fields.u64()? },
             ARRIVAL => {
                 let (bucket, from, more, state) = fields.state()?;
                 Self::Arrival { bucket, from, more, state }
@@ -446,6 +478,10 @@ impl Out {
     fn u64(mut self, value: u64) -> Self {
         self.0.extend(value.to_le_bytes());
         self
+    }
+
+    fn u128(self, value: u128) -> Self {
+        self.u64(value as u64).u64((value >> 64) as u64)
     }
 
     fn text(self, text: &str) -> Self {
@@ -529,6 +565,10 @@ impl In<'_> {
 
     fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    fn u128(&mut self) -> Result<u128, Malformed> {
+        self.array().map(u128::from_le_bytes)
     }
 
     fn flag(&mut self) -> Result<bool, Malformed> {
@@ -627,7 +667,12 @@ mod tests {
             Request::Holds((0..HOLDS_MAX as u64).collect()),
             Request::Released { generation: 9 },
             Request::Away,
-            Request::Steer { oldest: 4, newest: 4 },
+            Request::Steer { oldest: 4, newest: 4, progress: Progress::default() },
+            Request::Steer {
+                oldest: 4,
+                newest: 5,
+                progress: Progress { closed: 6, known: 7, come: 1 | 1 << 127, ports: 2 },
+            },
             Request::Prepared { epoch: 5 },
             Request::Bucket { bucket: 127, to: 15, more: true, state: vec![7; STATE_PART_MAX] },
             Request::Gave { epoch: 5 },
@@ -669,7 +714,8 @@ mod tests {
             Reply::Gone { generation: 3, first_queue: 2, queues: 2 },
             Reply::Steers(Place { first_queue: 0, queues: 1, epoch: 1, owners: [0; BUCKETS] }),
             Reply::Prepare { epoch: 5, owners: core::array::from_fn(|bucket| bucket as u8) },
-            Reply::Begun { epoch: 5 },
+            Reply::Begun { epoch: 5, come: 1 | 1 << 127 },
+            Reply::Closed { epoch: 5 },
             Reply::Arrival { bucket: 0, from: 3, more: false, state: vec![] },
             Reply::Refused { reason: "port n9 is not known".into(), try_again: true },
             Reply::Own { generation: 3, records_bytes: 2 << 20 },

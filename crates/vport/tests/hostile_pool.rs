@@ -3,12 +3,13 @@
 mod raw;
 
 use std::os::fd::AsFd;
+use std::time::Instant;
 
-use raw::{Bench, Raw};
+use raw::{Bench, PATIENCE, Raw};
 use vport::broker::BrokerError;
 use vport::layout::VERSION_POOL;
 use vport::steering::BUCKETS;
-use vport::wire::{Place, Reply, Request};
+use vport::wire::{Place, Progress, Reply, Request};
 
 fn hello(raw: &Raw) -> Option<Place> {
     raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume: 0 });
@@ -21,7 +22,7 @@ fn hello(raw: &Raw) -> Option<Place> {
 /// A member's steering connection, past its greeting.
 fn steers(bench: &Bench, function: &str) -> Raw {
     let raw = bench.connect(function);
-    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(matches!(raw.receive(), Some((Reply::Steers(_), _))));
     raw
 }
@@ -85,6 +86,27 @@ fn a_member_gives_only_what_is_its_own_and_only_once() {
 }
 
 #[test]
+fn a_member_that_does_not_read_is_cut_off_and_not_the_one_that_sends() {
+    let bench = Bench::with_pool("full");
+    let [b, _c] = changing(&bench);
+    for _ in 0..8_000 {
+        b.say(&bucket(5, true));
+    }
+    let present = || bench.broker.pools().unwrap().remove(0).present;
+    let deadline = Instant::now() + PATIENCE;
+    while present() != [true, false] {
+        assert!(Instant::now() < deadline, "in vain: {:?}", present());
+        std::thread::yield_now();
+    }
+    b.say(&Request::Gave { epoch: 2 });
+    while bench.broker.pools().unwrap()[0].is_changing {
+        assert!(Instant::now() < deadline, "in vain: the change is complete");
+        std::thread::yield_now();
+    }
+    assert_eq!(present(), [true, false]);
+}
+
+#[test]
 fn what_is_said_out_of_turn_changes_nothing() {
     let bench = Bench::with_pool("turn");
     let [b, c] = changing(&bench);
@@ -120,10 +142,10 @@ fn what_is_said_out_of_turn_changes_nothing() {
 fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
     let bench = Bench::with_pool("members");
     let stranger = bench.connect("a");
-    stranger.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    stranger.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(stranger.refusal().contains("a is in no pool"));
     let old = bench.connect("b");
-    old.say(&Request::Steer { oldest: 2, newest: 3 });
+    old.say(&Request::Steer { oldest: 2, newest: 3, progress: Progress::default() });
     assert!(old.refusal().contains("speaks version 4 with members of pools, not 2 to 3"));
     let unborn = bench.connect("b");
     unborn.say(&Request::Gave { epoch: 1 });
@@ -131,7 +153,7 @@ fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
 
     let _first = steers(&bench, "b");
     let second = bench.connect("b");
-    second.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL });
+    second.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress: Progress::default() });
     assert!(second.refusal().contains("has this member"));
     let port = bench.connect("c");
     hello(&port);
@@ -140,6 +162,77 @@ fn a_pool_is_steered_by_its_members_alone_each_by_one_connection() {
     let steering = steers(&bench, "c");
     steering.say(&Request::Mapped { generation: 1 });
     assert!(steering.refusal().contains("only steers"));
+}
+
+/// Both members and their peer, with a generation that is up, in the middle of a change by which all buckets go from `b` to
+/// `c`. Of the generation only the number matters.
+fn changing_while_up(bench: &Bench) -> (Vec<Raw>, u64) {
+    // The peer last: so there is one generation.
+    let all = ["b", "c", "a"].map(|function| bench.connect(function));
+    all.iter().for_each(|raw| _ = hello(raw));
+    let generation = all.each_ref().map(|raw| raw.take_own().generation)[0];
+    all.iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+    all.iter().for_each(|raw| drop(raw.take_peer()));
+    all.iter().for_each(|raw| raw.say(&Request::Ready { generation }));
+    bench.until("the link is up", |ports| ports.iter().all(|port| port.up));
+    (all.into_iter().chain(changing(bench)).collect(), generation)
+}
+
+/// Comes back to another broker.
+fn resume(bench: &Bench, function: &str, resume: u64) -> Raw {
+    let raw = bench.connect(function);
+    raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume });
+    assert!(matches!(raw.receive(), Some((Reply::Welcome { resumed: true, .. }, _))));
+    raw
+}
+
+fn steer(bench: &Bench, function: &str, progress: Progress) -> Raw {
+    let raw = bench.connect(function);
+    raw.say(&Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress });
+    raw
+}
+
+#[test]
+fn what_a_member_tells_the_next_broker_counts_for_its_own_buckets_alone() {
+    let mut bench = Bench::with_pool("next");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let _ports = ["a", "b", "c"].map(|function| resume(&bench, function, generation));
+    let in_change = Progress { closed: 1, known: 2, come: 0, ports: 1 };
+    for (closed, known) in [(1, 1), (0, 2), (3, 3), (7, 8), (u64::MAX, 0), (0, u64::MAX)] {
+        let liar = steer(&bench, "c", Progress { closed, known, ..in_change });
+        assert!(liar.refusal().contains("goes on without it"));
+    }
+    // Nothing was to come to it, and it says that all has.
+    let b = steer(&bench, "b", Progress { come: u128::MAX, ..in_change });
+    let Some((Reply::Steers(Place { epoch: 2, owners: SECOND, .. }), _)) = b.receive() else { panic!() };
+    assert_eq!(bench.broker.pools().unwrap()[0].waits_for, ["c"]);
+    let c = steer(&bench, "c", Progress { come: 1 << 9, ..in_change });
+    assert!(matches!(c.receive(), Some((Reply::Steers(_), _))));
+    for member in [&b, &c] {
+        let Some((Reply::Begun { epoch: 2, come }, _)) = member.receive() else { panic!() };
+        assert_eq!(come, 1 << 9);
+    }
+    b.say(&bucket(5, false));
+    assert!(matches!(c.receive(), Some((Reply::Arrival { bucket: 5, .. }, _))));
+    b.say(&bucket(9, false));
+    assert!(b.refusal().contains("bucket 9 was given twice"));
+}
+
+#[test]
+fn nothing_is_given_before_the_next_broker_knows_who_is_there() {
+    let mut bench = Bench::with_pool("early");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let _ports = ["a", "b", "c"].map(|function| resume(&bench, function, generation));
+    let b = steer(&bench, "b", Progress { closed: 1, known: 2, come: 0, ports: 1 });
+    assert!(matches!(b.receive(), Some((Reply::Steers(_), _))));
+    let busy = bench.broker.set_owners("b", &FIRST);
+    assert!(matches!(busy, Err(BrokerError::Busy(reason)) if reason.contains("a former broker")));
+    b.say(&bucket(5, false));
+    assert!(b.refusal().contains("bucket 5 is not this member's to give"));
 }
 
 #[test]

@@ -135,7 +135,8 @@ impl Core {
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());
         let orphans = orphans.filter_map(|group| group.adopted.map(|at| at + RETURN_WITHIN)).filter(|at| *at > now);
-        clients.chain(links).chain(orphans).min()
+        let pools = self.pools.iter().filter_map(Pool::waits_until);
+        clients.chain(links).chain(orphans).chain(pools).min()
     }
 
     fn keep_deadlines(&mut self) {
@@ -158,6 +159,7 @@ impl Core {
             self.over(&name);
             self.start_generation(&name);
         }
+        self.keep_pools(now);
     }
 
     /// See [`super::Broker::ports`].

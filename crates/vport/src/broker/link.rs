@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) segments: Option<Segments>,
     /// The tables of a pool's ends in all generations since the last that was up, that included.
     pub(super) tables: Vec<Arc<Mapping>>,
+    /// The epoch that a pool's table has in the current generation.
+    pub(super) table_epoch: u64,
     pub(super) quarantined: Option<String>,
     /// A new generation is due then: it was asked for too soon, or memory was short.
     pub(super) due: Option<Instant>,
@@ -80,6 +82,7 @@ impl Link {
             present: Vec::new(),
             segments: None,
             tables: Vec::new(),
+            table_epoch: 0,
             quarantined: None,
             due: None,
             not_before: now,
@@ -356,6 +359,11 @@ impl EndSegments {
     /// To write the bucket table: only before it is closed to writers.
     pub(super) fn map_table(&self) -> io::Result<Mapping> {
         Mapping::writable(self.table.as_fd(), TABLE_BYTES)
+    }
+
+    /// To look at the bucket table.
+    pub(super) fn read_table(&self) -> io::Result<Mapping> {
+        Mapping::read_only(self.table.as_fd(), TABLE_BYTES)
     }
 
     /// What the writer of these queues gets: of each index, records and the end of the pipe on which it is woken; the table,

@@ -166,7 +166,7 @@ pub enum Event {
         /// The member.
         function: String,
     },
-    /// A change of who owns which bucket of a pool is complete.
+    /// A change of who owns which bucket of a pool is complete. A former broker may have begun it.
     Steered {
         /// The pool's first function.
         function: String,
@@ -231,7 +231,7 @@ pub struct PoolStatus {
     pub epoch: u64,
     /// Which queue of the pool owns which bucket in it.
     pub owners: [u8; BUCKETS],
-    /// Whether the last change is not complete.
+    /// Whether the last change is not complete, or it is not known yet whether it was under a former broker.
     pub is_changing: bool,
     /// Members that it waits for.
     pub waits_for: Vec<String>,
@@ -320,7 +320,9 @@ impl Broker {
 
     /// Like [`Broker::add_link`], for a link that was up when a former broker stopped: `segments` are those of its last
     /// [`Event::Deposit`], with their labels. Ends that come back go on without a new generation. Segments that do not
-    /// pass the checks are dropped, and the link gets new ones.
+    /// pass the checks are dropped, and the link gets new ones. A pool goes on with the table that its links have; a change
+    /// that the former broker had published is taken up where it was, one that it had not is dropped. Adopt all links of a
+    /// pool before its next change.
     pub fn adopt(&self, spec: LinkSpec, segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
         self.call(move |core| core.adopt(spec, segments))?
     }
@@ -349,7 +351,8 @@ impl Broker {
 
     /// Begins a change of who owns which bucket of the pool that `function` is in: for each bucket a queue of the pool,
     /// whose members' queues are counted through. Returns the number of the epoch; [`Event::Steered`] says when it is
-    /// complete. Refused while another one is not, or while a member that has attached does not steer yet.
+    /// complete. Refused while another one is not, while members of a former broker come back, or while a member that has
+    /// attached does not steer yet.
     pub fn set_owners(&self, function: &str, owners: &[u8; BUCKETS]) -> Result<u64, BrokerError> {
         let (function, owners) = (function.to_owned(), *owners);
         self.call(move |core| core.set_owners(&function, &owners))?

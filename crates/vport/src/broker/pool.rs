@@ -3,10 +3,17 @@
 //! A change goes through two stages. First all members get ready: frames of a bucket that comes to them will wait until it is
 //! there. Then senders are told, and each member gives away what leaves it, once nothing more can come to it by the old table.
 //! A member that is gone gives nothing and waits for nothing: what it had arrives without state.
+//!
+//! A broker that takes the place of another finds the epoch that senders know of in the table segments, and hears from the
+//! members who come back whether its change is complete. If it is not, it is gone through once more from the moment at which
+//! senders know of it: givers have kept what they gave, and receivers say what has come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use crate::steering::{BUCKETS, BucketTable};
+use crate::table::Standing;
+use crate::wire::Progress;
 
 /// A function that has several processes at a time.
 #[derive(Debug)]
@@ -17,6 +24,8 @@ pub(super) struct Pool {
     /// The epoch that senders know of, and its table.
     pub(super) epoch: u64,
     pub(super) table: BucketTable,
+    /// The table of the epoch before.
+    before: BucketTable,
     /// The connections by which members steer.
     pub(super) members: Vec<Option<u64>>,
     pub(super) change: Option<Change>,
@@ -25,22 +34,34 @@ pub(super) struct Pool {
 /// A change of the table that is on its way.
 #[derive(Debug)]
 pub(super) enum Change {
+    /// Under a former broker: members that may be in it are waited for.
+    Resuming(Resuming),
     /// Members get ready for this table: who is not.
     Preparing { table: BucketTable, missing: BTreeSet<usize> },
     /// Senders know of it.
     Moving(Moving),
 }
 
+#[derive(Debug, Default)]
+pub(super) struct Resuming {
+    /// Members that have not come back.
+    missing: BTreeSet<usize>,
+    /// What those said who have.
+    heard: BTreeMap<usize, Progress>,
+    /// How long anybody is waited for. None when that is over.
+    until: Option<Instant>,
+}
+
 #[derive(Debug)]
 pub(super) struct Moving {
-    /// The table before.
-    before: BucketTable,
     /// Members that have not given everything.
     giving: BTreeSet<usize>,
     /// Buckets whose state has not left their old owner.
     held: u128,
     /// Buckets that have not come to their new owner.
     coming: u128,
+    /// Buckets that had come to it under a former broker.
+    come: u128,
 }
 
 /// What is to be done next.
@@ -52,16 +73,20 @@ pub(super) enum Next {
     Deliver(Vec<u8>),
     /// The change is complete.
     Close,
+    /// There was no change to be completed. Tell members that.
+    Rest,
 }
 
 impl Pool {
     pub(super) fn new(functions: &[String], queues_each: usize) -> Self {
+        // Until somebody decides, all is the first member's.
+        let table = BucketTable::fixed(queues_each);
         Self {
             functions: functions.to_vec(),
             queues_each,
             epoch: 1,
-            // Whoever comes first has all: that is the first member's right.
-            table: BucketTable::fixed(queues_each),
+            table,
+            before: table,
             members: vec![None; functions.len()],
             change: None,
         }
@@ -83,6 +108,92 @@ impl Pool {
 
     fn is_here(&self, queue: usize) -> bool {
         self.members[self.member_of(queue)].is_some()
+    }
+
+    /// What is written to new table segments, of which `members` have the generation.
+    pub(super) fn standing(&self, members: u64) -> Standing {
+        Standing { epoch: self.epoch, table: self.table, before: self.before, members }
+    }
+
+    /// Takes over what a former broker left in the table segment of one of the pool's links. False if it cannot be true: then
+    /// the link is of no use. Where that broker died while it wrote the tables of several links, the newest counts: all
+    /// members were ready for it.
+    pub(super) fn adopt(&mut self, standing: &Standing, until: Instant) -> bool {
+        let Standing { epoch, table, before, members } = *standing;
+        let is_new = self.change.is_none() && self.epoch == 1 && self.members.iter().all(Option::is_none);
+        let resuming = matches!(self.change, Some(Change::Resuming(_)));
+        // No closed table could be brought up to the one that is to come.
+        let preparing = matches!(self.change, Some(Change::Preparing { .. }));
+        let possible = is_new
+            || !preparing && epoch == self.epoch && table == self.table
+            || resuming && epoch == self.epoch + 1 && before == self.table
+            || resuming && epoch + 1 == self.epoch && table == self.before;
+        if !possible {
+            return false;
+        }
+        if is_new || epoch > self.epoch {
+            (self.epoch, self.table, self.before) = (epoch, table, before);
+        }
+        if is_new {
+            self.change = Some(Change::Resuming(Resuming::default()));
+        }
+        let missing = (0..self.functions.len()).filter(|member| members >> member & 1 == 1);
+        if let Some(Change::Resuming(resuming)) = &mut self.change {
+            resuming.missing.extend(missing.filter(|member| !resuming.heard.contains_key(member)));
+            resuming.until = Some(until);
+        }
+        true
+    }
+
+    /// A member is there, or there again. False if it cannot take its place (now).
+    pub(super) fn arrived(&mut self, member: usize, id: u64, progress: Progress) -> bool {
+        let Progress { closed, known, .. } = progress;
+        let is_fresh = (closed, known) == (0, 0);
+        let may = match &mut self.change {
+            None => is_fresh || closed == self.epoch,
+            // Whoever begins now did not take part; there is no former process of it any more.
+            Some(Change::Resuming(resuming)) if is_fresh => {
+                resuming.missing.remove(&member);
+                false
+            }
+            // Of a link that is still to be adopted it may know more.
+            Some(Change::Resuming(resuming)) => {
+                let may = closed == self.epoch || closed == self.epoch - 1 && known == self.epoch;
+                if may {
+                    resuming.missing.remove(&member);
+                    resuming.heard.insert(member, progress);
+                }
+                may
+            }
+            Some(_) => false,
+        };
+        if may {
+            self.members[member] = Some(id);
+        }
+        may
+    }
+
+    /// How many links the pool has, as far as members say who have come back.
+    pub(super) fn links(&self) -> usize {
+        match &self.change {
+            Some(Change::Resuming(resuming)) if resuming.until.is_some() => {
+                resuming.heard.values().map(|progress| usize::from(progress.ports)).max().unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    /// How long members of a former broker are waited for, while they are.
+    pub(super) fn waits_until(&self) -> Option<Instant> {
+        if let Some(Change::Resuming(resuming)) = &self.change { resuming.until } else { None }
+    }
+
+    /// Whoever has not come back is gone.
+    pub(super) fn wait_no_more(&mut self) {
+        if let Some(Change::Resuming(resuming)) = &mut self.change {
+            resuming.missing.clear();
+            resuming.until = None;
+        }
     }
 
     /// Begins a change. False if one is on its way.
@@ -111,7 +222,7 @@ impl Pool {
         let (each, table) = (self.queues_each, &self.table);
         let Some(Change::Moving(moving)) = &mut self.change else { return None };
         let bit = 1 << bucket;
-        let its_own = moving.before.queue(bucket) / each == member;
+        let its_own = self.before.queue(bucket) / each == member;
         if !its_own || moving.held & bit == 0 || table.queue(bucket) / each == member {
             return None;
         }
@@ -126,17 +237,31 @@ impl Pool {
     }
 
     pub(super) fn came(&mut self, member: usize, buckets: u128) {
-        let (each, table) = (self.queues_each, &self.table);
+        let its_own = self.set(|pool, bucket| pool.member_of(pool.table.queue(bucket)) == member);
         if let Some(Change::Moving(moving)) = &mut self.change {
-            let its_own = (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) / each == member);
-            moving.coming &= !(buckets & its_own.fold(0, |set, bucket| set | 1 << bucket));
+            moving.coming &= !(buckets & its_own);
         }
+    }
+
+    /// The buckets of which this is true.
+    fn set(&self, is: impl Fn(&Self, u8) -> bool) -> u128 {
+        (0..BUCKETS as u8).filter(|&bucket| is(self, bucket)).fold(0, |set, bucket| set | 1 << bucket)
+    }
+
+    /// Buckets that had come to their new owners when the change was taken over from a former broker.
+    pub(super) fn come(&self) -> u128 {
+        if let Some(Change::Moving(moving)) = &self.change { moving.come } else { 0 }
     }
 
     /// A member is gone.
     pub(super) fn left(&mut self, member: usize) {
         self.members[member] = None;
         match &mut self.change {
+            // It may have grown impatient.
+            Some(Change::Resuming(Resuming { missing, heard, until })) => {
+                let may_return = heard.remove(&member).is_some() && until.is_some();
+                missing.extend(may_return.then_some(member));
+            }
             Some(Change::Preparing { missing, .. }) => drop(missing.remove(&member)),
             Some(Change::Moving(moving)) => drop(moving.giving.remove(&member)),
             None => {}
@@ -147,13 +272,11 @@ impl Pool {
     /// a sender may use is in the hands of all members.
     pub(super) fn next(&mut self, may_publish: bool) -> Option<Next> {
         match self.change.take()? {
+            Change::Resuming(resuming) if resuming.missing.is_empty() && may_publish => Some(self.resume(&resuming)),
             Change::Preparing { table, missing } if missing.is_empty() && may_publish => {
-                let before = std::mem::replace(&mut self.table, table);
+                self.before = std::mem::replace(&mut self.table, table);
                 self.epoch += 1;
-                let moves = (0..BUCKETS as u8).filter(|&bucket| before.queue(bucket) != table.queue(bucket));
-                let moves = moves.fold(0, |set, bucket| set | 1 << bucket);
-                let giving = (0..self.members.len()).filter(|member| self.members[*member].is_some()).collect();
-                self.change = Some(Change::Moving(Moving { before, giving, held: moves, coming: moves }));
+                self.begin_to_move(0);
                 Some(Next::Publish)
             }
             Change::Moving(mut moving) => {
@@ -163,8 +286,8 @@ impl Pool {
                     .filter(|&bucket| self.is_here(self.table.queue(bucket)))
                     .fold(0, |set, bucket| set | 1 << bucket);
                 let lost: Vec<u8> = of(moving.held & moving.coming)
-                    .filter(|&bucket| !moving.giving.contains(&self.member_of(moving.before.queue(bucket))))
-                    .filter(|&bucket| !self.is_within(&moving, bucket))
+                    .filter(|&bucket| !moving.giving.contains(&self.member_of(self.before.queue(bucket))))
+                    .filter(|&bucket| !self.is_within(bucket))
                     .collect();
                 lost.iter().for_each(|bucket| moving.held &= !(1 << bucket));
                 if moving.giving.is_empty() && moving.coming == 0 {
@@ -173,22 +296,44 @@ impl Pool {
                 self.change = Some(Change::Moving(moving));
                 (!lost.is_empty()).then_some(Next::Deliver(lost))
             }
-            preparing => {
-                self.change = Some(preparing);
+            waiting => {
+                self.change = Some(waiting);
                 None
             }
         }
     }
 
+    /// All are back who may have a part in a former broker's change: takes it up where one was left. One that was not
+    /// published is none: nobody acts by it.
+    fn resume(&mut self, resuming: &Resuming) -> Next {
+        let mut heard = resuming.heard.values();
+        if heard.len() == 0 || heard.any(|progress| progress.closed == self.epoch) {
+            return Next::Rest;
+        }
+        let come = resuming.heard.iter().fold(0, |set, (member, progress)| {
+            let its_own = self.set(|pool, bucket| pool.member_of(pool.table.queue(bucket)) == *member);
+            set | progress.come & its_own
+        });
+        self.begin_to_move(come);
+        Next::Publish
+    }
+
+    /// Buckets are to go from the owners before to those of the table, but for those that have.
+    fn begin_to_move(&mut self, come: u128) {
+        let moves = self.set(|pool, bucket| pool.before.queue(bucket) != pool.table.queue(bucket)) & !come;
+        let giving = (0..self.members.len()).filter(|member| self.members[*member].is_some()).collect();
+        self.change = Some(Change::Moving(Moving { giving, held: moves, coming: moves, come }));
+    }
+
     /// Whether a bucket moves between queues of one member, which needs nobody's help.
-    fn is_within(&self, moving: &Moving, bucket: u8) -> bool {
-        self.member_of(moving.before.queue(bucket)) == self.member_of(self.table.queue(bucket))
+    fn is_within(&self, bucket: u8) -> bool {
+        self.member_of(self.before.queue(bucket)) == self.member_of(self.table.queue(bucket))
     }
 
     /// The queue that had a bucket before the change.
     pub(super) fn had(&self, bucket: u8) -> usize {
         match &self.change {
-            Some(Change::Moving(moving)) => moving.before.queue(bucket),
+            Some(Change::Moving(_)) => self.before.queue(bucket),
             _ => self.table.queue(bucket),
         }
     }
@@ -197,7 +342,7 @@ impl Pool {
     pub(super) fn waits_for(&self) -> Vec<String> {
         let members: BTreeSet<usize> = match &self.change {
             None => BTreeSet::new(),
-            Some(Change::Preparing { missing, .. }) => missing.clone(),
+            Some(Change::Resuming(Resuming { missing, .. }) | Change::Preparing { missing, .. }) => missing.clone(),
             Some(Change::Moving(moving)) => {
                 let coming = (0..BUCKETS as u8).filter(|bucket| moving.coming >> bucket & 1 == 1);
                 let to = coming.map(|bucket| self.member_of(self.table.queue(bucket)));
@@ -298,5 +443,109 @@ mod tests {
         assert_eq!((pool.table.queue(0), pool.table.queue(1), pool.queues()), (0, 1, 4));
         assert!(pool.begin(BucketTable::fixed(4)));
         assert_eq!((pool.next(true), pool.next(true), pool.next(true)), (Some(Next::Publish), Some(Next::Close), None));
+    }
+
+    /// What a broker left that died after senders knew of `moving`'s table.
+    fn left_by(pool: &Pool) -> Standing {
+        pool.standing(0b011)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(60)
+    }
+
+    /// A broker that has adopted both links of a pool.
+    fn adopted(links: [&Standing; 2]) -> Pool {
+        let mut pool = Pool::new(&["a", "b", "c"].map(str::to_owned), 1);
+        assert!(links.into_iter().all(|standing| pool.adopt(standing, later())));
+        pool
+    }
+
+    fn progress(closed: u64, known: u64, come: u128) -> Progress {
+        Progress { closed, known, come, ports: 2 }
+    }
+
+    #[test]
+    fn a_pool_at_rest_is_found_as_it_was() {
+        let mut former = moving(1);
+        former.change = None;
+        let mut pool = adopted([&left_by(&former); 2]);
+        assert_eq!((pool.epoch, pool.table, pool.links()), (2, former.table, 0));
+        assert_eq!((pool.next(true), pool.waits_for()), (None, ["a", "b"].map(str::to_owned).to_vec()));
+        assert!(!pool.arrived(0, A, progress(1, 1, 0)), "of another epoch");
+        assert!(!pool.arrived(0, A, progress(u64::MAX, 0, 0)));
+        assert!(pool.arrived(0, A, progress(2, 3, 0)), "ready for an epoch that never was");
+        assert_eq!((pool.next(true), pool.links()), (None, 2), "b is missing");
+        assert!(pool.arrived(1, B, progress(2, 2, 0)));
+        assert_eq!(pool.next(false), None, "a link is not there yet");
+        assert_eq!(pool.next(true), Some(Next::Rest));
+        assert!(pool.change.is_none() && pool.begin(table(|_| 2)));
+    }
+
+    #[test]
+    fn a_change_goes_on_with_what_has_not_come() {
+        let mut pool = adopted([&left_by(&moving(1)); 2]);
+        // Of what is not its own, nothing has come to it.
+        assert!(pool.arrived(0, A, progress(1, 2, 1 << 5)));
+        assert!(pool.arrived(1, B, progress(1, 2, 1 << 1 | 1 << 3)));
+        assert_eq!((pool.next(true), pool.come()), (Some(Next::Publish), 1 << 1 | 1 << 3));
+        assert_eq!((pool.sent(0, 3), pool.sent(1, 5), pool.sent(0, 5)), (None, None, Some(1)));
+        pool.gave(1);
+        pool.gave(0);
+        let rest: Vec<u8> = (7..128).step_by(2).collect();
+        assert_eq!(pool.next(true), Some(Next::Deliver(rest)), "what was not given when all was");
+        pool.came(1, ODD);
+        assert_eq!(pool.next(true), Some(Next::Close));
+    }
+
+    #[test]
+    fn a_change_is_over_if_one_member_knows_it() {
+        let mut pool = adopted([&left_by(&moving(1)); 2]);
+        assert!(pool.arrived(0, A, progress(1, 2, 0)) && pool.arrived(1, B, progress(2, 2, 0)));
+        assert_eq!(pool.next(true), Some(Next::Rest));
+    }
+
+    #[test]
+    fn of_two_tables_the_newer_counts() {
+        let former = moving(1);
+        let before = Standing { epoch: 1, table: former.before, ..left_by(&pool()) };
+        for links in [[&before, &left_by(&former)], [&left_by(&former), &before]] {
+            let mut pool = adopted(links);
+            assert_eq!((pool.epoch, pool.table), (2, former.table));
+            assert!(pool.arrived(0, A, progress(1, 2, 0)) && pool.arrived(1, B, progress(1, 2, 0)));
+            assert_eq!((pool.next(true), pool.come()), (Some(Next::Publish), 0));
+        }
+    }
+
+    #[test]
+    fn tables_that_do_not_go_together_are_of_no_use() {
+        let first = left_by(&moving(1));
+        let mut pool = adopted([&first; 2]);
+        for other in [
+            Standing { table: table(|_| 2), ..first },
+            Standing { epoch: 3, before: table(|_| 2), ..first },
+            Standing { epoch: 4, ..first },
+            Standing { epoch: 1, table: table(|_| 2), ..first },
+        ] {
+            assert!(!pool.adopt(&other, later()), "{other:?}");
+        }
+        assert_eq!((pool.epoch, pool.table), (2, first.table));
+    }
+
+    #[test]
+    fn a_member_that_does_not_come_back_is_gone_in_the_end() {
+        let mut pool = adopted([&left_by(&moving(1)); 2]);
+        assert!(pool.arrived(1, B, progress(1, 2, 1 << 1)));
+        // Its connection breaks, and it comes again.
+        pool.left(1);
+        assert_eq!(pool.waits_for().len(), 2);
+        assert!(pool.arrived(1, B, progress(1, 2, 1 << 1)));
+        // Another process of the same function is there: it holds nothing.
+        assert!(!pool.arrived(0, A, Progress::default()));
+        assert_eq!(pool.waits_for().len(), 0);
+        pool.wait_no_more();
+        assert_eq!((pool.next(true), pool.waits_until()), (Some(Next::Publish), None));
+        let rest: Vec<u8> = (3..128).step_by(2).collect();
+        assert_eq!(pool.next(true), Some(Next::Deliver(rest)));
     }
 }

@@ -163,7 +163,11 @@ impl Control {
                 self.hand_over(own, &peer)?;
                 self.say(&Request::Ready { generation })
             }
-            Reply::Steers(_) | Reply::Prepare { .. } | Reply::Begun { .. } | Reply::Arrival { .. } => Err(Lost),
+            Reply::Steers(_)
+            | Reply::Prepare { .. }
+            | Reply::Begun { .. }
+            | Reply::Arrival { .. }
+            | Reply::Closed { .. } => Err(Lost),
             Reply::Over { generation, dead } => {
                 self.end(generation, if dead { Fate::Dead } else { Fate::Over });
                 Ok(())

@@ -150,7 +150,7 @@ impl Core {
     fn hear_first(&mut self, id: u64, request: Request) -> Result<(), Fault> {
         match request {
             Request::Hello { oldest, newest, port, resume } => self.greet(id, oldest..=newest, port, resume),
-            Request::Steer { oldest, newest } => self.join_pool(id, oldest..=newest),
+            Request::Steer { oldest, newest, progress } => self.join_pool(id, oldest..=newest, progress),
             _ => Err("a connection begins with a greeting".into()),
         }
     }
@@ -211,7 +211,7 @@ impl Core {
             self.turn_away(id, format!("port {} is held by process {holder}", name.port));
             return Ok(());
         }
-        if self.is_changing(&link_name, seat) {
+        if self.is_changing(&link_name, seat, resume) {
             self.turn_away(id, format!("the pool of port {} is being changed", name.port));
             return Ok(());
         }

@@ -11,6 +11,7 @@ use super::arenas::adopt_lease;
 use super::{Core, Fault, RETURN_WITHIN};
 use crate::info::{ADDRESSES_MAX, PortInfo, QUEUES_MAX};
 use crate::steering::Steering;
+use crate::table;
 use crate::wire::{Reply, is_name};
 
 impl Core {
@@ -50,10 +51,12 @@ impl Core {
             },
         };
         link.leases.extend(lease);
-        if let Some((generation, segments)) = Segments::adopt(&link.spec, segments) {
+        let Some((generation, segments)) = Segments::adopt(&link.spec, segments) else { return Ok(()) };
+        let seats = self.adopt_pool(&name, &segments);
+        if let (Some(seats), Some(link)) = (seats, self.links.get_mut(&name)) {
             link.generation = generation;
             link.segments = Some(segments);
-            link.stage = Stage::Adopted(link.all_seats().collect());
+            link.stage = Stage::Adopted(seats);
             link.adopted_until = Instant::now() + RETURN_WITHIN;
         }
         Ok(())
@@ -127,6 +130,7 @@ impl Core {
                 link.stage = Stage::Up;
                 let _ = Tap::renew(link);
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
+                self.advance_pools();
             }
         }
     }
@@ -163,6 +167,7 @@ impl Core {
     fn go_on_without(&mut self, name: &str, seat: Seat) {
         let Some(link) = self.links.get_mut(name) else { return };
         link.present.retain(|other| *other != seat);
+        link.tables.iter().for_each(|segment| table::forget_member(segment, seat.member));
         let (Stage::Mapping(missing) | Stage::Joining(missing)) = &mut link.stage else { return };
         missing.retain(|other| *other != seat);
         if missing.is_empty()

@@ -1,19 +1,23 @@
 //! Pools: members that steer, and changes of who owns which bucket.
 
+#[cfg(test)]
+mod halfway;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
-use super::super::link::{Link, Stage};
-use super::super::pool::{Next, Pool};
+use super::super::link::{Link, Segments, Stage};
+use super::super::pool::{Change, Next, Pool};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkSpec, PoolStatus};
-use super::{Core, Fault, Holds};
+use super::{Core, Fault, Holds, RETURN_WITHIN};
 use crate::doorbell::Allowance;
 use crate::layout::VERSION_POOL;
 use crate::steering::{BUCKETS, BucketTable};
-use crate::table;
-use crate::wire::{Place, Reply, Request};
+use crate::table::{self, Standing};
+use crate::wire::{Place, Progress, Reply, Request};
 
 /// Messages a second from one member, on average and at once.
 const MESSAGES: (u32, u32) = (20_000, 40_000);
@@ -39,6 +43,9 @@ impl Core {
     /// What keeps a change from beginning.
     fn why_busy(&mut self, at: usize) -> Option<String> {
         let pool = &self.pools[at];
+        if let Some(Change::Resuming(_)) = pool.change {
+            return Some("what a former broker left is still being taken over".into());
+        }
         if pool.change.is_some() {
             return Some(format!("the last change waits for {}", pool.waits_for().join(", ")));
         }
@@ -96,15 +103,61 @@ impl Core {
         Some(place(pool, seat.member))
     }
 
-    /// Whether a seat is in a pool that is being changed: whoever comes now would not know to whom buckets go.
-    pub(super) fn is_changing(&self, link: &str, seat: Seat) -> bool {
+    /// Takes the epoch and the table of a pool over from the segments of one of its links. Returns the seats that had the
+    /// generation; of other links, all. None where that cannot be: the segments are of no use then.
+    pub(super) fn adopt_pool(&mut self, name: &str, segments: &Segments) -> Option<Vec<Seat>> {
+        let link = self.links.get(name)?;
+        let Some(end) = (0..2).find(|end| link.is_pool(*end)) else { return Some(link.all_seats().collect()) };
+        let at = self.pool_of(&link.spec.ends[end].functions[0])?;
+        let standing = Standing::read(&segments.ends[end].read_table().ok()?, link.queues(end))?;
+        if !self.pools[at].adopt(&standing, Instant::now() + RETURN_WITHIN) {
+            return None;
+        }
+        let link = self.links.get_mut(name)?;
+        link.table_epoch = standing.epoch;
+        let had = |seat: &Seat| seat.end != end || standing.members >> seat.member & 1 == 1;
+        let seats = link.all_seats().filter(had).collect();
+        Some(seats)
+    }
+
+    /// Links of a pool that have an earlier table than it has by now get a generation with that.
+    fn renew_stale(&mut self, at: usize) {
+        let Some(pool) = self.pools.get(at) else { return };
+        let stale =
+            |link: &&Link| end_of(pool, &link.spec).is_some() && link.stage == Stage::Up && is_stale(pool, link);
+        let names: Vec<String> = self.links.values().filter(stale).map(|link| link.spec.name.clone()).collect();
+        names.iter().for_each(|name| self.start_generation(name));
+    }
+
+    /// Members of a former broker that have not come back in time are gone.
+    pub(super) fn keep_pools(&mut self, now: Instant) {
+        for at in 0..self.pools.len() {
+            if self.pools[at].waits_until().is_some_and(|until| until <= now) {
+                self.pools[at].wait_no_more();
+                self.advance(at);
+            }
+        }
+    }
+
+    /// Whether a seat is in a pool that is being changed: whoever comes now would not know to whom buckets go. Whoever comes
+    /// back does.
+    pub(super) fn is_changing(&self, link: &str, seat: Seat, resume: u64) -> bool {
         let link = self.links.get(link).filter(|link| link.is_pool(seat.end));
         let pool = link.and_then(|link| self.pool_of(&link.spec.ends[seat.end].functions[0]));
-        pool.is_some_and(|at| self.pools[at].change.is_some())
+        pool.is_some_and(|at| match &self.pools[at].change {
+            None => false,
+            Some(Change::Resuming(_)) => resume == 0,
+            Some(_) => true,
+        })
     }
 
     /// A connection is to steer.
-    pub(super) fn join_pool(&mut self, id: u64, versions: RangeInclusive<u16>) -> Result<(), Fault> {
+    pub(super) fn join_pool(
+        &mut self,
+        id: u64,
+        versions: RangeInclusive<u16>,
+        progress: Progress,
+    ) -> Result<(), Fault> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let function = client.function.clone();
         if !versions.contains(&VERSION_POOL) {
@@ -119,17 +172,19 @@ impl Core {
         };
         let pool = &mut self.pools[at];
         let Some(member) = pool.member(&function) else { return Ok(()) };
-        if pool.members[member].is_some() || pool.change.is_some() {
-            self.turn_away(id, format!("the pool of {function} is being changed, or has this member"));
+        if pool.members[member].is_some() || !pool.arrived(member, id, progress) {
+            let reason = format!("the pool of {function} is being changed, has this member, or goes on without it");
+            self.turn_away(id, reason);
+            self.advance(at);
             return Ok(());
         }
-        pool.members[member] = Some(id);
         client.holds = Holds::Pool;
         client.deadline = None;
         client.messages = Allowance::new(MESSAGES.0, MESSAGES.1);
         let place = place(pool, member);
         self.send(id, &Reply::Steers(place), Vec::new())?;
         (self.events)(Event::Joined { function });
+        self.advance(at);
         Ok(())
     }
 
@@ -161,8 +216,10 @@ impl Core {
         if !more && pool.sent(member, bucket).is_none() {
             return Err(format!("bucket {bucket} was given twice"));
         }
-        let receiver = pool.members[pool.member_of(to)];
-        receiver.map_or(Ok(()), |id| self.send(id, &Reply::Arrival { bucket, from, more, state }, Vec::new()))
+        if let Some(receiver) = pool.members[pool.member_of(to)] {
+            self.tell_member(receiver, &Reply::Arrival { bucket, from, more, state });
+        }
+        Ok(())
     }
 
     /// A member's connection has ended.
@@ -182,9 +239,10 @@ impl Core {
 
     /// Takes a change as far as it goes.
     fn advance(&mut self, at: usize) {
+        self.renew_stale(at);
         let Some(pool) = self.pools.get(at) else { return };
-        let mut links = self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
-        let settled = links.all(is_settled);
+        let links = || self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
+        let settled = links().all(|link| is_settled(pool, link)) && links().count() >= pool.links();
         while let Some(next) = self.pools.get_mut(at).and_then(|pool| pool.next(settled)) {
             match next {
                 Next::Publish => self.publish(at),
@@ -192,7 +250,12 @@ impl Core {
                 Next::Close => {
                     let Pool { epoch, functions, .. } = &self.pools[at];
                     let (epoch, function) = (*epoch, functions[0].clone());
+                    self.tell_members(at, &Reply::Closed { epoch });
                     (self.events)(Event::Steered { function, epoch });
+                }
+                Next::Rest => {
+                    let epoch = self.pools[at].epoch;
+                    self.tell_members(at, &Reply::Closed { epoch });
                 }
             }
         }
@@ -200,31 +263,34 @@ impl Core {
 
     fn publish(&mut self, at: usize) {
         let pool = &self.pools[at];
-        let links = self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
-        links.flat_map(|link| &link.tables).for_each(|segment| table::write(segment, pool.epoch, &pool.table));
+        for link in self.links.values_mut().filter(|link| end_of(pool, &link.spec).is_some()) {
+            link.tables.iter().for_each(|segment| table::write(segment, pool.epoch, &pool.table));
+            link.table_epoch = pool.epoch;
+        }
         // Every sender that begins a burst from here on sees the new table; see `epoch`.
         fence(Ordering::SeqCst);
-        let epoch = pool.epoch;
-        self.tell_members(at, &Reply::Begun { epoch });
+        let (epoch, come) = (pool.epoch, pool.come());
+        self.tell_members(at, &Reply::Begun { epoch, come });
     }
 
     fn deliver_empty(&mut self, at: usize, bucket: u8) {
         let pool = &self.pools[at];
         let (from, to) = (pool.had(bucket) as u16, pool.member_of(pool.table.queue(bucket)));
         let arrival = Reply::Arrival { bucket, from, more: false, state: Vec::new() };
-        if let Some(id) = pool.members[to]
-            && let Err(fault) = self.send(id, &arrival, Vec::new())
-        {
-            self.cut_off(id, fault);
+        if let Some(id) = pool.members[to] {
+            self.tell_member(id, &arrival);
         }
     }
 
     fn tell_members(&mut self, at: usize, reply: &Reply) {
         let members: Vec<u64> = self.pools[at].members.iter().copied().flatten().collect();
-        for id in members {
-            if let Err(fault) = self.send(id, reply, Vec::new()) {
-                self.cut_off(id, fault);
-            }
+        members.into_iter().for_each(|id| self.tell_member(id, reply));
+    }
+
+    /// One that does not read what it is told is cut off.
+    fn tell_member(&mut self, id: u64, reply: &Reply) {
+        if let Err(fault) = self.send(id, reply, Vec::new()) {
+            self.cut_off(id, fault);
         }
     }
 
@@ -234,7 +300,9 @@ impl Core {
         let found = self.pools.iter().find_map(|pool| Some((pool, end_of(pool, &link.spec)?)));
         let (Some((pool, end)), Some(segments)) = (found, &link.segments) else { return Ok(()) };
         let segment = Arc::new(segments.ends[end].map_table()?);
-        table::write(&segment, pool.epoch, &pool.table);
+        let present = link.present.iter().filter(|seat| seat.end == end);
+        pool.standing(present.fold(0, |set, seat| set | 1 << seat.member)).write(&segment);
+        link.table_epoch = pool.epoch;
         link.tables.push(segment);
         Ok(())
     }
@@ -246,12 +314,18 @@ impl Core {
 
 /// Whether everybody has the generation that a sender may use, if there is one: before the table names a member, as well as
 /// before one gives anything away. One that has just come may be without it for a while.
-fn is_settled(link: &Link) -> bool {
+fn is_settled(pool: &Pool, link: &Link) -> bool {
     match link.stage {
         Stage::Down => true,
+        Stage::Up if is_stale(pool, link) => false,
         Stage::Up => link.all_seats().all(|seat| link.party(seat).client.is_none() || link.present.contains(&seat)),
         _ => false,
     }
+}
+
+/// Whether a link's senders have an earlier table than those of the pool's other links: a former broker left it so.
+fn is_stale(pool: &Pool, link: &Link) -> bool {
+    link.table_epoch != pool.epoch
 }
 
 /// The end of a link that is the pool's.
