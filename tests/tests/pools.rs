@@ -74,13 +74,13 @@ fn load(node: &Node) -> Child {
 
 /// What `load` has got back.
 fn received(node: &Node) -> Option<u64> {
-    let stats = node.json(&["top", "--once"]);
+    let stats: Value = serde_json::from_slice(&node.run(&["top", "--once", "--json"]).stdout).ok()?;
     let back = stats["ports"].as_array()?.iter().find(|port| port["function"] == "load" && port["port"] == "back")?;
     back["rxPackets"].as_u64()
 }
 
 fn wait_for_more(node: &Node, packets: u64) {
-    let begin = received(node).unwrap();
+    let begin = eventually("counters", PATIENCE, || received(node));
     eventually("packets go on", PATIENCE, || received(node).filter(|now| *now >= begin + packets));
 }
 
@@ -90,6 +90,15 @@ fn end(node: &Node, load: Child) -> Value {
     let output = load.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn assert_nothing_is_missing(result: &Value) {
+    let (sent, found) = (&result["sent"], &result["found"]);
+    assert_eq!(found["received"], sent["accepted"], "{result}");
+    for what in ["lost", "duplicates", "reordered"] {
+        assert_eq!(found[what], 0, "{result}");
+    }
+    assert_eq!(found["flows"], 512, "{result}");
 }
 
 /// Names of the replicas, and what share each has.
@@ -131,16 +140,40 @@ fn a_pool_grows_and_shrinks_under_load_without_losing_a_packet() {
         node.kaista(&["scale", "fwd", "1"]);
         wait_for_shares(&node, &[("fwd-1", 1.0)]);
         wait_for_more(&node, 5_000);
-        let result = end(&node, packets);
-        let (sent, found) = (&result["sent"], &result["found"]);
-        assert_eq!(found["received"], sent["accepted"], "{result}");
-        for what in ["lost", "duplicates", "reordered"] {
-            assert_eq!(found[what], 0, "{result}");
-        }
-        assert_eq!(found["flows"], 512, "{result}");
+        assert_nothing_is_missing(&end(&node, packets));
         node.kaista(&["down", "--all"]);
     }
     before.assert_restored(Duration::from_secs(10));
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_a_pool_changes_loses_nothing() {
+    if skip("a_daemon_that_is_killed_while_a_pool_changes_loses_nothing", missing()) {
+        return;
+    }
+    let _machine = machine();
+    let node = Node::new();
+    up(&node);
+    let packets = load(&node);
+    for (round, replicas) in ["3", "1", "4", "2"].into_iter().enumerate() {
+        let mut scale = node.spawn(&["scale", "fwd", replicas]);
+        // Somewhere in it: another place each time.
+        std::thread::sleep(Duration::from_millis(60 * round as u64));
+        let daemon = eventually("a daemon", PATIENCE, || status(&node)?["daemonPid"].as_i64());
+        kill(Pid::from_raw(daemon as i32), Signal::SIGKILL).unwrap();
+        scale.wait().unwrap();
+        // Where the daemon had not heard of it yet, it is said again.
+        node.kaista(&["scale", "fwd", replicas]);
+        assert_eq!(shares(&node).len(), replicas.parse::<usize>().unwrap());
+        wait_for_more(&node, 5_000);
+    }
+    wait_for_shares(&node, &[("fwd-1", 0.5), ("fwd-2", 0.5)]);
+    assert_nothing_is_missing(&end(&node, packets));
+}
+
+/// What the daemon says of itself, if one answers.
+fn status(node: &Node) -> Option<Value> {
+    serde_json::from_slice(&node.run(&["status", "--json"]).stdout).ok()
 }
 
 #[test]
