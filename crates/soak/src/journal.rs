@@ -45,6 +45,14 @@ pub enum Field {
     Invalid,
     /// Packets that were on their way to a process that is dead.
     Held,
+    /// Buckets that came to members of a pool.
+    Arrived,
+    /// Buckets that a member has.
+    Owned,
+    /// What the books of its buckets say: packets entered.
+    Entered,
+    /// And how often they have changed hands.
+    Hops,
     /// As in [`Tally`].
     Lost,
     /// As in [`Tally`].
@@ -59,7 +67,10 @@ const ACCEPTED: usize = 64 * 8;
 const COUNTED: usize = 128 * 8;
 const BASES: usize = COUNTED + INCARNATIONS * KINDS * 8;
 const FLOWS: usize = BASES + INCARNATIONS * KINDS * 8;
-const _: () = assert!(FLOWS + FLOWS_MAX * 16 <= BYTES);
+const TIMES: usize = FLOWS + FLOWS_MAX * 16;
+/// Times that a journal has room for.
+const TIMES_MAX: u64 = 1_024;
+const _: () = assert!(TIMES + TIMES_MAX as usize * 8 <= BYTES);
 
 /// A mapped journal.
 #[derive(Debug)]
@@ -136,6 +147,20 @@ impl Journal {
     /// Makes room for what a new process of this side counts.
     pub fn forget_all(&self) {
         (0..INCARNATIONS as u32).for_each(|incarnation| self.forget(incarnation));
+    }
+
+    /// Notes that a bucket came, after so long.
+    pub fn add_arrival(&self, ns: u64) {
+        let place = self.get(Field::Arrived) % TIMES_MAX;
+        self.0.word(TIMES + place as usize * 8).store(ns, Ordering::Release);
+        self.add(Field::Arrived, 1);
+    }
+
+    /// How long the buckets took that came after the first `seen`; all of them, if these are not too many.
+    pub fn arrivals_since(&self, seen: u64) -> Vec<u64> {
+        let arrived = self.get(Field::Arrived);
+        let kept = seen.max(arrived.saturating_sub(TIMES_MAX))..arrived;
+        kept.map(|n| self.0.load(TIMES + (n % TIMES_MAX) as usize * 8)).collect()
     }
 
     /// A flow as it was left.
