@@ -17,9 +17,6 @@ use crate::rig::PATIENCE;
 /// Flows of both producers together.
 pub const FLOWS: usize = 1 << 16;
 
-/// Who waits leaves the cores to others: there are more threads than cores.
-const PAUSE: Duration = Duration::from_micros(50);
-
 /// The bucket of each flow.
 static BUCKET_OF: LazyLock<Vec<u8>> = LazyLock::new(|| (0..=u16::MAX).map(frames::bucket).collect());
 
@@ -71,6 +68,8 @@ pub struct Load {
     calls: AtomicU64,
     called: Mutex<u128>,
     sink: Mutex<Sink>,
+    /// What whoever waits does meanwhile.
+    pause: fn(),
 }
 
 #[derive(Debug)]
@@ -85,8 +84,9 @@ struct Sink {
     doubtful: u128,
 }
 
-impl Default for Load {
-    fn default() -> Self {
+impl Load {
+    /// None yet. Producers whose packets are not accepted, and a sink without packets, `pause` before the next attempt.
+    pub fn new(pause: fn()) -> Self {
         let checker = Checker::new(FLOWS, 1);
         Self {
             signs: Signs::default(),
@@ -94,11 +94,10 @@ impl Default for Load {
             calls: AtomicU64::new(0),
             called: Mutex::new(0),
             sink: Mutex::new(Sink { checker, came: 0, overtaken: 0, last: Instant::now(), doubtful: 0 }),
+            pause,
         }
     }
-}
 
-impl Load {
     /// Sends packets of random flows, of half of them each, until told to stop. Returns how many.
     pub fn produce(&self, (rx, tx): &mut (RxRing, TxRing), parity: u16, idle: bool) -> u64 {
         let _alarm = self.signs.alarm();
@@ -134,7 +133,7 @@ impl Load {
         let frame = |flow| frames::frame(Stamp { flow, incarnation: 0, number: number(flow) }, frames::LEN_MIN);
         let burst: Vec<Vec<u8>> = flows.map(frame).collect();
         let packets: Vec<PacketRef<'_>> = burst.iter().map(|frame| PacketRef::from_slice(frame)).collect();
-        send_all(tx, &packets, |_| !self.signs.failed.load(Ordering::Relaxed));
+        send_all(tx, &packets, self.pause, |_| !self.signs.failed.load(Ordering::Relaxed));
         packets.len() as u64
     }
 
@@ -156,7 +155,7 @@ impl Load {
                 tx.send(&[]);
             }
             if idle {
-                std::thread::sleep(PAUSE);
+                (self.pause)();
             }
         }
     }
@@ -232,11 +231,12 @@ impl Sink {
 }
 
 /// Sends everything, however long it takes, as long as `goes_on` says so, which is told how many packets were accepted.
-pub fn send_all(tx: &mut TxRing, packets: &[PacketRef<'_>], mut goes_on: impl FnMut(usize) -> bool) {
+/// Between attempts it will `pause`.
+pub fn send_all(tx: &mut TxRing, packets: &[PacketRef<'_>], pause: fn(), mut goes_on: impl FnMut(usize) -> bool) {
     // Also where there is nothing to send: a channel of a generation that is over is closed by its sender's next call.
     let mut done = tx.send(packets);
     while goes_on(done) && done < packets.len() {
-        std::thread::sleep(PAUSE);
+        pause();
         done += tx.send(&packets[done..]);
     }
 }

@@ -15,7 +15,7 @@ use crate::frames::Stamp;
 use crate::journal::{Field, Journal, now_ns};
 use crate::ledger::Ledger;
 use crate::load::send_all;
-use crate::process::{die_with_parent, sleep};
+use crate::process::{die_with_parent, nap, sleep};
 use crate::rig::PATIENCE;
 
 /// What [`Field::Finish`] asks for: the sums of all books.
@@ -118,7 +118,7 @@ impl<'a> Worker<'a> {
         let packets: Vec<PacketRef<'_>> = (0..burst.len()).map(|i| burst.get(i)).collect();
         let stamps: Vec<Stamp> = packets.iter().map(|packet| self.books.enter(packet.head)).collect();
         let mut noted = 0;
-        send_all(tx, &packets, |sent| {
+        send_all(tx, &packets, nap, |sent| {
             stamps[noted..sent].iter().for_each(|stamp| self.ledger.set_sent(stamp.flow, stamp.number + 1));
             noted = sent;
             true

@@ -19,6 +19,7 @@ use crate::ledger::Ledger;
 use crate::load::{Load, flows_of};
 use crate::member::{END, SUM_UP};
 use crate::outcome::{Outcome, Tally, Times};
+use crate::process::nap;
 use crate::random::Random;
 use crate::rig::{PATIENCE, Rig};
 use crate::steering::another;
@@ -66,7 +67,7 @@ enum How {
 
 /// Two producers, one of them mostly idle; a pool, a sink, and a balancer. Adds what was found to `outcome`.
 pub fn under_load(course: &Course, part: Part, program: &Path, outcome: &mut Outcome) -> Result<()> {
-    let load = &Load::default();
+    let load = &Load::new(nap);
     let mut scene = Scene::set(program, load)?;
     let source = attach(&scene.rig.socket("source"), "out", PATIENCE, 192)?;
     let mut sink = attach(&scene.rig.socket("sink"), "in", PATIENCE, 192)?;
@@ -178,7 +179,10 @@ impl<'a> Scene<'a> {
             }
             course.say(&mut said, || format!("pools: {part:?}, {} events", self.events));
         }
-        // As before: a generation stays until who was not in it has been in a later one.
+        // As before. The peer keeps a generation until all who were not in it have sent in a later one, or died in one: the
+        // first member, who sends nothing to the source, too.
+        self.join_all(&mut random)?;
+        self.drain(0, &mut random)?;
         self.cycle(&mut random)?;
         self.rest()?;
         let (leaked, what) = before.settle(|| self.pids(), Duration::from_secs(20));
@@ -189,16 +193,21 @@ impl<'a> Scene<'a> {
 
     /// From one member, or some, to all and back to the first, with some changes of owners between.
     fn cycle(&mut self, random: &mut Random) -> Result<()> {
-        self.story = "cycle".into();
-        while let Some(member) = self.absent(random) {
-            self.join(member)?;
-            doze(random);
-        }
+        self.story = "a cycle".into();
+        self.join_all(random)?;
         for _ in 0..random.below(8) {
             let owners = another(random, &self.owners, &queues_of(&self.living()));
             self.steer(&owners)?;
         }
         shuffled(random).into_iter().try_for_each(|member| self.drain(member, random))
+    }
+
+    fn join_all(&mut self, random: &mut Random) -> Result<()> {
+        while let Some(member) = self.absent(random) {
+            self.join(member)?;
+            doze(random);
+        }
+        Ok(())
     }
 
     /// Kills somebody, somehow, and gives to others what was his.

@@ -1,5 +1,7 @@
 //! What the processes of a campaign have in common: they end with it, and sleep while nothing comes.
 
+use std::time::Duration;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use vport::RxRing;
@@ -7,6 +9,11 @@ use vport::RxRing;
 /// Ends this process when the one that started it ends, however that is.
 pub fn die_with_parent() {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+/// Leaves the cores to others for a moment.
+pub fn nap() {
+    std::thread::sleep(Duration::from_micros(50));
 }
 
 /// Waits for a packet on any of these queues, but not for long: doorbells that somebody rings for nothing keep nobody from

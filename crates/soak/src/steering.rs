@@ -39,7 +39,7 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
     let [out, mut sink] = rig.join([("worker", "out", WORKERS as u16), ("sink", "in", 3)])?;
     let (mut decider, owners) =
         group::<Book>(std::slice::from_ref(&worker.steering), std::slice::from_ref(&out.steering))?;
-    let load = &Load::default();
+    let load = &Load::new(std::thread::yield_now);
     let signs = &load.signs;
     std::thread::scope(|scope| {
         let producers: Vec<_> = source
@@ -122,7 +122,7 @@ fn work(mut rx: RxRing, mut tx: TxRing, mut owner: Owner<Book>, signs: &Signs) -
         for packet in &packets {
             books.enter(packet.head);
         }
-        send_all(&mut tx, &packets, |_| !signs.failed.load(Ordering::Relaxed));
+        send_all(&mut tx, &packets, std::thread::yield_now, |_| !signs.failed.load(Ordering::Relaxed));
         drop(packets);
         owner.settle(&mut books);
         std::thread::yield_now();
