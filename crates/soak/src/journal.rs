@@ -217,6 +217,17 @@ mod tests {
     }
 
     #[test]
+    fn times_of_arrivals_are_there_until_there_are_too_many() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let journal = Journal::create(file.path()).unwrap();
+        (0..3).for_each(|ns| journal.add_arrival(ns));
+        assert_eq!((journal.arrivals_since(0), journal.arrivals_since(2)), (vec![0, 1, 2], vec![2]));
+        (3..2 * TIMES_MAX).for_each(|ns| journal.add_arrival(ns));
+        assert_eq!(journal.arrivals_since(0), (TIMES_MAX..2 * TIMES_MAX).collect::<Vec<_>>());
+        assert_eq!(journal.get(Field::Arrived), 2 * TIMES_MAX);
+    }
+
+    #[test]
     fn packets_have_arrived_up_to_the_first_of_them_and_their_number() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let journal = Journal::create(file.path()).unwrap();

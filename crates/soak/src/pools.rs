@@ -345,6 +345,7 @@ impl<'a> Scene<'a> {
         })?;
         self.steered.add(start.elapsed());
         for place in &mut self.members {
+            // A change brings fewer than a journal has room for.
             let times = place.journal.arrivals_since(place.noted);
             place.noted += times.len() as u64;
             times.into_iter().for_each(|ns| self.handed.add(Duration::from_nanos(ns)));
