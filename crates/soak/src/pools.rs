@@ -76,17 +76,20 @@ pub fn under_load(course: &Course, part: Part, program: &Path, outcome: &mut Out
         let producers: Vec<_> = queues
             .map(|(mut queue, parity)| scope.spawn(move || load.produce(&mut queue, parity, parity == 1)))
             .collect();
-        scope.spawn(move || load.judge(&mut sink));
+        let judge = scope.spawn(move || load.judge(&mut sink));
 
         let played = scene.play(course, part, outcome);
         load.signs.failed.fetch_or(played.is_err(), Ordering::Relaxed);
         load.signs.stop.store(true, Ordering::Relaxed);
         let sent: u64 = producers.into_iter().map(|producer| producer.join().unwrap_or_default()).sum();
-        let missing = load.conclude(sent.saturating_sub(scene.held));
-        let found = scene.found();
-        outcome.tally.add(Tally { lost: found.lost.max(missing), ..found });
-        let concluded = played.and_then(|()| scene.conclude(part, sent, outcome));
+        let concluded = played.and_then(|()| {
+            let missing = load.conclude(sent.saturating_sub(scene.held));
+            let found = scene.found();
+            outcome.tally.add(Tally { lost: found.lost.max(missing), ..found });
+            scene.conclude(part, sent, outcome)
+        });
         load.signs.done.store(true, Ordering::Relaxed);
+        let concluded = concluded.and(judge.join().map_err(|_| anyhow::anyhow!("the sink has failed; see above")));
         outcome.failures.extend(concluded.err().map(|error| format!("{part:?}: {error:#}")));
     });
     outcome.events += scene.events;

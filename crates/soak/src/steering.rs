@@ -53,7 +53,7 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
             halves.map(|(((rx, _), (_, tx)), owner)| scope.spawn(move || work(rx, tx, owner, signs))).collect();
         let broker = &rig.broker;
         let disturber = scope.spawn(move || if renewing { renew(broker, signs) } else { 0 });
-        scope.spawn(move || load.judge(&mut sink));
+        let judge = scope.spawn(move || load.judge(&mut sink));
 
         let changes = change(&mut decider, course, signs, outcome);
         signs.stop.store(true, Ordering::Relaxed);
@@ -64,6 +64,8 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
         // Nothing came behind the last ones of their flows.
         outcome.tally.add(Tally { lost: found.lost.max(missing), ..found });
         signs.done.store(true, Ordering::Relaxed);
+        // Whether it has failed, the alarm says.
+        let _ = judge.join();
         let workers: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
 
         outcome.events += changes.times.len() as u64;

@@ -49,7 +49,7 @@ fn a_daemon_that_is_replaced_over_and_over_loses_nothing() {
 
 #[test]
 fn a_pool_that_is_scaled_loses_nothing_and_a_member_that_is_killed_only_what_it_held() {
-    clean(2, 40, |course| pools::run(course, program()));
+    clean(1, 28, |course| pools::run(course, program()));
 }
 
 #[test]
