@@ -218,7 +218,15 @@ struct Taken {
     next: BTreeMap<u64, u64>,
     packets: u64,
     reordered: u64,
-    missing: u64,
+    /// Packets that were passed over, of each flow where there are any.
+    missing: BTreeMap<u64, u64>,
+}
+
+impl Taken {
+    /// What came, and what is known not to.
+    fn known(&self) -> u64 {
+        self.packets + self.missing.values().sum::<u64>()
+    }
 }
 
 /// Takes what comes, and counts what is not as sent.
@@ -235,12 +243,66 @@ fn take(mut port: Port, stop: Arc<AtomicBool>) -> (JoinHandle<()>, Arc<Mutex<Tak
                 let (gap, late) = (number.saturating_sub(*next), number < *next);
                 *next = (*next).max(number + 1);
                 taken.packets += 1;
-                taken.missing += gap;
                 taken.reordered += u64::from(late);
+                if gap > 0 {
+                    *taken.missing.entry(flow).or_default() += gap;
+                }
             }
         }
     });
     (thread, taken)
+}
+
+/// From `feed` through the pool to `sink`.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    end: Arc<AtomicBool>,
+    feeder: JoinHandle<u64>,
+    sink: JoinHandle<()>,
+    taken: Arc<Mutex<Taken>>,
+}
+
+impl Traffic {
+    fn start(site: &Site) -> Self {
+        let (stop, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (sink, taken) = take(site.open("sink", "p"), end.clone());
+        Self { feeder: feed(site.open("feed", "p"), stop.clone()), stop, end, sink, taken }
+    }
+
+    fn packets(&self) -> u64 {
+        self.taken.lock().unwrap().packets
+    }
+
+    /// Ends it once all has come or is known to be missing: so not soon after a death, which may have taken the last packet
+    /// of a flow. How many packets were accepted, and what became of them.
+    fn end(self) -> (u64, Taken) {
+        self.stop.store(true, Ordering::Release);
+        let accepted = self.feeder.join().unwrap();
+        until("all has come or is missing", || self.taken.lock().unwrap().known() >= accepted);
+        self.end.store(true, Ordering::Release);
+        self.sink.join().unwrap();
+        (accepted, std::mem::take(&mut self.taken.lock().unwrap()))
+    }
+}
+
+/// Two members that share the buckets in turns, and die with what they hold.
+fn two_members(test: &str) -> (Site, [Member; 2], Traffic, Arc<AtomicBool>) {
+    let site = Site::new(test);
+    let gaps = Arc::new(AtomicBool::new(true));
+    let members = [0, 1].map(|number| Member::start(&site, number, &gaps));
+    let traffic = Traffic::start(&site);
+    site.spread(&[0, 1]);
+    until("both pass packets", || members.iter().all(|member| member.passed.load(Ordering::Relaxed) > 1_000));
+    (site, members, traffic, gaps)
+}
+
+/// Everything came in order, but for packets of buckets that the second of two members had.
+fn assert_only_the_second_lost_something(accepted: u64, taken: &Taken) {
+    assert_eq!((taken.known(), taken.reordered), (accepted, 0));
+    for (flow, missing) in &taken.missing {
+        let bucket = Steering::UeAddress.bucket(&packet(*flow, 0));
+        assert_eq!(bucket % 2, 1, "{missing} packets of flow {flow} are missing, which is the first member's");
+    }
 }
 
 fn until(what: &str, mut happens: impl FnMut() -> bool) {
@@ -256,10 +318,8 @@ fn a_pool_that_grows_and_shrinks_loses_nothing_and_keeps_every_flow_in_order() {
     let site = Site::new("scale");
     let gaps = Arc::new(AtomicBool::new(false));
     let first = Member::start(&site, 0, &gaps);
-    let (stop, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (sink, taken) = take(site.open("sink", "p"), end.clone());
-    let feeder = feed(site.open("feed", "p"), stop.clone());
-    until("packets pass", || taken.lock().unwrap().packets > 1_000);
+    let traffic = Traffic::start(&site);
+    until("packets pass", || traffic.packets() > 1_000);
 
     let mut left = 0;
     for _ in 0..3 {
@@ -280,75 +340,38 @@ fn a_pool_that_grows_and_shrinks_loses_nothing_and_keeps_every_flow_in_order() {
     }
     // 96 go to three members, 64 then to one of them, of which 32 come from others that have them: see `spread`.
     assert!(left >= 3 * 96, "{left}");
-    stop.store(true, Ordering::Release);
-    let accepted = feeder.join().unwrap();
-    until("all has come", || taken.lock().unwrap().packets >= accepted);
-    end.store(true, Ordering::Release);
-    sink.join().unwrap();
-    let taken = taken.lock().unwrap();
-    assert_eq!((taken.packets, taken.missing, taken.reordered), (accepted, 0, 0));
+    let (accepted, taken) = traffic.end();
+    assert_eq!((taken.packets, taken.known(), taken.reordered), (accepted, accepted, 0));
     let state = first.end();
     assert_eq!((state.buckets.len(), state.arrived_empty), (BUCKETS, 0));
 }
 
 #[test]
 fn a_member_that_dies_loses_only_what_it_held() {
-    let site = Site::new("die");
-    let gaps = Arc::new(AtomicBool::new(true));
-    let first = Member::start(&site, 0, &gaps);
-    let second = Member::start(&site, 1, &gaps);
-    let (stop, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (sink, taken) = take(site.open("sink", "p"), end.clone());
-    let feeder = feed(site.open("feed", "p"), stop.clone());
-    site.spread(&[0, 1]);
-    until("both pass packets", || [&first, &second].iter().all(|member| member.passed.load(Ordering::Relaxed) > 1_000));
-
+    let (site, [first, second], traffic, _) = two_members("die");
     drop(second.end());
     until("the broker knows", || !site.pool().present[1]);
     site.spread(&[0]);
-    let then = taken.lock().unwrap().packets;
-    until("all buckets pass again", || taken.lock().unwrap().packets > then + 4 * FLOWS);
-    stop.store(true, Ordering::Release);
-    let accepted = feeder.join().unwrap();
-    let total = || {
-        let taken = taken.lock().unwrap();
-        taken.packets + taken.missing
-    };
-    // The last packet of each flow may be the one that was lost: not so long after.
-    until("all has come or is missing", || total() >= accepted);
-    end.store(true, Ordering::Release);
-    sink.join().unwrap();
-    let lost_flows = |flow: u64| Steering::UeAddress.bucket(&packet(flow, 0)) % 2 == 1;
-    let taken = taken.lock().unwrap();
-    assert_eq!((taken.packets + taken.missing, taken.reordered), (accepted, 0));
-    assert!((0..FLOWS).any(lost_flows));
+    let then = traffic.packets();
+    until("all buckets pass again", || traffic.packets() > then + 4 * FLOWS);
+    let (accepted, taken) = traffic.end();
+    assert_only_the_second_lost_something(accepted, &taken);
     let state = first.end();
     assert_eq!(state.arrived_empty, 64, "what the dead one had came without state");
 }
 
 #[test]
 fn a_member_that_comes_back_has_its_buckets_again() {
-    let site = Site::new("back");
-    let gaps = Arc::new(AtomicBool::new(true));
-    let first = Member::start(&site, 0, &gaps);
-    let second = Member::start(&site, 1, &gaps);
-    let (stop, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (sink, taken) = take(site.open("sink", "p"), end.clone());
-    let feeder = feed(site.open("feed", "p"), stop.clone());
-    site.spread(&[0, 1]);
-    until("both pass packets", || [&first, &second].iter().all(|member| member.passed.load(Ordering::Relaxed) > 1_000));
+    let (site, [first, second], traffic, gaps) = two_members("back");
     drop(second.end());
     let second = Member::start(&site, 1, &gaps);
-    until("it passes packets", || second.passed.load(Ordering::Relaxed) > 1_000);
+    until("it passes packets", || second.passed.load(Ordering::Relaxed) > 4 * FLOWS);
     assert_eq!(site.pool().owners, core::array::from_fn(|bucket| bucket as u8 % 2));
     // And gives them away as if nothing had been.
     site.spread(&[0]);
-    stop.store(true, Ordering::Release);
-    feeder.join().unwrap();
-    end.store(true, Ordering::Release);
-    sink.join().unwrap();
-    assert_eq!(taken.lock().unwrap().reordered, 0);
-    assert_eq!(second.end().buckets.len(), 0);
+    let (accepted, taken) = traffic.end();
+    assert_only_the_second_lost_something(accepted, &taken);
+    assert_eq!((second.end().buckets.len(), first.end().buckets.len()), (0, BUCKETS));
 }
 
 #[test]

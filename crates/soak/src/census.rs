@@ -30,6 +30,20 @@ impl Census {
         Self { processes: pids.iter().map(|pid| holdings(*pid)).collect() }
     }
 
+    /// As soon as it has been the same for a while, or is not within ten seconds: what is given back beside the traffic is gone.
+    pub fn at_rest(pids: &[i32]) -> Self {
+        const WHILE: Duration = Duration::from_millis(200);
+        let (begin, mut since, mut last) = (Instant::now(), Instant::now(), Self::take(pids));
+        while since.elapsed() < WHILE && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = Self::take(pids);
+            if now != last {
+                (since, last) = (Instant::now(), now);
+            }
+        }
+        last
+    }
+
     /// Whether the first process named holds all segments of the last.
     pub fn first_has_all_of_last(&self) -> bool {
         let ends = self.processes.first().zip(self.processes.last());

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nix::sys::signal::{Signal, raise};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vport::client::attach;
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::PacketRef;
@@ -17,6 +16,7 @@ use crate::checker::{Checker, first};
 use crate::frames::{self, Stamp};
 use crate::journal::{Field, Journal, now_ns};
 use crate::outcome::Tally;
+use crate::process::{die_with_parent, sleep};
 use crate::random::Random;
 use crate::rig::PATIENCE;
 
@@ -71,28 +71,12 @@ pub fn run(options: &Options) -> Result<()> {
         workers.change(&mut random, finish);
         journal.add(Field::Rounds, 1);
         if !busy {
-            sleep(&mut receivers)?;
+            sleep(receivers.iter_mut());
         } else if random.once_in(16) {
             // Leaves some of two cores to the others.
             std::thread::sleep(Duration::from_micros(random.below(200) as u64));
         }
     }
-}
-
-/// Ends this process when the one that started it ends, however that is.
-pub fn die_with_parent() {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-}
-
-/// Waits for a packet, but not for long.
-fn sleep(receivers: &mut [RxRing]) -> Result<()> {
-    if receivers.iter_mut().all(RxRing::arm) {
-        let fds = receivers.iter().flat_map(RxRing::poll_fds);
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
-    }
-    receivers.iter_mut().for_each(RxRing::disarm);
-    Ok(())
 }
 
 /// What one queue sends.

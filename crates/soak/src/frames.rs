@@ -15,7 +15,7 @@ const LEN: usize = 48;
 const CHECKSUM: usize = 56;
 
 /// What a frame carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The flow: the last half of an IPv4 destination, by which [`Steering::UeAddress`] steers.
     pub flow: u16,

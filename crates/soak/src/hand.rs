@@ -11,10 +11,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use vport::layout::VERSION;
 use vport::wire::{Reply, Request};
 
-use crate::end::{FLOWS, die_with_parent};
+use crate::end::FLOWS;
 use crate::frames::{self, LEN_MIN, Stamp};
 use crate::journal::{Field, Journal, now_ns};
 use crate::memory::Words;
+use crate::process::die_with_parent;
 use crate::raw::Raw;
 
 /// The points, in order. The end with two queues has those of the handshake only.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -94,7 +94,7 @@ impl Scene {
         let journals = ["victim", "liar"].map(|name| Journal::create(&directory.path().join(name)));
         let [journal, liar_journal] = journals;
         let (journal, liar_journal) = (journal?, liar_journal?);
-        let victim = start(program, "victim", &rig, directory.path(), &[])?;
+        let victim = rig.start(program, "victim", "victim", directory.path(), &[])?;
         let honest = attach(&rig.socket("honest"), "victim", PATIENCE, 192)?;
         rig.up(&link)?;
         Ok(Self {
@@ -116,7 +116,8 @@ impl Scene {
     fn begin_attack(&mut self) -> Result<()> {
         self.liars += 1;
         let seed = self.liars.to_string();
-        self.liar = Some(start(&self.program, "liar", &self.rig, self.directory.path(), &["--seed", &seed])?);
+        let more = ["--seed".as_ref(), seed.as_ref()];
+        self.liar = Some(self.rig.start(&self.program, "liar", "liar", self.directory.path(), &more)?);
         Ok(())
     }
 
@@ -250,13 +251,6 @@ impl Drop for Scene {
         let _ = self.victim.kill();
         let _ = self.victim.wait();
     }
-}
-
-fn start(program: &Path, part: &str, rig: &Rig, journals: &Path, more: &[&str]) -> Result<Child> {
-    use std::os::unix::process::CommandExt;
-    let mut command = Command::new(program);
-    command.arg(part).arg("--socket").arg(rig.socket(part)).arg("--journal").arg(journals.join(part)).args(more);
-    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().context(part.to_owned())
 }
 
 /// Something that must go on.

@@ -45,6 +45,14 @@ pub enum Field {
     Invalid,
     /// Packets that were on their way to a process that is dead.
     Held,
+    /// Buckets that came to members of a pool.
+    Arrived,
+    /// Buckets that a member has.
+    Owned,
+    /// What the books of its buckets say: packets entered.
+    Entered,
+    /// And how often they have changed hands.
+    Hops,
     /// As in [`Tally`].
     Lost,
     /// As in [`Tally`].
@@ -59,7 +67,10 @@ const ACCEPTED: usize = 64 * 8;
 const COUNTED: usize = 128 * 8;
 const BASES: usize = COUNTED + INCARNATIONS * KINDS * 8;
 const FLOWS: usize = BASES + INCARNATIONS * KINDS * 8;
-const _: () = assert!(FLOWS + FLOWS_MAX * 16 <= BYTES);
+const TIMES: usize = FLOWS + FLOWS_MAX * 16;
+/// Times that a journal has room for.
+const TIMES_MAX: u64 = 1_024;
+const _: () = assert!(TIMES + TIMES_MAX as usize * 8 <= BYTES);
 
 /// A mapped journal.
 #[derive(Debug)]
@@ -138,6 +149,20 @@ impl Journal {
         (0..INCARNATIONS as u32).for_each(|incarnation| self.forget(incarnation));
     }
 
+    /// Notes that a bucket came, after so long.
+    pub fn add_arrival(&self, ns: u64) {
+        let place = self.get(Field::Arrived) % TIMES_MAX;
+        self.0.word(TIMES + place as usize * 8).store(ns, Ordering::Release);
+        self.add(Field::Arrived, 1);
+    }
+
+    /// How long the buckets took that came after the first `seen`; all of them, if these are not too many.
+    pub fn arrivals_since(&self, seen: u64) -> Vec<u64> {
+        let arrived = self.get(Field::Arrived);
+        let kept = seen.max(arrived.saturating_sub(TIMES_MAX))..arrived;
+        kept.map(|n| self.0.load(TIMES + (n % TIMES_MAX) as usize * 8)).collect()
+    }
+
     /// A flow as it was left.
     pub fn flow(&self, flow: usize) -> Flow {
         let incarnation = self.0.load(FLOWS + flow * 16) as u32;
@@ -189,6 +214,17 @@ mod tests {
         assert_eq!((other.get(Field::Received), other.accepted(1), other.accepted(0)), (3, 7, 0));
         assert_eq!((other.flow(FLOWS_MAX - 1), other.flow(0)), (flow, Flow::default()));
         assert_eq!(other.tally(), Tally { lost: 1, corrupted: 2, ..Tally::default() });
+    }
+
+    #[test]
+    fn times_of_arrivals_are_there_until_there_are_too_many() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let journal = Journal::create(file.path()).unwrap();
+        (0..3).for_each(|ns| journal.add_arrival(ns));
+        assert_eq!((journal.arrivals_since(0), journal.arrivals_since(2)), (vec![0, 1, 2], vec![2]));
+        (3..2 * TIMES_MAX).for_each(|ns| journal.add_arrival(ns));
+        assert_eq!(journal.arrivals_since(0), (TIMES_MAX..2 * TIMES_MAX).collect::<Vec<_>>());
+        assert_eq!(journal.get(Field::Arrived), 2 * TIMES_MAX);
     }
 
     #[test]

@@ -19,11 +19,11 @@ use vport::ring::{Ring, frame_header};
 use vport::steering::BUCKETS;
 use vport::wire::Request;
 
-use crate::end::die_with_parent;
 use crate::frames::{self, Stamp};
 use crate::grip::{Grip, Half, Places};
 use crate::journal::{Field, Journal};
 use crate::memory::Words;
+use crate::process::die_with_parent;
 use crate::random::Random;
 use crate::raw::Raw;
 use crate::victim::{SHAPES, port};

@@ -13,9 +13,9 @@ use node::{daemon, launch};
 use soak::course::{self, Course};
 use soak::outcome::Outcome;
 use soak::site::Site;
-use soak::{end, hand, hostile, kills, liar, restarts, steering, victim};
+use soak::{end, hand, hostile, kills, liar, member, pools, restarts, steering, victim};
 
-/// Kills, restarts, steers and deceives ports for a long time; says what was lost, reordered, duplicated, corrupted, leaked.
+/// Kills, restarts, steers, pools and deceives ports for a long time; says what was lost, reordered, duplicated, corrupted, leaked.
 #[derive(Parser)]
 #[command(name = "kaista-soak", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -36,6 +36,8 @@ enum Campaign {
     Restarts,
     /// Owners of buckets change under load
     Steering,
+    /// Members of a pool are started, drained and killed under load
+    Pools,
     /// A peer breaks every rule
     Hostile,
 }
@@ -74,6 +76,9 @@ enum Part {
     /// Who attacks
     #[command(hide = true)]
     Liar(liar::Options),
+    /// A member of a pool
+    #[command(hide = true)]
+    Member(member::Options),
 }
 
 impl Campaign {
@@ -83,6 +88,7 @@ impl Campaign {
             Self::Kills => 1_000,
             Self::Restarts => 100,
             Self::Steering => 10_000,
+            Self::Pools => 1_000,
             Self::Hostile => 10_000,
         }
     }
@@ -90,7 +96,7 @@ impl Campaign {
     fn missing(self) -> Option<String> {
         match self {
             Self::Kills | Self::Restarts => Site::missing(),
-            Self::Steering | Self::Hostile => None,
+            Self::Steering | Self::Pools | Self::Hostile => None,
         }
     }
 
@@ -100,6 +106,7 @@ impl Campaign {
             Self::Kills => kills::run(&course, program),
             Self::Restarts => restarts::run(&course, program),
             Self::Steering => steering::run(&course),
+            Self::Pools => pools::run(&course, program),
             Self::Hostile => hostile::run(&course, program),
         }
     }
@@ -109,6 +116,7 @@ impl Campaign {
             Self::Kills => "kills",
             Self::Restarts => "restarts",
             Self::Steering => "steering",
+            Self::Pools => "pools",
             Self::Hostile => "hostile",
         }
     }
@@ -128,6 +136,7 @@ fn main() -> ExitCode {
         Some(Part::Hand(options)) => hand::run(&options),
         Some(Part::Victim(options)) => victim::run(&options),
         Some(Part::Liar(options)) => liar::run(&options),
+        Some(Part::Member(options)) => member::run(&options),
         None => return campaigns(arguments.seconds_each, &arguments.campaigns),
     };
     match done {

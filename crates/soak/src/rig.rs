@@ -1,10 +1,12 @@
 //! A broker in this process, with a directory of sockets, one for each function.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
@@ -45,12 +47,28 @@ impl Rig {
         self.directory.path().join(function)
     }
 
+    /// Starts a process of `program`, in one of its parts, as a function's: its journal is the file in `journals` that has the
+    /// function's name. It gets no signals of this one's terminal.
+    pub fn start(&self, program: &Path, part: &str, function: &str, journals: &Path, more: &[&OsStr]) -> Result<Child> {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(program);
+        command.arg(part).arg("--socket").arg(self.socket(function));
+        command.arg("--journal").arg(journals.join(function)).args(more);
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().context(part.to_owned())
+    }
+
     /// Links two ports of functions, each with a number of queues, steered by UE address. Returns the link's name.
     pub fn link(&self, ends: [(&str, &str, u16); 2]) -> Result<String> {
-        let name = ends.map(|(function, port, _)| format!("{function}.{port}")).join("-");
-        let ends = ends.map(|(function, port, queues)| {
+        let [(one, port, queues), (other, its_port, its_queues)] = ends;
+        self.link_pools([(&[one], port, queues), (&[other], its_port, its_queues)])
+    }
+
+    /// As [`Rig::link`]; an end with several functions is a pool, of which each member has so many queues.
+    pub fn link_pools(&self, ends: [(&[&str], &str, u16); 2]) -> Result<String> {
+        let name = ends.map(|(functions, port, _)| format!("{}.{port}", functions[0])).join("-");
+        let ends = ends.map(|(functions, port, queues)| {
             let port = PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) };
-            EndSpec::of(function, port)
+            EndSpec { functions: functions.iter().map(|function| (*function).to_owned()).collect(), port }
         });
         self.broker.add_link(LinkSpec {
             name: name.clone(),

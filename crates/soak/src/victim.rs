@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vport::client::{Attachment, attach};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::steering::BUCKETS;
 use vport::{RxRing, TxRing};
 
-use crate::end::die_with_parent;
 use crate::frames::{self, Stamp};
 use crate::journal::{Field, Journal};
+use crate::process::{die_with_parent, sleep};
 use crate::random::Random;
 use crate::rig::PATIENCE;
 
@@ -56,7 +55,8 @@ pub fn run(options: &Options) -> Result<()> {
         journal.set(Field::Held, journal.get(Field::Held).max(turned.elapsed().as_micros() as u64));
         turned = Instant::now();
         if !busy {
-            sleep(&mut honest, &mut exposed);
+            let ports = exposed.iter_mut().flat_map(|port| &mut port.queues);
+            sleep(honest.queues.iter_mut().chain(ports).map(|(rx, _)| rx));
             turned = Instant::now();
         }
     }
@@ -137,18 +137,6 @@ impl Exposed {
     fn invalid(&self) -> u64 {
         self.queues.iter().map(|(rx, _)| rx.counters().invalid).sum()
     }
-}
-
-/// Waits for anything on any port; doorbells that somebody rings for nothing must not keep it from that.
-fn sleep(honest: &mut Attachment, exposed: &mut [Exposed]) {
-    let all = honest.queues.iter_mut().chain(exposed.iter_mut().flat_map(|port| &mut port.queues));
-    let mut queues: Vec<&mut RxRing> = all.map(|(rx, _)| rx).collect();
-    if queues.iter_mut().all(|rx| rx.arm()) {
-        let fds = queues.iter().flat_map(|rx| rx.poll_fds());
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
-    }
-    queues.iter_mut().for_each(|rx| rx.disarm());
 }
 
 /// Looks at what a hostile peer has sent: whether it is what a port may deliver.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use soak::course::Course;
 use soak::outcome::Outcome;
 use soak::site::Site;
-use soak::{hostile, kills, restarts};
+use soak::{hostile, kills, pools, restarts};
 
 /// One after the other: each has processes enough for two cores.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -45,6 +45,11 @@ fn a_daemon_that_is_replaced_over_and_over_loses_nothing() {
     if !skipped("a_daemon_that_is_replaced_over_and_over_loses_nothing") {
         clean(0, 3, |course| restarts::run(course, program()));
     }
+}
+
+#[test]
+fn a_pool_that_is_scaled_loses_nothing_and_a_member_that_is_killed_only_what_it_held() {
+    clean(1, 28, |course| pools::run(course, program()));
 }
 
 #[test]

@@ -4,11 +4,12 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use soak::books::{Book, Books};
 use soak::course::Course;
 use soak::frames::{LEN_MIN, Stamp, bucket, frame};
 use soak::outcome::Outcome;
 use soak::rig::Rig;
-use soak::steering::{Book, Books, under_load};
+use soak::steering::under_load;
 use vport::RxRing;
 use vport::client::Attachment;
 use vport::owner::{Decider, GroupError, Owner, group};
@@ -25,7 +26,7 @@ fn flow_of(wanted: u8) -> u16 {
 /// Flows of the packets that wait at a queue.
 fn flows(rx: &mut RxRing, books: &mut Books) -> Vec<u16> {
     let burst = rx.recv();
-    let flows = (0..burst.len()).map(|i| books.enter(burst.get(i).head)).collect();
+    let flows = (0..burst.len()).map(|i| books.enter(burst.get(i).head).flow).collect();
     assert_eq!(books.wrong, 0, "a packet without its state, or out of order");
     flows
 }
@@ -36,6 +37,11 @@ fn numbered(flow: u16, number: u64) -> Vec<u8> {
 
 fn all_to(queue: u8) -> [u8; BUCKETS] {
     [queue; BUCKETS]
+}
+
+/// Of each worker, before the first change.
+fn books_of(owners: &[Owner<Book>]) -> Vec<Books> {
+    owners.iter().map(|owner| Books::new(|bucket| owner.owns(bucket).then(Book::default))).collect()
 }
 
 /// Two queues of one worker port, one sender, stepped by hand.
@@ -53,7 +59,8 @@ impl Pair {
         let rig = Rig::new(&FUNCTIONS).unwrap();
         let [source, worker] = rig.join([("source", "out", 1), ("worker", "in", 2)]).unwrap();
         let (decider, owners) = group(std::slice::from_ref(&worker.steering), &[]).unwrap();
-        Self { _rig: rig, source, worker, decider, owners, books: (0..2).map(|queue| Books::new(queue, 2)).collect() }
+        let books = books_of(&owners);
+        Self { _rig: rig, source, worker, decider, owners, books }
     }
 
     fn send(&mut self, flow: u16, number: u64) {
@@ -167,7 +174,7 @@ fn a_group_hands_a_bucket_over_when_it_is_past_on_all_ports() {
     let [mut ran, mut n3] = rig.join([("source", "n3", 1), ("worker", "n3", 2)]).unwrap();
     let [mut dn, mut n6] = rig.join([("sink", "n6", 1), ("worker", "n6", 2)]).unwrap();
     let (mut decider, mut owners) = group::<Book>(&[n3.steering.clone(), n6.steering.clone()], &[]).unwrap();
-    let mut books: Vec<Books> = (0..2).map(|queue| Books::new(queue, 2)).collect();
+    let mut books = books_of(&owners);
     let (up, down) = (flow_of(0), (1..=u16::MAX).find(|&flow| flow != flow_of(0) && bucket(flow) == 0).unwrap());
     let send = |from: &mut Attachment, flow, number| {
         assert_eq!(from.queues[0].1.send(&[PacketRef::from_slice(&numbered(flow, number))]), 1);
