@@ -154,11 +154,17 @@ impl<'a> Heads<'a> {
 pub const TABLE_BYTES: usize = PAGE;
 const TABLE_EPOCH: usize = 0;
 const TABLE_MEMBERS: usize = 8;
+const TABLE_STANDING: usize = 16;
 const TABLE_COPIES: usize = LINE;
 
 /// The epoch of the table that senders are to use; 0 before there is one.
 pub(crate) fn table_epoch(segment: &Mapping) -> &AtomicU64 {
     segment.word(TABLE_EPOCH)
+}
+
+/// Of a pool's table: the epoch that the pool is in, also before senders may know of it.
+pub(crate) fn table_standing(segment: &Mapping) -> &AtomicU64 {
+    segment.word(TABLE_STANDING)
 }
 
 /// Of a pool's table: the members that have the generation, a bit each.

@@ -62,7 +62,12 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let message = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+    let mut message = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
+    if let Err(rustix::io::Errno::CONNRESET) = message {
+        // The other side has gone without reading everything. What it had sent before is there all the same.
+        message = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
+    }
+    let message = match message {
         Ok(message) => message,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
         Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::{table_epoch, table_members, table_word};
+use crate::layout::{table_epoch, table_members, table_standing, table_word};
 use crate::mapping::Mapping;
 use crate::ring::Violation;
 use crate::steering::{BUCKETS, BucketTable};
@@ -13,11 +13,27 @@ use crate::steering::{BUCKETS, BucketTable};
 /// Puts a table where senders find it. The only writer of the segment calls this, and no sender may still be using the
 /// table of the epoch before last.
 pub(crate) fn write(segment: &Mapping, epoch: u64, table: &BucketTable) {
+    put(segment, epoch, table);
+    table_epoch(segment).store(epoch, Ordering::Release);
+}
+
+fn put(segment: &Mapping, epoch: u64, table: &BucketTable) {
     for (n, owners) in table.owners().chunks_exact(8).enumerate() {
         let word = owners.iter().rev().fold(0, |word, &owner| word << 8 | u64::from(owner));
         table_word(segment, epoch, n).store(word, Ordering::Relaxed);
     }
+}
+
+/// As [`write`], for a pool.
+pub(crate) fn publish(segment: &Mapping, epoch: u64, table: &BucketTable) {
+    put(segment, epoch, table);
+    table_standing(segment).store(epoch, Ordering::Release);
     table_epoch(segment).store(epoch, Ordering::Release);
+}
+
+/// Lets senders use the table of a pool's new generation. Everybody who is to read what they send has it.
+pub(crate) fn open(segment: &Mapping) {
+    table_epoch(segment).store(table_standing(segment).load(Ordering::Relaxed), Ordering::Release);
 }
 
 /// The epoch that senders are in, or are to begin; 0 before there is a table.
@@ -44,26 +60,31 @@ pub(crate) struct Standing {
     pub(crate) before: BucketTable,
     /// Members that have the generation, a bit each.
     pub(crate) members: u64,
+    /// The epoch that senders of this generation know of: `epoch`, the one before, or 0 if none may send yet.
+    pub(crate) open: u64,
 }
 
 /// Epochs count changes: a larger one was never reached.
 const EPOCH_MAX: u64 = 1 << 48;
 
 impl Standing {
-    /// Puts it into the segment of a new generation, which nobody has yet.
+    /// Puts it into the segment of a new generation, which nobody has yet. Senders have to wait for [`open`].
     pub(crate) fn write(&self, segment: &Mapping) {
-        write(segment, self.epoch.saturating_sub(1), &self.before);
-        write(segment, self.epoch, &self.table);
+        put(segment, self.epoch.saturating_sub(1), &self.before);
+        put(segment, self.epoch, &self.table);
+        table_standing(segment).store(self.epoch, Ordering::Relaxed);
         table_members(segment).store(self.members, Ordering::Relaxed);
     }
 
     /// Finds it in a segment of a former broker, of a pool with `queues` queues. None if it cannot be.
     pub(crate) fn read(segment: &Mapping, queues: usize) -> Option<Self> {
-        let epoch = Some(epoch(segment)).filter(|epoch| (1..EPOCH_MAX).contains(epoch))?;
+        let open = epoch(segment);
+        let epoch = table_standing(segment).load(Ordering::Acquire);
+        let epoch = Some(epoch).filter(|epoch| (1..EPOCH_MAX).contains(epoch) && open <= *epoch)?;
         let table = read(segment, epoch, queues).ok()?;
         // Spoilt where the former broker died while it wrote the next one: then nobody asks for it.
         let before = read(segment, epoch - 1, queues).unwrap_or(table);
-        Some(Self { epoch, table, before, members: table_members(segment).load(Ordering::Relaxed) })
+        Some(Self { epoch, table, before, members: table_members(segment).load(Ordering::Relaxed), open })
     }
 }
 
@@ -96,18 +117,20 @@ mod tests {
         assert_eq!(Standing::read(&segment, 4), None, "there is no table yet");
         let before = BucketTable::fixed(4);
         let table = BucketTable::new([3; BUCKETS], 4).unwrap();
-        let standing = Standing { epoch: 7, table, before, members: 0b1011 };
+        let standing = Standing { epoch: 7, table, before, members: 0b1011, open: 0 };
         standing.write(&segment);
-        assert_eq!(Standing::read(&segment, 4), Some(standing));
+        assert_eq!((epoch(&segment), Standing::read(&segment, 4)), (0, Some(standing)), "nobody sends yet");
+        open(&segment);
+        assert_eq!((epoch(&segment), Standing::read(&segment, 4)), (7, Some(Standing { open: 7, ..standing })));
         forget_member(&segment, 1);
-        write(&segment, 8, &before);
-        let next = Standing { epoch: 8, table: before, before: table, members: 0b1001 };
+        publish(&segment, 8, &before);
+        let next = Standing { epoch: 8, table: before, before: table, members: 0b1001, open: 8 };
         assert_eq!(Standing::read(&segment, 4), Some(next));
         assert_eq!(Standing::read(&segment, 3), None, "a pool of fewer queues");
         table_word(&segment, 9, 3).store(u64::MAX, Ordering::Relaxed);
         assert_eq!(Standing::read(&segment, 4), Some(Standing { before, ..next }), "the next was being written");
         for nonsense in [0, EPOCH_MAX, u64::MAX] {
-            table_epoch(&segment).store(nonsense, Ordering::Relaxed);
+            table_standing(&segment).store(nonsense, Ordering::Relaxed);
             assert_eq!(Standing::read(&segment, 4), None);
         }
     }

@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) segments: Option<Segments>,
     /// The tables of a pool's ends in all generations since the last that was up, that included.
     pub(super) tables: Vec<Arc<Mapping>>,
+    /// Senders may steer by a table of a former broker, which cannot be written any more.
+    pub(super) has_closed_table: bool,
     /// The epoch that a pool's table has in the current generation.
     pub(super) table_epoch: u64,
     pub(super) quarantined: Option<String>,
@@ -82,6 +84,7 @@ impl Link {
             present: Vec::new(),
             segments: None,
             tables: Vec::new(),
+            has_closed_table: false,
             table_epoch: 0,
             quarantined: None,
             due: None,

@@ -112,14 +112,14 @@ impl Pool {
 
     /// What is written to new table segments, of which `members` have the generation.
     pub(super) fn standing(&self, members: u64) -> Standing {
-        Standing { epoch: self.epoch, table: self.table, before: self.before, members }
+        Standing { epoch: self.epoch, table: self.table, before: self.before, members, open: 0 }
     }
 
     /// Takes over what a former broker left in the table segment of one of the pool's links. False if it cannot be true: then
     /// the link is of no use. Where that broker died while it wrote the tables of several links, the newest counts: all
     /// members were ready for it.
     pub(super) fn adopt(&mut self, standing: &Standing, until: Instant) -> bool {
-        let Standing { epoch, table, before, members } = *standing;
+        let Standing { epoch, table, before, members, .. } = *standing;
         let is_new = self.change.is_none() && self.epoch == 1 && self.members.iter().all(Option::is_none);
         let resuming = matches!(self.change, Some(Change::Resuming(_)));
         // No closed table could be brought up to the one that is to come.

@@ -11,6 +11,7 @@ use super::super::seat::Seat;
 use super::arenas::labelled;
 use super::{Core, Fault};
 use crate::ring::Violation;
+use crate::table;
 use crate::wire::Reply;
 
 /// A client maps what it got within this time.
@@ -68,7 +69,11 @@ impl Core {
         name: &str,
         message: impl for<'a> Fn(&Link, &'a Segments, Seat) -> (Reply, Vec<BorrowedFd<'a>>),
     ) {
-        let seats = self.links.get(name).map(|link| link.present.clone()).unwrap_or_default();
+        let Some(link) = self.links.get(name) else { return };
+        let mut seats = link.present.clone();
+        // Members of a pool last: what they send is read even if this process dies before it has told all of them. What is sent
+        // to them waits until all have been told.
+        seats.sort_by_key(|seat| link.is_pool(seat.end));
         for seat in seats {
             let Some(link) = self.links.get(name) else { return };
             let (Some(id), Some(segments)) = (link.party(seat).client, &link.segments) else { return };
@@ -113,6 +118,8 @@ impl Core {
                 link.stage = Stage::Up;
                 // Nobody begins a burst in an earlier one any more.
                 link.tables.drain(..link.tables.len().saturating_sub(1));
+                link.tables.last().into_iter().for_each(|segment| table::open(segment));
+                link.has_closed_table = false;
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
                 self.advance_pools();
                 Ok(())

@@ -56,9 +56,12 @@ impl Core {
             return Some(format!("{} is not ready yet", pool.functions[seat.member]));
         }
         // Of a former broker's segments the tables cannot be written any more.
-        let closed = links().find(|(link, _)| link.segments.is_some() && link.tables.is_empty());
-        let closed = closed.map(|(link, _)| link.spec.name.clone())?;
-        self.start_generation(&closed);
+        let closed = links().find(|(link, _)| link.has_closed_table && link.is_held());
+        let (closed, begun) = closed
+            .map(|(link, _)| (link.spec.name.clone(), matches!(link.stage, Stage::Mapping(_) | Stage::Joining(_))))?;
+        if !begun {
+            self.start_generation(&closed);
+        }
         Some(format!("link {closed} is being renewed"))
     }
 
@@ -114,7 +117,8 @@ impl Core {
             return None;
         }
         let link = self.links.get_mut(name)?;
-        link.table_epoch = standing.epoch;
+        link.table_epoch = standing.open;
+        link.has_closed_table = true;
         let had = |seat: &Seat| seat.end != end || standing.members >> seat.member & 1 == 1;
         let seats = link.all_seats().filter(had).collect();
         Some(seats)
@@ -264,7 +268,7 @@ impl Core {
     fn publish(&mut self, at: usize) {
         let pool = &self.pools[at];
         for link in self.links.values_mut().filter(|link| end_of(pool, &link.spec).is_some()) {
-            link.tables.iter().for_each(|segment| table::write(segment, pool.epoch, &pool.table));
+            link.tables.iter().for_each(|segment| table::publish(segment, pool.epoch, &pool.table));
             link.table_epoch = pool.epoch;
         }
         // Every sender that begins a burst from here on sees the new table; see `epoch`.
@@ -316,14 +320,15 @@ impl Core {
 /// before one gives anything away. One that has just come may be without it for a while.
 fn is_settled(pool: &Pool, link: &Link) -> bool {
     match link.stage {
-        Stage::Down => true,
+        // Whoever was told so may not have heard it yet, and would not see the next table.
+        Stage::Down => !(link.has_closed_table && link.is_held()),
         Stage::Up if is_stale(pool, link) => false,
         Stage::Up => link.all_seats().all(|seat| link.party(seat).client.is_none() || link.present.contains(&seat)),
         _ => false,
     }
 }
 
-/// Whether a link's senders have an earlier table than those of the pool's other links: a former broker left it so.
+/// Whether a link's senders have an earlier table than those of the pool's other links, or none: a former broker left it so.
 fn is_stale(pool: &Pool, link: &Link) -> bool {
     link.table_epoch != pool.epoch
 }

@@ -162,7 +162,7 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         until("members are ready", || broker.call(is_ready).unwrap());
         let write = move |core: &mut super::Core| {
             let table = BucketTable::new(owners, 2).unwrap();
-            table::write(core.links[written].tables.last().unwrap(), 2, &table);
+            table::publish(core.links[written].tables.last().unwrap(), 2, &table);
             fence(Ordering::SeqCst);
         };
         broker.call(write).unwrap();
