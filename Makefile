@@ -65,7 +65,7 @@ models:
 sanitize:
 	scripts/sanitize.sh
 
-#: make soak       kills, restarts, steers and deceives ports, for SECONDS_EACH (600) seconds each or longer; one line each
+#: make soak       kills, restarts, steers, pools and deceives ports, for SECONDS_EACH (600) seconds each or longer; one line each
 soak:
 	$(CARGO) build --release --locked -p soak
 	$(built)/kaista-soak --seconds-each $(SECONDS_EACH)

@@ -7,6 +7,7 @@ mod backoff;
 pub mod control;
 mod cores;
 pub mod daemon;
+mod deposits;
 mod function;
 pub mod host;
 pub mod keeper;

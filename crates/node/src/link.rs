@@ -22,7 +22,7 @@ use vport::info::{PortInfo, derived_mac};
 use vport::steering::Steering;
 
 use crate::function::serve_socket;
-use crate::node::{Node, segments};
+use crate::node::Node;
 use crate::process::{self, Process, ProcessId};
 use crate::pump;
 use crate::record::ProcessRecord;
@@ -195,11 +195,8 @@ fn join_outside(
 
 /// A link of the broker between two functions, with the segments that the keeper has of it.
 fn join_shared(node: &Node, name: String, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
-    let prefix = segments(&name);
-    let kept = node.keeper.labels(&prefix).into_iter();
-    let kept: Vec<(String, OwnedFd)> =
-        kept.filter_map(|label| Some((label[prefix.len()..].to_owned(), node.keeper.fetch(&label)?))).collect();
-    node.link_added(&name);
+    let kept = node.deposits.of(&name);
+    node.deposits.begin(&name, ends.iter().any(|end| end.functions.len() > 1));
     let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind };
     if kept.is_empty() {
         node.broker.add_link(spec)?
@@ -233,7 +230,7 @@ pub(crate) fn remove(
 ) -> Result<()> {
     let name = broker_name(slice, link);
     let _ = node.broker.remove_link(&name);
-    node.link_removed(&name);
+    node.deposits.end(&name);
     Pump::remove(node, slice, link)?;
     for end in &link.between {
         match end {

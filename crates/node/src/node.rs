@@ -1,6 +1,5 @@
 //! What the workers of all slices share.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
@@ -10,6 +9,7 @@ use slice::HostFacts;
 use vport::broker::{Broker, Event};
 
 use crate::cores::Cores;
+use crate::deposits::Deposits;
 use crate::host;
 use crate::keeper::Keeper;
 use crate::paths::Paths;
@@ -21,10 +21,9 @@ pub(crate) struct Node {
     pub(crate) layout: Layout,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) broker: Broker,
+    pub(crate) deposits: Arc<Deposits>,
     pub(crate) pools: Pools,
     cores: Mutex<Cores>,
-    /// Links that the broker knows: only for these are segments deposited with the keeper.
-    links: Mutex<BTreeSet<String>>,
     runtime: OnceLock<Result<OciRuntime, String>>,
     facts: OnceLock<HostFacts>,
     null: std::fs::File,
@@ -34,14 +33,15 @@ impl Node {
     pub(crate) fn new(paths: Paths, keeper: Arc<Keeper>) -> anyhow::Result<Arc<Self>> {
         let (events, incoming) = mpsc::channel();
         let (pools, woken) = Pools::new();
+        let deposits = Arc::new(Deposits::new(keeper.clone()));
         let node = Arc::new(Self {
             layout: paths.layout(),
             paths,
             keeper,
-            broker: start_broker(events)?,
+            broker: start_broker(events, deposits.clone())?,
+            deposits,
             pools,
             cores: Mutex::new(Cores::new(Host::online_cores()?)),
-            links: Mutex::default(),
             runtime: OnceLock::new(),
             facts: OnceLock::new(),
             null: std::fs::File::options().read(true).write(true).open("/dev/null")?,
@@ -81,35 +81,9 @@ impl Node {
         self.null.as_fd()
     }
 
-    /// Segments of this link are worth keeping from now on.
-    pub(crate) fn link_added(&self, link: &str) {
-        self.links().insert(link.to_owned());
-    }
-
-    /// Nor is this link any more, nor its segments.
-    pub(crate) fn link_removed(&self, link: &str) {
-        let mut links = self.links();
-        links.remove(link);
-        self.keeper.discard_all(&segments(link));
-    }
-
-    fn links(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn heard(&self, event: Event) {
         match event {
-            Event::Deposit { link, generation, segments: new } => {
-                let links = self.links();
-                if links.contains(&link) {
-                    self.keeper.discard_all(&segments(&link));
-                    for (label, fd) in new {
-                        if let Err(e) = self.keeper.store(&format!("{}{label}", segments(&link)), fd.as_fd()) {
-                            tracing::error!("link {link}, generation {generation}: a segment is not kept: {e}");
-                        }
-                    }
-                }
-            }
+            Event::Deposit { link, generation, segments } => self.deposits.replace(&link, generation, segments),
             Event::Attached { port, pid, resumed } => {
                 let how = if resumed { "resumed" } else { "opened" };
                 tracing::info!("{}/{}: {how} by process {pid}", port.function, port.port);
@@ -142,13 +116,11 @@ impl Node {
     }
 }
 
-/// Label prefix of a link's segments at the keeper.
-pub(crate) fn segments(link: &str) -> String {
-    format!("segment {link} ")
-}
-
-fn start_broker(events: Sender<Event>) -> std::io::Result<Broker> {
-    Broker::start(vport::broker::Config::default(), move |event| {
-        let _ = events.send(event);
+fn start_broker(events: Sender<Event>, deposits: Arc<Deposits>) -> std::io::Result<Broker> {
+    Broker::start(vport::broker::Config::default(), move |event| match event {
+        Event::Deposit { link, generation, segments } if deposits.are_waited_for(&link) => {
+            deposits.replace(&link, generation, segments);
+        }
+        event => drop(events.send(event)),
     })
 }

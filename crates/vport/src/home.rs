@@ -1,5 +1,6 @@
 //! The steering of one port within its function: its present table, and where the senders of each generation read it.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,11 +89,11 @@ impl Home {
         }
     }
 
-    /// Members of the peer, a pool, are gone in a generation and those before it: queues with a bit each.
-    pub(crate) fn bury(&self, number: u64, queues: u64) {
+    /// Members of the peer, a pool, are gone in these generations: queues with a bit each.
+    pub(crate) fn bury(&self, numbers: RangeInclusive<u64>, queues: u64) {
         let state = self.lock();
-        let until = state.living.iter().filter(|living| living.generation.number <= number);
-        until.for_each(|living| living.generation.bury(queues));
+        let concerned = state.living.iter().filter(|living| numbers.contains(&living.generation.number));
+        concerned.for_each(|living| living.generation.bury(queues));
     }
 
     /// Tells senders of a new table.

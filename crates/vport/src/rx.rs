@@ -22,10 +22,33 @@ use crate::steering::Steering;
 use crate::sync::{AtomicU64, fence};
 
 /// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
-/// the system has put aside some milliseconds. Tests on a busy machine, and models, can take any time.
-const BURST_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 1 });
+/// the system has put aside some milliseconds, on a busy host more. Tests on a busy machine, and models, can take any time.
+const BURST_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
+/// What the time between two looks counts for at most: where this process was put aside, so may the sender have been.
+const LOOK_COUNTS: Duration = Duration::from_millis(10);
 /// Every how many polls the poll counters are published.
 const PUBLISH_EVERY: u64 = 256;
+
+/// A wait for the end of a burst.
+#[derive(Debug)]
+struct HeldUp {
+    last: Instant,
+    watched: Duration,
+}
+
+impl HeldUp {
+    fn begin() -> Self {
+        Self { last: Instant::now(), watched: Duration::ZERO }
+    }
+
+    /// Looks again: for how long it was watched by now.
+    fn look(&mut self) -> Duration {
+        let now = Instant::now();
+        self.watched += now.duration_since(self.last).min(LOOK_COUNTS);
+        self.last = now;
+        self.watched
+    }
+}
 
 /// One generation of the receiving half.
 #[derive(Debug)]
@@ -157,7 +180,7 @@ pub struct RxRing {
     /// Wake-ups that were taken. While there are others, no sleep lasts.
     woken: u64,
     /// Since when a sender in a burst keeps this queue from crossing an epoch.
-    held_up: Option<Instant>,
+    held_up: Option<HeldUp>,
     /// Keeps the port attached.
     _port: Arc<dyn Any + Send + Sync>,
 }
@@ -275,7 +298,7 @@ impl RxRing {
         }
         if !held_up {
             self.held_up = None;
-        } else if self.held_up.get_or_insert_with(Instant::now).elapsed() > BURST_WITHIN {
+        } else if self.held_up.get_or_insert_with(HeldUp::begin).look() > BURST_WITHIN {
             // Said at the next look.
             let halves = self.generations.iter_mut().filter(|half| half.epoch < epoch);
             for channel in halves.flat_map(|half| &mut half.channels).filter(|channel| channel.is_held_up()) {

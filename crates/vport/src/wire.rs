@@ -170,9 +170,11 @@ pub enum Reply {
         /// Whether the peer's process is known to be gone, so that its heads are final.
         dead: bool,
     },
-    /// A member of the peer, which is a pool, is gone: its heads in this generation and all before are final.
+    /// A member of the peer, which is a pool, is gone, or has never been given these generations: its heads in them are final.
     Gone {
-        /// This one.
+        /// The first of them; 0 where the member is gone.
+        since: u64,
+        /// The last.
         generation: u64,
         /// The first of its queues.
         first_queue: u16,
@@ -390,8 +392,8 @@ impl Reply {
                 message(ARENA).u64(*generation).u32(*buffers).u32(*present).u16(*own).u16(*peer).0
             }
             Self::Over { generation, dead } => message(OVER).u64(*generation).u8(u8::from(*dead)).0,
-            Self::Gone { generation, first_queue, queues } => {
-                message(GONE).u64(*generation).u16(*first_queue).u16(*queues).0
+            Self::Gone { since, generation, first_queue, queues } => {
+                message(GONE).u64(*since).u64(*generation).u16(*first_queue).u16(*queues).0
             }
             Self::Steers(place) => message(STEERS).place(Some(place)).0,
             Self::Prepare { epoch, owners } => message(PREPARE).u64(*epoch).bytes(owners).0,
@@ -429,7 +431,12 @@ impl Reply {
                 peer: fields.u16()?,
             },
             OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
-            GONE => Self::Gone { generation: fields.u64()?, first_queue: fields.u16()?, queues: fields.u16()? },
+            GONE => Self::Gone {
+                since: fields.u64()?,
+                generation: fields.u64()?,
+                first_queue: fields.u16()?,
+                queues: fields.u16()?,
+            },
             STEERS => Self::Steers(fields.place()?.ok_or(Malformed::Field("place in a pool"))?),
             PREPARE => Self::Prepare { epoch: fields.u64()?, owners: fields.array()? },
             BEGUN => Self::Begun { epoch: fields.u64()?, come: fields.u128()? },
@@ -711,7 +718,7 @@ mod tests {
                 resumed: false,
                 place: Some(Place { first_queue: 2, queues: 4, epoch: 7, owners: [3; BUCKETS] }),
             },
-            Reply::Gone { generation: 3, first_queue: 2, queues: 2 },
+            Reply::Gone { since: 2, generation: 3, first_queue: 2, queues: 2 },
             Reply::Steers(Place { first_queue: 0, queues: 1, epoch: 1, owners: [0; BUCKETS] }),
             Reply::Prepare { epoch: 5, owners: core::array::from_fn(|bucket| bucket as u8) },
             Reply::Begun { epoch: 5, come: 1 | 1 << 127 },

@@ -253,3 +253,24 @@ fn a_library_that_knows_no_pools_is_refused_in_words() {
         assert!(raw.refusal().contains("speaks version 4 on links of pools, not 2 to 2"));
     }
 }
+
+#[test]
+fn a_peer_is_told_of_members_who_are_not_there_when_a_generation_comes_up() {
+    let bench = Bench::with_pool("absent");
+    let [peer, member] = ["a", "b"].map(|function| bench.connect(function));
+    for raw in [&peer, &member] {
+        let _ = hello(raw);
+    }
+    let mut up = 0;
+    for raw in [&peer, &member] {
+        let Some((Reply::Own { generation, .. }, _)) = raw.receive() else { panic!() };
+        raw.say(&Request::Mapped { generation });
+        up = generation;
+    }
+    for raw in [&peer, &member] {
+        let Some((Reply::Peer { generation, .. }, _)) = raw.receive() else { panic!() };
+        raw.say(&Request::Ready { generation });
+    }
+    let Some((Reply::Gone { since, generation, first_queue, queues }, _)) = peer.receive() else { panic!() };
+    assert_eq!((since, generation, first_queue, queues), (up, up, 1, 1), "`c`, in this generation alone");
+}

@@ -18,6 +18,7 @@ use crate::latency::Latency;
 use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
+use crate::wire::Reply;
 
 /// How far the current generation has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(super) struct Link {
     pub(super) parties: [Vec<Party>; 2],
     /// Seats that have the current generation.
     pub(super) present: Vec<Seat>,
+    /// Members of a pool that were not given the current generation.
+    pub(super) absent: Vec<Seat>,
     pub(super) segments: Option<Segments>,
     /// The tables of a pool's ends in all generations since the last that was up, that included.
     pub(super) tables: Vec<Arc<Mapping>>,
@@ -82,6 +85,7 @@ impl Link {
             generation: 0,
             parties,
             present: Vec::new(),
+            absent: Vec::new(),
             segments: None,
             tables: Vec::new(),
             has_closed_table: false,
@@ -110,6 +114,13 @@ impl Link {
         let (current, down) = (self.generation, self.stage == Stage::Down);
         let ended = |lease: &mut Lease| lease.used == [false; 2] && (lease.generation != current || down);
         self.leases.extract_if(.., ended).collect()
+    }
+
+    /// What the peer of a pool is told of a member that writes nothing (more) in the generations from `since` to the current.
+    pub(super) fn gone(&self, seat: Seat, since: u64) -> Reply {
+        let queues = self.queues_of(seat);
+        let (first_queue, queues) = (queues.start as u16, queues.len() as u16);
+        Reply::Gone { since, generation: self.generation, first_queue, queues }
     }
 
     pub(super) fn party(&self, seat: Seat) -> &Party {

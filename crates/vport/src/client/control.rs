@@ -172,9 +172,9 @@ impl Control {
                 self.end(generation, if dead { Fate::Dead } else { Fate::Over });
                 Ok(())
             }
-            Reply::Gone { generation, first_queue, queues } => {
+            Reply::Gone { since, generation, first_queue, queues } => {
                 let queues = (1_u64 << queues.min(QUEUES_MAX as u16)) - 1;
-                self.home.bury(generation, queues << first_queue.min(QUEUES_MAX as u16));
+                self.home.bury(since..=generation, queues << first_queue.min(QUEUES_MAX as u16));
                 self.boxes.iter().for_each(|(rx, _)| rx.announce());
                 Ok(())
             }

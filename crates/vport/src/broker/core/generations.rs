@@ -50,6 +50,7 @@ impl Core {
         }
         link.generation += 1;
         link.present = link.all_seats().filter(|seat| link.party(*seat).client.is_some()).collect();
+        link.absent = link.all_seats().filter(|seat| !link.present.contains(seat)).collect();
         link.stage = Stage::Mapping(link.present.clone());
         link.segments = Some(segments);
         if let Err(error) = self.write_table(name) {
@@ -121,10 +122,26 @@ impl Core {
                 link.tables.last().into_iter().for_each(|segment| table::open(segment));
                 link.has_closed_table = false;
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
+                self.tell_of_absent(name);
                 self.advance_pools();
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// A reader that waits for nothing from members who are not there reads the others' channels the short way.
+    fn tell_of_absent(&mut self, name: &str) {
+        let Some(link) = self.links.get(name) else { return };
+        let news = |seat: &Seat| {
+            let reply = link.gone(*seat, link.generation);
+            link.clients(seat.across()).map(move |client| (client, reply.clone()))
+        };
+        let news: Vec<(u64, Reply)> = link.absent.iter().flat_map(news).collect();
+        for (client, reply) in news {
+            if let Err(fault) = self.send(client, &reply, Vec::new()) {
+                self.cut_off(client, fault);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Links, and what becomes of them when an end comes or goes.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -42,7 +43,7 @@ impl Core {
         let name = spec.name.clone();
         self.add_link(spec)?;
         let Some(link) = self.links.get_mut(&name).filter(|link| link.segments.is_none()) else { return Ok(()) };
-        let mut segments = segments;
+        let mut segments = of_one_generation(segments);
         let lease = match link.spec.kind.group() {
             None => None,
             Some(group) => match adopt_lease(&mut self.groups, group, &mut segments) {
@@ -186,10 +187,7 @@ impl Core {
         let news = match link.is_pool(seat.end) {
             false if link.stage == Stage::Down => Reply::Over { generation, dead: true },
             false => return,
-            true => {
-                let queues = link.queues_of(seat);
-                Reply::Gone { generation, first_queue: queues.start as u16, queues: queues.len() as u16 }
-            }
+            true => link.gone(seat, 0),
         };
         let others: Vec<u64> = link.clients(seat.across()).filter(|_| generation > 0).collect();
         for other in others {
@@ -220,6 +218,16 @@ impl Core {
         self.settle(name);
         self.advance_pools();
     }
+}
+
+/// Segments of one generation out of those of two, where their keeper was given the later one's when it was stopped: all of the
+/// later one are there, or all of the earlier one.
+fn of_one_generation(segments: Vec<(String, OwnedFd)>) -> Vec<(String, OwnedFd)> {
+    let of = |label: &str| label.split('/').nth(1).and_then(|number| number.parse::<u64>().ok());
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    segments.iter().filter_map(|(label, _)| of(label)).for_each(|number| *counts.entry(number).or_default() += 1);
+    let chosen = counts.into_iter().max_by_key(|(number, count)| (*count, *number)).map(|(number, _)| number);
+    segments.into_iter().filter(|(label, _)| of(label) == chosen).collect()
 }
 
 fn check(spec: &LinkSpec) -> Result<(), BrokerError> {
@@ -259,4 +267,23 @@ fn check(spec: &LinkSpec) -> Result<(), BrokerError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_generations_the_whole_one_is_taken() {
+        let kept = |labels: &[&str]| {
+            let fd = || std::fs::File::open("/dev/null").expect("the null device").into();
+            let segments = labels.iter().map(|label| ((*label).to_owned(), fd())).collect();
+            of_one_generation(segments).into_iter().map(|(label, _)| label).collect::<Vec<_>>()
+        };
+        // The later one was still coming; the earlier one was already going; nothing was on its way.
+        assert_eq!(kept(&["vport/10/0/table", "vport/9/0/table", "vport/9/1/table"]).len(), 2);
+        assert_eq!(kept(&["vport/10/0/table", "vport/10/1/table", "vport/9/0/table"])[0], "vport/10/0/table");
+        assert_eq!(kept(&["vport/10/0/table", "vport/9/0/table"]), ["vport/10/0/table"]);
+        assert!(kept(&[]).is_empty());
+    }
 }
