@@ -71,13 +71,16 @@ impl Core {
         message: impl for<'a> Fn(&Link, &'a Segments, Seat) -> (Reply, Vec<BorrowedFd<'a>>),
     ) {
         let Some(link) = self.links.get(name) else { return };
-        let mut seats = link.present.clone();
+        let (mut seats, generation) = (link.present.clone(), link.generation);
         // Members of a pool last: what they send is read even if this process dies before it has told all of them. What is sent
         // to them waits until all have been told.
         seats.sort_by_key(|seat| link.is_pool(seat.end));
         for seat in seats {
-            let Some(link) = self.links.get(name) else { return };
-            let (Some(id), Some(segments)) = (link.party(seat).client, &link.segments) else { return };
+            // Whoever cannot be told is cut off, and others of its pool go on, unless that was the end of the generation.
+            let going = |link: &&Link| link.generation == generation && link.stage != Stage::Down;
+            let Some(link) = self.links.get(name).filter(going) else { return };
+            let Some(segments) = &link.segments else { return };
+            let Some(id) = link.party(seat).client else { continue };
             let (reply, fds) = message(link, segments, seat);
             let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
             let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, seat.end) } else { Ok(()) };
@@ -95,7 +98,7 @@ impl Core {
                         lease.used[seat.end] = true;
                     }
                 }
-                Err(fault) => return self.cut_off(id, fault),
+                Err(fault) => self.cut_off(id, fault),
             }
         }
     }
