@@ -183,7 +183,7 @@ impl Client {
                     5 => {
                         let progress = Progress::default();
                         Request::Steer { oldest: VERSION_POOL, newest: VERSION_POOL, progress }.encode()
-                    },
+                    }
                     6 => Request::Came { epoch: 2, buckets: u128::MAX }.encode(),
                     7 => Request::Bucket { bucket: at % 128, to: 1, more: false, state: vec![byte; 20] }.encode(),
                     _ => Request::Report(vec![("x".into(), 1)]).encode(),
@@ -220,12 +220,7 @@ impl Client {
             Move::Steer { oldest, newest, closed, known, come } => Request::Steer {
                 oldest: u16::from(oldest) % (VERSION_POOL + 1),
                 newest: u16::from(newest) % 4 + VERSION_POOL,
-                progress: Progress {
-                    closed: u64::from(closed % 8),
-                    known: u64::from(known % 8),
-                    come,
-                    ports: 1,
-                },
+                progress: Progress { closed: u64::from(closed % 8), known: u64::from(known % 8), come, ports: 1 },
             },
             Move::Prepared(epoch) => Request::Prepared { epoch: u64::from(epoch % 8) },
             Move::Bucket { bucket, to, more, state } => {
