@@ -169,6 +169,11 @@ impl Pair {
             pair.journal(survivor).get(Field::PeerIncarnation) == incarnation
         })?;
         self.flows(&format!("a new {} gets packets", side.name()), &[(side, received)])?;
+        // Of every queue: one that still sends to the dead, whose packets nobody has, is not held against the new one.
+        let sender = self.end(survivor).incarnation;
+        self.until(&format!("a new {} gets packets of every queue", side.name()), |pair| {
+            (0..survivor.queues()).all(|kind| pair.journal(side).arrived(sender, kind).is_some())
+        })?;
         dead.iter().try_for_each(|dead| self.bury(dead))
     }
 
