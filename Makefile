@@ -33,7 +33,7 @@ setup:
 #: make build      target/release/kaista and its companions
 build:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked --workspace --bins
+	$(CARGO) build --release --locked $(addprefix --bin ,$(programs))
 	@mkdir -p target/release
 	@for program in $(programs); do ln -f $(built)/$$program target/release/$$program; done
 	@$(MAKE) --no-print-directory capi
