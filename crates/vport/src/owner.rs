@@ -85,8 +85,9 @@ pub fn group<S: Send>(
     let group = Arc::new(Group::new(ports, outputs, 0, epoch, &table));
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
     let owners = inboxes.into_iter().enumerate();
-    let owners =
-        owners.map(|(queue, inbox)| Owner::new(group.clone(), queue, &table, inbox, senders.clone())).collect();
+    let owners = owners
+        .map(|(queue, inbox)| Owner::new(group.clone(), queue, (epoch, &table), inbox, senders.clone()))
+        .collect();
     Ok((Decider { group, epoch, table }, owners))
 }
 
@@ -308,16 +309,15 @@ struct Giving {
 }
 
 impl<S> Owner<S> {
-    /// The worker of `queue`, with what it owns by `table`. Arrivals come from `inbox`, and go to `others`, one for each
-    /// queue.
+    /// The worker of `queue`, with what it owns by the table of epoch `given`: that which the group was made with, since a
+    /// later one may have begun. Arrivals come from `inbox`, and go to `others`, one for each queue.
     pub(crate) fn new(
         group: Arc<Group>,
         queue: usize,
-        table: &BucketTable,
+        (given, table): (u64, &BucketTable),
         inbox: Receiver<Arrival<S>>,
         others: Vec<Sender<Arrival<S>>>,
     ) -> Self {
-        let given = group.epoch.load(Ordering::Relaxed);
         let owned = (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) == queue).fold(0, |set, b| set | 1 << b);
         Self { queue, group, given, owned, giving: None, inbox, received: 0, others }
     }
@@ -434,5 +434,40 @@ impl Decider {
         words.extend(table[..2].iter().map(|owner| ("group.table", owner as _)));
         words.extend(sent.iter().map(|sent| ("group.sent", sent as _)));
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Cell;
+    use crate::handover::Handover;
+
+    struct Nothing;
+
+    impl Buckets for Nothing {
+        type State = ();
+        fn leave(&mut self, _bucket: u8, _to: usize) {}
+        fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
+    }
+
+    /// A member's thread is there before its workers are, and the broker need not wait for them.
+    #[test]
+    fn a_worker_has_a_part_in_a_change_that_began_before_it_was_made() {
+        let [before, after] = [1, 0].map(|owner| BucketTable::new([owner; BUCKETS], 2).unwrap());
+        let cell = Arc::new(Cell::new(1, &before, Handover::new().unwrap()));
+        let port = PortSteering(Arc::new(Home::of_pool("p", vec![cell.clone()], 4, before)));
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let group = Arc::new(Group::of_member(&[port], &[], 1, 4, &before, wake));
+        group.prepare(5, &before, &after);
+        group.begin(5);
+        let (senders, mut inboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| channel()).unzip();
+        let mut owner = Owner::new(group.clone(), 1, (4, &before), inboxes.remove(1), senders);
+
+        assert!(owner.settle(&mut Nothing) && !group.has_given(), "its queue has not crossed yet");
+        cell.cross(5);
+        assert!(!owner.settle(&mut Nothing));
+        assert!(group.has_given() && !owner.owns(0));
+        assert_eq!(inboxes[0].try_iter().count(), BUCKETS);
     }
 }

@@ -134,7 +134,9 @@ pub fn join(
     let thread =
         std::thread::Builder::new().name("pool".into()).spawn(move || carrier.run()).map_err(AttachError::Io)?;
     let lease = Arc::new(Lease { stop, bell, thread: Mutex::new(Some(thread)) });
-    let owner = |(worker, inbox)| Owner::new(group.clone(), first + worker, &table, inbox, others.clone());
+    // The thread may have begun a change by now.
+    let place = (place.epoch, &table);
+    let owner = |(worker, inbox)| Owner::new(group.clone(), first + worker, place, inbox, others.clone());
     let owners = inboxes.into_iter().enumerate().map(owner);
     Ok(owners.map(|owner| Member { owner, _lease: lease.clone() }).collect())
 }
