@@ -37,9 +37,9 @@ impl Checker {
         Self { flows, stride, missing: HashSet::new(), beyond: 0, found: Tally::default() }
     }
 
-    /// As somebody before left it, who is dead: what was on its way to it may be missing.
+    /// As somebody before left it, who is dead: what was on its way to it may be missing, also of a flow it had nothing of.
     pub fn after(flows: Vec<Flow>, stride: u64) -> Self {
-        let flows = flows.into_iter().map(|flow| Flow { joins: flow.incarnation > 0, ..flow }).collect();
+        let flows = flows.into_iter().map(|flow| Flow { joins: true, ..flow }).collect();
         Self { flows, stride, missing: HashSet::new(), beyond: 0, found: Tally::default() }
     }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_comes_after_somebody_dead_begins_where_the_first_packet_says_but_not_before() {
-        let left = vec![Flow { incarnation: 1, next: 7, joins: false }];
+        let left = vec![Flow { incarnation: 1, next: 7, joins: false }, Flow::default()];
         let mut checker = Checker::after(left.clone(), 1);
         assert_eq!(checker.take(stamp(0, 1, 12)), Some(Flow { joins: true, ..left[0] }));
         assert_eq!(checker.take(stamp(0, 1, 13)), None);
@@ -165,6 +165,9 @@ mod tests {
         let mut checker = Checker::after(left.clone(), 1);
         checker.take(stamp(0, 2, 3));
         assert_eq!(checker.tally(), Tally::default(), "it was the dead one who had what came before");
+        let mut checker = Checker::after(left.clone(), 1);
+        checker.take(stamp(1, 1, 5));
+        assert_eq!(checker.tally(), Tally::default(), "also of a flow of which it had nothing");
         let mut checker = Checker::after(left, 1);
         checker.take(stamp(0, 1, 6));
         assert_eq!(checker.tally().duplicated, 1);

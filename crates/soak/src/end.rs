@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut workers = Workers::new(&port, journal)?;
     let (mut receivers, mut senders): (Vec<RxRing>, Vec<TxRing>) = port.queues.into_iter().unzip();
     let mut streams: Vec<Stream> = (0..queues).map(|queue| Stream::new(queue, queues, options.incarnation)).collect();
-    let mut judge = Judge::new(journal, queues);
+    let mut judge = Judge::new(journal, queues, options.incarnation);
     let mut random = Random::new(u64::from(options.incarnation) << 8 | queues as u64);
     loop {
         let mut busy = false;
@@ -121,11 +121,14 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(journal: &'a Journal, queues: usize) -> Self {
+    fn new(journal: &'a Journal, queues: usize, incarnation: u32) -> Self {
         let (flows, stride) = if queues == 1 { (2, 1) } else { (FLOWS as usize, FLOWS) };
         journal.forget_all();
         journal.set(Field::FirstNs, 0);
-        let checker = Checker::after((0..flows).map(|flow| journal.flow(flow)).collect(), stride);
+        let checker = match incarnation {
+            1 => Checker::new(flows, stride),
+            _ => Checker::after((0..flows).map(|flow| journal.flow(flow)).collect(), stride),
+        };
         let (earlier, invalid) = (journal.tally(), journal.get(Field::Invalid));
         Self { journal, checker, earlier, invalid, stride, room: Vec::new() }
     }
