@@ -416,9 +416,12 @@ impl RxHalf {
     #[inline(always)]
     fn fill(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
         let count = self.channels.len();
-        let mut filled = 0;
-        for turn in 0..count {
-            let channel = &mut self.channels[(self.next_channel + turn) % count];
+        // Not by a remainder: divisions are slow.
+        let after = |at: usize| if at + 1 < count { at + 1 } else { 0 };
+        let (mut filled, mut at) = (0, self.next_channel);
+        for _ in 0..count {
+            let channel = &mut self.channels[at];
+            at = after(at);
             if !channel.turn {
                 continue;
             }
@@ -443,7 +446,7 @@ impl RxHalf {
                 break;
             }
         }
-        self.next_channel = (self.next_channel + 1) % count;
+        self.next_channel = after(self.next_channel);
         counters.packets += filled as u64;
         filled
     }

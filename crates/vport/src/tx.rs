@@ -50,6 +50,12 @@ impl PeerTable {
         Self { segment, epoch: NONE, copy: BucketTable::fixed(1), broken: None }
     }
 
+    /// Whether one is in use.
+    #[inline(always)]
+    fn is_there(&self) -> bool {
+        self.epoch != NONE
+    }
+
     /// Takes another table over. False while the peer has none, or one that cannot be used.
     #[cold]
     fn follow(&mut self, epoch: u64, queues: usize) -> bool {
@@ -181,8 +187,13 @@ impl Drop for TxRing {
 }
 
 impl TxHalf {
+    /// To a peer with one queue. Its first table says that it has this generation: before that it might never have it, if the
+    /// broker dies before it is told.
     #[inline(always)]
     fn send_all(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
+        if !self.table.is_there() && !self.follow_table() {
+            return 0;
+        }
         let Pushed { packets, bytes, discarded } = self.channels[0].outlet.push_burst(packets);
         if self.publish() {
             counters.doorbells += self.ring();

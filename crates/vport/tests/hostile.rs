@@ -36,14 +36,14 @@ impl Hostile {
         Self { bench, raw, memory, b }
     }
 
-    /// The test's port has two queues; the honest function looks into its table to send.
-    fn of_two_queues(test: &str) -> Self {
-        let two = PortInfo { queues: 2, steering: Steering::FiveTuple, ..PortInfo::named("p") };
-        let bench = Bench::between(test, false, [two, PortInfo::named("p")]);
+    /// The test's port has so many queues, and no table yet; the honest function looks into it to send.
+    fn without_table(test: &str, queues: u16) -> Self {
+        let port = PortInfo { queues, steering: Steering::FiveTuple, ..PortInfo::named("p") };
+        let bench = Bench::between(test, false, [port, PortInfo::named("p")]);
         let raw = bench.connect("a");
         raw.hello();
         let mut b = bench.honest();
-        let memory = raw.join(&bench, &mut b);
+        let memory = raw.take_over(&bench, &mut b);
         Self { bench, raw, memory, b }
     }
 
@@ -163,16 +163,18 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
 
 #[test]
 fn nothing_is_sent_to_a_port_without_a_table() {
-    let mut hostile = Hostile::of_two_queues("no-table");
-    assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 0);
-    hostile.memory.table(0).store(1, Ordering::Release);
-    assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 1);
+    for (test, ports) in [("no-table", 1), ("no-table-2", 2)] {
+        let mut hostile = Hostile::without_table(test, ports);
+        assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 0);
+        hostile.memory.open_table();
+        assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 1);
+    }
 }
 
 #[test]
 fn a_writer_does_not_follow_a_table_that_cannot_be() {
     for (n, owners) in [2, 0xff << 56, 0x0101_0101_0201_0101, u64::MAX].into_iter().enumerate() {
-        let mut hostile = Hostile::of_two_queues(&format!("table{n}"));
+        let mut hostile = Hostile::without_table(&format!("table{n}"), 2);
         hostile.memory.table(128 + 128 + 8 * (n * 5)).store(owners, Ordering::Relaxed);
         hostile.memory.table(0).store(1, Ordering::Release);
         for _ in 0..2 {
@@ -185,7 +187,7 @@ fn a_writer_does_not_follow_a_table_that_cannot_be() {
 
 #[test]
 fn a_table_that_changes_all_the_time_never_leads_out_of_the_ports_queues() {
-    let hostile = Hostile::of_two_queues("scribble");
+    let hostile = Hostile::without_table("scribble", 2);
     let (memory, mut b) = (hostile.memory, hostile.b);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -186,13 +186,14 @@ impl Hostile {
     }
 }
 
-/// `a` by hand goes through the handshake of a generation, until `b` has taken it over.
+/// `a` by hand goes through the handshake of a generation, until `b` has taken it over and may send.
 fn joined(bench: &Bench, b: &mut Attachment) -> (Raw, Memory, Lent) {
     let raw = bench.connect("a");
     raw.hello_zero_copy();
     let mut own = raw.take_own();
     let memory = raw.agree_on(bench, &own);
     assert_eq!(turn(b), 0);
+    memory.open_table();
     let lent = own.arena.take().unwrap();
     assert_eq!(lent.generation, own.generation);
     (raw, memory, lent)
@@ -247,7 +248,7 @@ fn words_about_generations_that_are_not_do_no_harm_on_a_zero_copy_link() {
     std::thread::sleep(Duration::from_millis(50));
     say_all("before");
     assert!(!raw.has_mail(), "nothing was answered");
-    raw.agree_on(&bench, &own);
+    raw.agree_on(&bench, &own).open_table();
     assert_eq!((turn(&mut b), out(&bench)), (0, OF_LINK));
     say_all("after");
     assert!(bench.broker.ports().unwrap().iter().all(|port| port.up && port.quarantined.is_none()));

@@ -58,7 +58,8 @@ impl Call {
     }
 
     pub fn answer(&mut self, event: &Event) {
-        writeln!(self.stream, "{}", serde_json::to_string(event).unwrap()).unwrap();
+        // A command that has what it wants does not wait for more.
+        let _ = writeln!(self.stream, "{}", serde_json::to_string(event).unwrap());
     }
 
     /// Answers with a descriptor beside the line.

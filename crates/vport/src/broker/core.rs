@@ -135,7 +135,7 @@ impl Core {
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());
         let orphans = orphans.filter_map(|group| group.adopted.map(|at| at + RETURN_WITHIN)).filter(|at| *at > now);
-        let pools = self.pools.iter().filter_map(Pool::waits_until);
+        let pools = self.pools.iter().flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at));
         clients.chain(links).chain(orphans).chain(pools).min()
     }
 

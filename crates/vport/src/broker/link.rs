@@ -190,6 +190,17 @@ impl Link {
         )
     }
 
+    /// Whether the other end has not read all that a seat has sent in this generation.
+    pub(super) fn has_unread(&self, seat: Seat) -> bool {
+        let Some(segments) = &self.segments else { return false };
+        let [own, others] = [seat.end, seat.across()].map(|end| &segments.ends[end].indices);
+        let (sender, reader) = (Index::new(others.len()), Index::new(own.len()));
+        let head = |queue: usize, other| sender.head(&own[queue], other).load(Ordering::Acquire);
+        let tail = |queue, other: usize| reader.tail(&others[other], queue).load(Ordering::Acquire);
+        let mut channels = self.queues_of(seat).flat_map(|queue| (0..others.len()).map(move |other| (queue, other)));
+        channels.any(|(queue, other)| head(queue, other) != tail(queue, other))
+    }
+
     /// How long what a seat received was on its way, as it has published in its index segments.
     pub(super) fn latency(&self, seat: Seat) -> Latency {
         let Some(segments) = &self.segments else { return Latency::default() };

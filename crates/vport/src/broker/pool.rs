@@ -9,7 +9,7 @@
 //! senders know of it: givers have kept what they gave, and receivers say what has come.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::steering::{BUCKETS, BucketTable};
 use crate::table::Standing;
@@ -29,7 +29,16 @@ pub(super) struct Pool {
     /// The connections by which members steer.
     pub(super) members: Vec<Option<u64>>,
     pub(super) change: Option<Change>,
+    /// Until when readers are waited for who have not read all of what a member had sent that is gone.
+    read_until: Option<Instant>,
+    /// When to look again whether they have.
+    pub(super) look_at: Option<Instant>,
 }
+
+/// How long a reader may take for what a member had sent that is gone. One that does not read holds nobody up for longer.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+/// Between two looks at that.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A change of the table that is on its way.
 #[derive(Debug)]
@@ -89,6 +98,8 @@ impl Pool {
             before: table,
             members: vec![None; functions.len()],
             change: None,
+            read_until: None,
+            look_at: None,
         }
     }
 
@@ -193,6 +204,7 @@ impl Pool {
         if let Some(Change::Resuming(resuming)) = &mut self.change {
             resuming.missing.clear();
             resuming.until = None;
+            self.read_until = Some(Instant::now() + READ_WITHIN);
         }
     }
 
@@ -256,6 +268,7 @@ impl Pool {
     /// A member is gone.
     pub(super) fn left(&mut self, member: usize) {
         self.members[member] = None;
+        self.read_until = Some(Instant::now() + READ_WITHIN);
         match &mut self.change {
             // It may have grown impatient.
             Some(Change::Resuming(Resuming { missing, heard, until })) => {
@@ -268,9 +281,22 @@ impl Pool {
         }
     }
 
+    /// Members that are gone, have buckets that are to go to others, and may have sent what was not read, which nobody shall
+    /// overtake: a bit each.
+    pub(super) fn survived(&self, now: Instant) -> u64 {
+        let Some(Change::Moving(moving)) = &self.change else { return 0 };
+        if self.read_until.is_none_or(|until| until <= now) {
+            return 0;
+        }
+        let buckets = (0..BUCKETS as u8).filter(|bucket| (moving.held & moving.coming) >> bucket & 1 == 1);
+        let queues = buckets.map(|bucket| self.before.queue(bucket)).filter(|queue| !self.is_here(*queue));
+        queues.fold(0, |set, queue| set | 1 << self.member_of(queue))
+    }
+
     /// What the change needs now. Asked again after each answer, until there is nothing. `may_publish`: every generation that
-    /// a sender may use is in the hands of all members.
-    pub(super) fn next(&mut self, may_publish: bool) -> Option<Next> {
+    /// a sender may use is in the hands of all members. `unread`: [`Pool::survived`] by something that was not read.
+    pub(super) fn next(&mut self, may_publish: bool, unread: u64) -> Option<Next> {
+        self.look_at = (unread != 0).then(|| Instant::now() + LOOK_EVERY);
         match self.change.take()? {
             Change::Resuming(resuming) if resuming.missing.is_empty() && may_publish => Some(self.resume(&resuming)),
             Change::Preparing { table, missing } if missing.is_empty() && may_publish => {
@@ -288,6 +314,7 @@ impl Pool {
                 let lost: Vec<u8> = of(moving.held & moving.coming)
                     .filter(|&bucket| !moving.giving.contains(&self.member_of(self.before.queue(bucket))))
                     .filter(|&bucket| !self.is_within(bucket))
+                    .filter(|&bucket| unread >> self.member_of(self.before.queue(bucket)) & 1 == 0)
                     .collect();
                 lost.iter().for_each(|bucket| moving.held &= !(1 << bucket));
                 if moving.giving.is_empty() && moving.coming == 0 {
@@ -376,11 +403,11 @@ mod tests {
         let mut pool = pool();
         assert!(pool.begin(table(|bucket| bucket % 2 * to)));
         pool.prepared(0);
-        assert_eq!(pool.next(true), None, "b is not ready");
+        assert_eq!(pool.next(true, 0), None, "b is not ready");
         pool.prepared(1);
-        assert_eq!(pool.next(false), None, "a member has not the generation that senders have");
-        assert_eq!(pool.next(true), Some(Next::Publish));
-        assert_eq!(pool.next(true), None);
+        assert_eq!(pool.next(false, 0), None, "a member has not the generation that senders have");
+        assert_eq!(pool.next(true, 0), Some(Next::Publish));
+        assert_eq!(pool.next(true, 0), None);
         pool
     }
 
@@ -399,9 +426,9 @@ mod tests {
         pool.gave(1);
         pool.came(1, ODD & !8);
         pool.came(0, 8);
-        assert_eq!((pool.next(true), pool.waits_for()), (None, vec!["b".to_owned()]));
+        assert_eq!((pool.next(true, 0), pool.waits_for()), (None, vec!["b".to_owned()]));
         pool.came(1, 8);
-        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.next(true, 0), Some(Next::Close));
         assert!(pool.change.is_none() && pool.begin(table(|_| 2)));
     }
 
@@ -411,11 +438,25 @@ mod tests {
         assert_eq!(pool.sent(0, 1), Some(1));
         pool.left(0);
         let rest: Vec<u8> = (3..128).step_by(2).collect();
-        assert_eq!(pool.next(true), Some(Next::Deliver(rest)));
-        assert_eq!(pool.next(true), None);
+        assert_eq!(pool.next(true, 0), Some(Next::Deliver(rest)));
+        assert_eq!(pool.next(true, 0), None);
         pool.gave(1);
         pool.came(1, ODD);
-        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.next(true, 0), Some(Next::Close));
+    }
+
+    #[test]
+    fn nobody_overtakes_what_a_member_that_died_had_sent() {
+        let mut pool = moving(1);
+        pool.gave(1);
+        assert_eq!((pool.survived(Instant::now()), pool.look_at), (0, None));
+        pool.left(0);
+        assert_eq!(pool.survived(Instant::now()), 0b001);
+        assert_eq!(pool.next(true, 0b001), None, "it was not read");
+        assert!(pool.look_at.is_some_and(|look_at| look_at <= Instant::now() + LOOK_EVERY));
+        assert_eq!(pool.survived(Instant::now() + READ_WITHIN), 0, "and may never be");
+        assert!(matches!(pool.next(true, 0), Some(Next::Deliver(odd)) if odd.len() == 64));
+        assert_eq!((pool.survived(Instant::now()), pool.look_at), (0, None));
     }
 
     #[test]
@@ -423,7 +464,7 @@ mod tests {
         let mut pool = moving(1);
         pool.gave(0);
         pool.left(1);
-        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.next(true, 0), Some(Next::Close));
         assert_eq!(pool.table.queue(1), 1, "they are its own when it is there again");
     }
 
@@ -432,9 +473,9 @@ mod tests {
         let mut pool = moving(2);
         assert_eq!(pool.sent(0, 1), Some(2));
         pool.gave(1);
-        assert_eq!(pool.next(true), None);
+        assert_eq!(pool.next(true, 0), None);
         pool.gave(0);
-        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.next(true, 0), Some(Next::Close));
     }
 
     #[test]
@@ -442,7 +483,10 @@ mod tests {
         let mut pool = Pool::new(&["a", "b"].map(str::to_owned), 2);
         assert_eq!((pool.table.queue(0), pool.table.queue(1), pool.queues()), (0, 1, 4));
         assert!(pool.begin(BucketTable::fixed(4)));
-        assert_eq!((pool.next(true), pool.next(true), pool.next(true)), (Some(Next::Publish), Some(Next::Close), None));
+        assert_eq!(
+            (pool.next(true, 0), pool.next(true, 0), pool.next(true, 0)),
+            (Some(Next::Publish), Some(Next::Close), None)
+        );
     }
 
     /// What a broker left that died after senders knew of `moving`'s table.
@@ -471,14 +515,14 @@ mod tests {
         former.change = None;
         let mut pool = adopted([&left_by(&former); 2]);
         assert_eq!((pool.epoch, pool.table, pool.links()), (2, former.table, 0));
-        assert_eq!((pool.next(true), pool.waits_for()), (None, ["a", "b"].map(str::to_owned).to_vec()));
+        assert_eq!((pool.next(true, 0), pool.waits_for()), (None, ["a", "b"].map(str::to_owned).to_vec()));
         assert!(!pool.arrived(0, A, progress(1, 1, 0)), "of another epoch");
         assert!(!pool.arrived(0, A, progress(u64::MAX, 0, 0)));
         assert!(pool.arrived(0, A, progress(2, 3, 0)), "ready for an epoch that never was");
-        assert_eq!((pool.next(true), pool.links()), (None, 2), "b is missing");
+        assert_eq!((pool.next(true, 0), pool.links()), (None, 2), "b is missing");
         assert!(pool.arrived(1, B, progress(2, 2, 0)));
-        assert_eq!(pool.next(false), None, "a link is not there yet");
-        assert_eq!(pool.next(true), Some(Next::Rest));
+        assert_eq!(pool.next(false, 0), None, "a link is not there yet");
+        assert_eq!(pool.next(true, 0), Some(Next::Rest));
         assert!(pool.change.is_none() && pool.begin(table(|_| 2)));
     }
 
@@ -488,21 +532,21 @@ mod tests {
         // Of what is not its own, nothing has come to it.
         assert!(pool.arrived(0, A, progress(1, 2, 1 << 5)));
         assert!(pool.arrived(1, B, progress(1, 2, 1 << 1 | 1 << 3)));
-        assert_eq!((pool.next(true), pool.come()), (Some(Next::Publish), 1 << 1 | 1 << 3));
+        assert_eq!((pool.next(true, 0), pool.come()), (Some(Next::Publish), 1 << 1 | 1 << 3));
         assert_eq!((pool.sent(0, 3), pool.sent(1, 5), pool.sent(0, 5)), (None, None, Some(1)));
         pool.gave(1);
         pool.gave(0);
         let rest: Vec<u8> = (7..128).step_by(2).collect();
-        assert_eq!(pool.next(true), Some(Next::Deliver(rest)), "what was not given when all was");
+        assert_eq!(pool.next(true, 0), Some(Next::Deliver(rest)), "what was not given when all was");
         pool.came(1, ODD);
-        assert_eq!(pool.next(true), Some(Next::Close));
+        assert_eq!(pool.next(true, 0), Some(Next::Close));
     }
 
     #[test]
     fn a_change_is_over_if_one_member_knows_it() {
         let mut pool = adopted([&left_by(&moving(1)); 2]);
         assert!(pool.arrived(0, A, progress(1, 2, 0)) && pool.arrived(1, B, progress(2, 2, 0)));
-        assert_eq!(pool.next(true), Some(Next::Rest));
+        assert_eq!(pool.next(true, 0), Some(Next::Rest));
     }
 
     #[test]
@@ -513,7 +557,7 @@ mod tests {
             let mut pool = adopted(links);
             assert_eq!((pool.epoch, pool.table), (2, former.table));
             assert!(pool.arrived(0, A, progress(1, 2, 0)) && pool.arrived(1, B, progress(1, 2, 0)));
-            assert_eq!((pool.next(true), pool.come()), (Some(Next::Publish), 0));
+            assert_eq!((pool.next(true, 0), pool.come()), (Some(Next::Publish), 0));
         }
     }
 
@@ -544,8 +588,8 @@ mod tests {
         assert!(!pool.arrived(0, A, Progress::default()));
         assert_eq!(pool.waits_for().len(), 0);
         pool.wait_no_more();
-        assert_eq!((pool.next(true), pool.waits_until()), (Some(Next::Publish), None));
+        assert_eq!((pool.next(true, 0), pool.waits_until()), (Some(Next::Publish), None));
         let rest: Vec<u8> = (3..128).step_by(2).collect();
-        assert_eq!(pool.next(true), Some(Next::Deliver(rest)));
+        assert_eq!(pool.next(true, 0), Some(Next::Deliver(rest)));
     }
 }

@@ -235,6 +235,11 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.index.add(offset).cast()) }
     }
 
+    /// Lets the other end send by the first table, in which every bucket is the first queue's.
+    pub fn open_table(&self) {
+        self.table(0).store(1, Ordering::Release);
+    }
+
     /// The word at `offset` of the table segment.
     pub fn table(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: tests use offsets within the page; the mapping is never undone.
@@ -321,8 +326,15 @@ impl Raw {
         }
     }
 
-    /// Goes through the handshake of a generation, until the other end, `honest`, has taken it over.
+    /// Goes through the handshake of a generation, until the other end, `honest`, has taken it over and may send.
     pub fn join(&self, bench: &Bench, honest: &mut Attachment) -> Memory {
+        let memory = self.take_over(bench, honest);
+        memory.open_table();
+        memory
+    }
+
+    /// The same, but does not let the other end send.
+    pub fn take_over(&self, bench: &Bench, honest: &mut Attachment) -> Memory {
         let memory = self.agree(bench);
         assert!(honest.queues[0].0.recv().is_empty());
         memory

@@ -133,11 +133,13 @@ impl Core {
         names.iter().for_each(|name| self.start_generation(name));
     }
 
-    /// Members of a former broker that have not come back in time are gone.
+    /// Members of a former broker that have not come back in time are gone. What is unread of one that is gone is looked at.
     pub(super) fn keep_pools(&mut self, now: Instant) {
         for at in 0..self.pools.len() {
             if self.pools[at].waits_until().is_some_and(|until| until <= now) {
                 self.pools[at].wait_no_more();
+                self.advance(at);
+            } else if self.pools[at].look_at.is_some_and(|look_at| look_at <= now) {
                 self.advance(at);
             }
         }
@@ -247,7 +249,9 @@ impl Core {
         let Some(pool) = self.pools.get(at) else { return };
         let links = || self.links.values().filter(|link| end_of(pool, &link.spec).is_some());
         let settled = links().all(|link| is_settled(pool, link)) && links().count() >= pool.links();
-        while let Some(next) = self.pools.get_mut(at).and_then(|pool| pool.next(settled)) {
+        loop {
+            let unread = self.unread(at);
+            let Some(next) = self.pools.get_mut(at).and_then(|pool| pool.next(settled, unread)) else { return };
             match next {
                 Next::Publish => self.publish(at),
                 Next::Deliver(buckets) => buckets.into_iter().for_each(|bucket| self.deliver_empty(at, bucket)),
@@ -263,6 +267,18 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Members that are gone and whose buckets are to go to others, where a peer has not read all that they had sent: a bit
+    /// each. Whoever has such a bucket next would overtake it.
+    fn unread(&self, at: usize) -> u64 {
+        let Some(pool) = self.pools.get(at) else { return 0 };
+        let gone = pool.survived(Instant::now());
+        let links = self.links.values().filter(|link| gone != 0 && link.stage == Stage::Up);
+        let seats = links.filter_map(|link| Some((link, end_of(pool, &link.spec)?)));
+        let seats = seats.flat_map(|(link, end)| link.seats(end).map(move |seat| (link, seat)));
+        let unread = seats.filter(|(link, seat)| gone >> seat.member & 1 == 1 && link.has_unread(*seat));
+        unread.fold(0, |set, (_, seat)| set | 1 << seat.member)
     }
 
     fn publish(&mut self, at: usize) {
