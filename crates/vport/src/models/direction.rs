@@ -15,7 +15,8 @@ use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
 use crate::ring::Ring;
 use crate::rx::{Ownership, RxChannel, RxHalf, RxRing};
-use crate::steering::Steering;
+use crate::steering::{BucketTable, Steering};
+use crate::table;
 use crate::tx::{PeerTable, TxChannel, TxHalf, TxRing};
 use crate::writer::Writer;
 
@@ -47,13 +48,18 @@ impl Direction {
         };
         let records = (0..senders).map(|_| memory(receivers * ring_bytes + RECORDS_PAD)).collect();
         let doorbells = (0..receivers).map(|_| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap()).collect();
+        let segment = memory(TABLE_BYTES);
+        if receivers == 1 {
+            // Of ports with several queues, models write it as ports do.
+            table::write(&segment, 1, &BucketTable::fixed(1));
+        }
         Self {
             ring: Ring::new(ring_bytes as u64).unwrap(),
             steering,
             from: side(senders, receivers),
             to: side(receivers, senders),
             records,
-            table: memory(TABLE_BYTES),
+            table: segment,
             generation: Generation::new(1),
             doorbells,
         }
