@@ -39,9 +39,8 @@ fn whatever_is_killed_traffic_flows_again_and_nothing_is_left() {
     {
         let node = Node::new();
         node.first_slice();
-        // In turn: what has run well while the others died is started again without delay.
-        for round in 1..=KILLS {
-            for victim in VICTIMS {
+        for victim in VICTIMS {
+            for round in 1..=KILLS {
                 kill_under_traffic(&node, victim, round);
             }
         }

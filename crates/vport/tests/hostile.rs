@@ -163,8 +163,8 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
 
 #[test]
 fn nothing_is_sent_to_a_port_without_a_table() {
-    for (test, ports) in [("no-table", 1), ("no-table-2", 2)] {
-        let mut hostile = Hostile::without_table(test, ports);
+    for (test, queues) in [("no-table", 1), ("no-table-2", 2)] {
+        let mut hostile = Hostile::without_table(test, queues);
         assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 0);
         hostile.memory.open_table();
         assert_eq!(hostile.b.queues[0].1.send(&[PacketRef::from_slice(&[0; 60])]), 1);

@@ -58,8 +58,12 @@ impl Call {
     }
 
     pub fn answer(&mut self, event: &Event) {
+        let answered = writeln!(self.stream, "{}", serde_json::to_string(event).unwrap());
         // A command that has what it wants does not wait for more.
-        let _ = writeln!(self.stream, "{}", serde_json::to_string(event).unwrap());
+        assert!(
+            answered.as_ref().map_or_else(|e| e.kind() == std::io::ErrorKind::BrokenPipe, |()| true),
+            "{answered:?}"
+        );
     }
 
     /// Answers with a descriptor beside the line.
