@@ -95,11 +95,16 @@ pub fn group<S: Send>(
 pub(crate) fn take(ports: &[PortSteering]) -> Result<(), GroupError> {
     for (n, port) in ports.iter().enumerate() {
         if !port.0.take() {
-            ports[..n].iter().for_each(|port| port.0.give_back());
+            give_back(&ports[..n]);
             return Err(GroupError::Taken);
         }
     }
     Ok(())
+}
+
+/// Takes that back where the group did not come about.
+pub(crate) fn give_back(ports: &[PortSteering]) {
+    ports.iter().for_each(|port| port.0.give_back());
 }
 
 /// What the workers of one process share.

@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use crate::client::{AttachError, wait};
 use crate::layout::VERSION_POOL;
-use crate::owner::{Arrival, Buckets, Group, GroupError, Owner, PortSteering, take};
+use crate::owner::{Arrival, Buckets, Group, GroupError, Owner, PortSteering, give_back, take};
 use crate::socket::{self, Received};
 use crate::steering::{BUCKETS, BucketTable};
 use crate::sync::{Receiver, Sender, channel};
@@ -93,11 +93,11 @@ pub fn join(
     if ports.iter().any(|port| port.0.table() != (place.epoch, table)) || first + workers > all {
         return Err(JoinError::Changed);
     }
-    take(ports)?;
     let wake =
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|errno| AttachError::Io(errno.into()))?;
-    let carrier = wake.try_clone().map_err(AttachError::Io)?;
-    let group = Arc::new(Group::of_member(ports, outputs, first, place.epoch, &table, carrier));
+    let [to_carrier, bell] = [wake.try_clone().map_err(AttachError::Io)?, wake.try_clone().map_err(AttachError::Io)?];
+    take(ports)?;
+    let group = Arc::new(Group::of_member(ports, outputs, first, place.epoch, &table, to_carrier));
 
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel()).unzip();
     let mut leaving = Vec::new();
@@ -130,9 +130,11 @@ pub fn join(
         wake,
         stop: stop.clone(),
     };
-    let bell = carrier.wake.try_clone().map_err(AttachError::Io)?;
-    let thread =
-        std::thread::Builder::new().name("pool".into()).spawn(move || carrier.run()).map_err(AttachError::Io)?;
+    let thread = std::thread::Builder::new().name("pool".into()).spawn(move || carrier.run());
+    let thread = thread.map_err(|error| {
+        give_back(ports);
+        AttachError::Io(error)
+    })?;
     let lease = Arc::new(Lease { stop, bell, thread: Mutex::new(Some(thread)) });
     // The thread may have begun a change by now.
     let place = (place.epoch, &table);

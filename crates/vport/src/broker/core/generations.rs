@@ -1,5 +1,8 @@
 //! Generations of a link: how they are made, handed out, joined, and how one is quarantined.
 
+#[cfg(test)]
+mod untold;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
