@@ -13,6 +13,9 @@ fuzz_targets := gtpu pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
 
+# Built without optimisation and debug information: they run for seconds, compiling them well would take minutes.
+install_tool := CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install --locked --debug --root $(tools) --target $(host)
+
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup build images bench lint models sanitize soak fuzz install uninstall clean
 
@@ -74,11 +77,10 @@ soak:
 fuzz: $(tools)/bin/cargo-fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS) $(fuzz_targets)
 
-# Built without optimisation: they run for seconds, compiling them well would take minutes.
 $(tools)/bin/cargo-deny:
-	$(CARGO) install --locked --debug --root $(tools) cargo-deny@0.20.2 --target $(host)
+	$(install_tool) cargo-deny@0.20.2
 $(tools)/bin/cargo-fuzz:
-	$(CARGO) install --locked --debug --root $(tools) cargo-fuzz@0.13.2 --target $(host)
+	$(install_tool) cargo-fuzz@0.13.2
 
 #: make install    binaries, the C library, man pages, completions and the systemd unit, below DESTDIR and PREFIX
 install: build install-capi

@@ -28,7 +28,7 @@ $(capi_header): $(wildcard $(capi)/src/*.rs) $(capi)/cbindgen.toml $(tools)/bin/
 	$(tools)/bin/cbindgen --quiet --config $(capi)/cbindgen.toml --output $@ $(capi)
 
 $(tools)/bin/cbindgen:
-	$(CARGO) install --locked --debug --root $(tools) cbindgen@0.29.4 --target $(host)
+	$(install_tool) cbindgen@0.29.4
 
 install-capi: capi
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/kaista $(DESTDIR)$(PREFIX)/share/man/man3

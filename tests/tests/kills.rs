@@ -1,14 +1,11 @@
 //! kill -9 of anything, under traffic: the others go on, what died comes back, traffic flows again without a hand, and
 //! after `down` nothing is left.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use e2e::{Census, Node, eventually, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-static MACHINE: Mutex<()> = Mutex::new(());
 
 /// Times that each is killed.
 const KILLS: usize = 10;
@@ -21,31 +18,39 @@ struct Victim {
     bystanders: &'static [&'static str],
 }
 
-const VICTIMS: &[Victim] = &[
-    Victim { name: "upf", pid: |node| running(node, "upf"), bystanders: &["ran", "dn"] },
-    Victim { name: "ran", pid: |node| running(node, "ran"), bystanders: &["upf", "dn"] },
-    Victim { name: "pump", pid: pump, bystanders: &["ran", "upf", "dn"] },
-    Victim { name: "daemon", pid: |node| status(node, "daemonPid"), bystanders: &["ran", "upf", "dn"] },
-    Victim { name: "keeper", pid: |node| status(node, "keeperPid"), bystanders: &["ran", "upf", "dn"] },
-];
+const UPF: Victim = Victim { name: "upf", pid: |node| running(node, "upf"), bystanders: &["ran", "dn"] };
+const RAN: Victim = Victim { name: "ran", pid: |node| running(node, "ran"), bystanders: &["upf", "dn"] };
+const PUMP: Victim = Victim { name: "pump", pid: pump, bystanders: &["ran", "upf", "dn"] };
+const DAEMON: Victim =
+    Victim { name: "daemon", pid: |node| status(node, "daemonPid"), bystanders: &["ran", "upf", "dn"] };
+const KEEPER: Victim =
+    Victim { name: "keeper", pid: |node| status(node, "keeperPid"), bystanders: &["ran", "upf", "dn"] };
+
+/// On two nodes at a time, since functions that die again and again are restarted later and later.
+const NODES: [&[Victim]; 2] = [&[UPF, PUMP], &[RAN, DAEMON, KEEPER]];
 
 #[test]
 fn whatever_is_killed_traffic_flows_again_and_nothing_is_left() {
     if skip("whatever_is_killed_traffic_flows_again_and_nothing_is_left", Node::missing()) {
         return;
     }
-    let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let before = Census::take();
-    {
-        let node = Node::new();
-        node.first_slice();
-        for victim in VICTIMS {
-            for round in 1..=KILLS {
-                kill_under_traffic(&node, victim, round);
-            }
+    std::thread::scope(|scope| {
+        NODES.iter().for_each(|victims| {
+            scope.spawn(|| kill_on_a_node(victims));
+        });
+    });
+    before.assert_restored(Duration::from_secs(10));
+}
+
+fn kill_on_a_node(victims: &[Victim]) {
+    let node = Node::new();
+    node.first_slice();
+    for victim in victims {
+        for round in 1..=KILLS {
+            kill_under_traffic(&node, victim, round);
         }
     }
-    before.assert_restored(Duration::from_secs(10));
 }
 
 fn kill_under_traffic(node: &Node, victim: &Victim, round: usize) {
