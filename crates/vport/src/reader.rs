@@ -225,20 +225,28 @@ impl Reader {
             Announced::Record { next } => return next,
         }
         let head = source.head();
-        if head == self.seen {
+        let is_news = self.is_news(head, tail);
+        if head != self.seen {
+            self.seen = head;
+            self.stopwatch.stamp = source.stamp();
+        }
+        if !is_news {
             self.wait_for_record(source, tail);
             return tail;
         }
-        self.seen = head;
         if let Err(violation) = self.ring.check_head(tail, head) {
             self.broken = Some(violation);
             return tail;
         }
-        if head != tail {
-            self.idle_looks = 0;
-        }
-        self.stopwatch.stamp = source.stamp();
+        self.idle_looks = 0;
         head
+    }
+
+    /// Whether a head says more than the reader at `tail` knows. From the one seen last to the tail it does not: announced
+    /// records are taken before their heads come, several of them if the first of these heads is late.
+    #[inline(always)]
+    fn is_news(&self, head: u64, tail: u64) -> bool {
+        head.wrapping_sub(self.seen) > tail.wrapping_sub(self.seen)
     }
 
     /// What stands at the tail, if something was announced there.
@@ -298,8 +306,7 @@ impl Reader {
             Announced::Awaited => return false,
             Announced::Record { .. } => return true,
         }
-        let head = source.head();
-        head != self.seen && head != self.tail
+        self.is_news(source.head(), self.tail)
     }
 
     /// The rule that the writer broke, if it did.
@@ -402,5 +409,83 @@ impl Source for Mapped {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = offset;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A writer's memory, word by word: nothing is there but what a test has put there.
+    struct Words {
+        ring: [Cell<u64>; 64],
+        head: Cell<u64>,
+        announced: Cell<u64>,
+    }
+
+    impl Source for Words {
+        fn head(&self) -> u64 {
+            self.head.get()
+        }
+
+        fn header(&self, offset: usize) -> u64 {
+            self.ring[offset / 8].get()
+        }
+
+        fn announced(&self) -> u64 {
+            self.announced.get()
+        }
+
+        fn take(&self, _offset: usize, head: usize, _rest: usize, slot: &mut Slot) {
+            slot.fill_head(head);
+        }
+    }
+
+    /// Bytes of a record with a frame of one byte.
+    const RECORD: u64 = 16;
+
+    impl Words {
+        fn new() -> Self {
+            Self { ring: [const { Cell::new(0) }; 64], head: Cell::new(0), announced: Cell::new(0) }
+        }
+
+        /// The record at `position` is whole, and the next one announced. Its head is still to come.
+        fn show(&self, position: u64) {
+            self.ring[position as usize / 8].set(1);
+            self.announced.set(announcement(position + RECORD));
+        }
+    }
+
+    fn fill(reader: &mut Reader, words: &Words) -> usize {
+        reader.fill(words, &mut [Slot::new()], 64, |_, _| Wanted::Yes).packets
+    }
+
+    /// A writer that is stopped before its head, again and again.
+    #[test]
+    fn heads_may_be_several_announced_records_late() {
+        let (words, mut reader) = (Words::new(), Reader::new(Ring::new(512).unwrap()));
+        words.announced.set(announcement(0));
+        assert!((0..=IDLE_LOOKS).all(|_| fill(&mut reader, &words) == 0));
+        for position in [0, RECORD, 2 * RECORD] {
+            words.show(position);
+            assert_eq!(fill(&mut reader, &words), 1, "the record at {position}");
+            assert_eq!(fill(&mut reader, &words), 0);
+        }
+        for head in [RECORD, 2 * RECORD, 3 * RECORD] {
+            words.head.set(head);
+            assert!(!reader.has_more(&words));
+            // Where the next one was announced, and where the head stands.
+            reader.awaited = if head == RECORD { reader.awaited } else { NOWHERE };
+            assert_eq!((fill(&mut reader, &words), reader.broken()), (0, None), "head {head}");
+        }
+        words.show(3 * RECORD);
+        words.head.set(4 * RECORD);
+        assert_eq!((fill(&mut reader, &words), reader.tail()), (1, 4 * RECORD));
+        words.head.set(RECORD);
+        fill(&mut reader, &words);
+        fill(&mut reader, &words);
+        assert_eq!(reader.broken(), Some(Violation::HeadOutOfRange), "heads do not go back");
     }
 }

@@ -101,6 +101,8 @@ pub fn polled<T>(
             let now = Instant::now();
             ensure!(now < *give_up.get_or_insert(now + PATIENCE), "the other process does not answer");
         }
+        // As a waiter that never sleeps does.
+        std::hint::spin_loop();
     }
 }
 
