@@ -7,6 +7,7 @@
 
 use crate::info::QUEUES_MAX;
 use crate::latency::BUCKETS as LATENCY_BUCKETS;
+use crate::lone;
 use crate::mapping::Mapping;
 use crate::steering::BUCKETS;
 use crate::sync::AtomicU64;
@@ -62,7 +63,7 @@ impl Index {
         self.heads(segment, peer).head
     }
 
-    /// The same, with what this queue announces.
+    /// The same, with what stands beside it.
     pub(crate) fn heads(self, segment: &Mapping, peer: usize) -> Heads<'_> {
         assert!(peer < self.peer_queues);
         Heads::at(segment, (HEADS_LINE + peer) * LINE)
@@ -132,21 +133,21 @@ impl Index {
     }
 }
 
-/// Words that say how far a ring is written, all in one line.
+/// Words that say how far a ring is written, all but the end of the last in one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads<'a> {
     /// Everything before it is written.
     pub(crate) head: &'a AtomicU64,
-    /// Where the next record can be looked for ([`crate::reader::announcement`]).
-    pub(crate) announced: &'a AtomicU64,
     /// When a record was published ([`crate::stamp`]).
     pub(crate) stamp: &'a AtomicU64,
+    /// What was sent last, if it was one small frame ([`crate::lone`]).
+    pub(crate) lone: &'a lone::Words,
 }
 
 impl<'a> Heads<'a> {
     /// In the line at `offset` of a segment.
     pub(crate) fn at(segment: &'a Mapping, offset: usize) -> Self {
-        Self { head: segment.word(offset), announced: segment.word(offset + 24), stamp: segment.word(offset + 32) }
+        Self { head: segment.word(offset), stamp: segment.word(offset + 32), lone: segment.words(offset + 40) }
     }
 }
 
@@ -253,8 +254,9 @@ mod tests {
             let segment = Mapping::anonymous(index.bytes()).unwrap();
             let mut words = vec![index.sleep(&segment), index.burst(&segment), index.epoch(&segment)];
             for peer in 0..queues {
-                let Heads { head, announced, stamp } = index.heads(&segment, peer);
-                words.extend([head, announced, stamp, index.closed(&segment, peer), index.mark(&segment, peer)]);
+                let Heads { head, stamp, lone } = index.heads(&segment, peer);
+                words.extend([head, stamp, index.closed(&segment, peer), index.mark(&segment, peer)]);
+                words.extend(lone);
                 words.push(index.tail(&segment, peer));
             }
             words.extend((0..6).flat_map(|n| [index.rx_counter(&segment, n), index.tx_counter(&segment, n)]));

@@ -59,6 +59,7 @@ pub mod info;
 pub mod latency;
 pub mod layout;
 pub mod local;
+mod lone;
 mod mapping;
 #[cfg(test)]
 mod models;

@@ -121,6 +121,16 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.start.cast::<u8>().add(offset).cast()) }
     }
 
+    /// `N` words from `offset` on.
+    ///
+    /// # Panics
+    /// As [`Mapping::word`].
+    pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.len);
+        // SAFETY: as there.
+        unsafe { &*self.start.cast::<u8>().add(offset).cast() }
+    }
+
     /// Start of `len` bytes at `offset`.
     ///
     /// # Panics

@@ -1,13 +1,15 @@
 //! The reading end of one channel. Trusts neither positions nor headers nor that bytes stay what they were.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::latency::Histogram;
 use crate::layout::Heads;
+use crate::lone::{self, FRAME_WORDS};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
-use crate::ring::{HEADER, Ring, Step, Violation};
+use crate::ring::{HEADER, Ring, Step, Violation, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
 
@@ -19,20 +21,18 @@ pub trait Source {
     /// The eight bytes at `offset`, a multiple of 8 and less than the ring's size.
     fn header(&self, offset: usize) -> u64;
 
-    /// What the writer announces: see [`announcement`].
-    fn announced(&self) -> u64 {
-        0
-    }
-
     /// When a record was published, loaded after a head: see [`crate::stamp`].
     fn stamp(&self) -> u64 {
         0
     }
 
-    /// The word at `offset`, where a record was announced. Unless it is 0, the record's bytes are visible afterwards.
-    fn awaited(&self, offset: usize) -> u64 {
-        self.header(offset)
+    /// The length (up to 72 bytes) of the frame whose record begins at `tail`, and its words, if it stands beside the head.
+    fn lone(&self, _tail: u64) -> Option<(usize, [u64; FRAME_WORDS])> {
+        None
     }
+
+    /// Soon a lone frame will be looked for.
+    fn expect_lone(&self) {}
 
     /// Copies `head` bytes at `offset` into `slot`, and lets it name the `rest` bytes behind them. All of it lies within
     /// the ring.
@@ -44,15 +44,6 @@ pub trait Source {
 
 /// No position.
 pub(crate) const NOWHERE: u64 = u64::MAX;
-
-/// By which a writer says that the word at a position is 0 until a whole record begins with it. Never 0, which says nothing:
-/// positions are multiples of 8.
-pub(crate) const fn announcement(position: u64) -> u64 {
-    position | 1
-}
-
-/// Set in an announcement whose record will have a stamp.
-pub(crate) const STAMPED: u64 = 2;
 
 /// What one call of [`Reader::fill`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,29 +75,16 @@ pub struct Reader {
     tail: u64,
     /// The end of what is known to be there, checked.
     head: u64,
-    /// The last head seen. Behind the tail for as long as a writer needs from an announced record to its head.
-    seen: u64,
-    /// Where the next record was announced, if it was.
-    awaited: u64,
     /// The tail that the writer knows of.
     released: u64,
     broken: Option<Violation>,
     /// Looks in a row that found nothing new.
     idle_looks: u32,
+    /// The last look that found something found it beside the head.
+    lonely: bool,
     stopwatch: Stopwatch,
     /// The processor has wide registers.
     wide: bool,
-}
-
-/// What came where a record was announced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announced {
-    /// No frame will: none was announced, or something else stands there. The head tells.
-    Nothing,
-    /// It has not come yet.
-    Awaited,
-    /// A record that ends at `next`.
-    Record { next: u64 },
 }
 
 /// How far ahead of the record at hand memory is asked for.
@@ -123,11 +101,10 @@ impl Reader {
             ring,
             tail: 0,
             head: 0,
-            seen: 0,
-            awaited: NOWHERE,
             released: 0,
             broken: None,
             idle_looks: 0,
+            lonely: false,
             stopwatch: Stopwatch::new(Unit::Records),
             wide: crate::wide::is_here(),
         }
@@ -166,7 +143,7 @@ impl Reader {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
         let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
-        let mut looked = false;
+        let (mut looked, mut lone) = (false, None);
         while packets < slots.len() {
             if tail == head {
                 if looked {
@@ -177,16 +154,24 @@ impl Reader {
                 if head == tail {
                     break;
                 }
+                lone = self.take_lone(source, tail..head, peek, &mut slots[packets]);
             }
             let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
                 source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
             }
-            match ring.step(tail, head, source.header(offset)) {
+            let step = match lone.take() {
+                Some(step) => Ok(step),
+                None => ring.step(tail, head, source.header(offset)).inspect(|step| {
+                    if let Step::Frame { len, .. } = *step {
+                        let short = len.min(peek);
+                        source.take(offset + HEADER as usize, short, len - short, &mut slots[packets]);
+                    }
+                }),
+            };
+            match step {
                 Ok(Step::Frame { len, next }) => {
-                    let slot = &mut slots[packets];
-                    let short = len.min(peek);
-                    source.take(offset + HEADER as usize, short, len - short, slot);
+                    let slot = &slots[packets];
                     match wanted(slot, tail) {
                         Wanted::Yes => {
                             packets += 1;
@@ -212,26 +197,12 @@ impl Reader {
         Filled { packets, bytes, unwanted }
     }
 
-    /// The end of what is there after `tail`: of one record where one was announced and has come, or the published head.
+    /// The end of what is there after `tail`.
     #[inline(always)]
     fn look<S: Source>(&mut self, source: &S, tail: u64) -> u64 {
-        match self.announced(source, tail) {
-            Announced::Nothing => {}
-            Announced::Awaited => {
-                // A small frame's record ends on the next line, which is to come with this one.
-                source.prefetch(self.ring.offset(tail.wrapping_add(64)));
-                return tail;
-            }
-            Announced::Record { next } => return next,
-        }
         let head = source.head();
-        let is_news = self.is_news(head, tail);
-        if head != self.seen {
-            self.seen = head;
-            self.stopwatch.stamp = source.stamp();
-        }
-        if !is_news {
-            self.wait_for_record(source, tail);
+        if head == tail {
+            self.wait(source, tail);
             return tail;
         }
         if let Err(violation) = self.ring.check_head(tail, head) {
@@ -239,49 +210,34 @@ impl Reader {
             return tail;
         }
         self.idle_looks = 0;
+        self.stopwatch.stamp = source.stamp();
         head
     }
 
-    /// Whether a head says more than the reader at `tail` knows. From the one seen last to the tail it does not: announced
-    /// records are taken before their heads come, several of them if the first of these heads is late.
+    /// Who has polled for a while waits for one packet. Of a lone one all comes with the head; otherwise the lines of its record
+    /// are asked for with the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
-    fn is_news(&self, head: u64, tail: u64) -> bool {
-        head.wrapping_sub(self.seen) > tail.wrapping_sub(self.seen)
-    }
-
-    /// What stands at the tail, if something was announced there.
-    #[inline(always)]
-    fn announced<S: Source>(&self, source: &S, tail: u64) -> Announced {
-        if self.awaited != tail {
-            return Announced::Nothing;
-        }
-        let header = source.awaited(self.ring.offset(tail));
-        if header == 0 {
-            return Announced::Awaited;
-        }
-        match self.ring.step(tail, tail.wrapping_add(self.ring.size()), header) {
-            Ok(Step::Frame { next, .. }) => Announced::Record { next },
-            _ => Announced::Nothing,
-        }
-    }
-
-    /// Who has polled for a while waits for one packet. If its record is announced, it is looked for from now on, and not
-    /// the head: one line comes, where two would come one after the other. If not, the lines of the record are asked for with
-    /// the head. Of a busy writer they would be taken away while it writes them.
-    #[inline(always)]
-    fn wait_for_record<S: Source>(&mut self, source: &S, tail: u64) {
+    fn wait<S: Source>(&mut self, source: &S, tail: u64) {
+        source.expect_lone();
         self.idle_looks = self.idle_looks.saturating_add(1);
-        if self.idle_looks > IDLE_LOOKS {
+        if self.idle_looks > IDLE_LOOKS && !self.lonely {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
-            let announced = source.announced();
-            if announced & !STAMPED == announcement(tail) {
-                self.awaited = tail;
-                if announced & STAMPED != 0 {
-                    self.stopwatch.expect(tail);
-                }
-            }
         }
+    }
+
+    /// Takes the first of `records` from beside the head, if it is there.
+    #[inline(always)]
+    fn take_lone<S: Source>(&mut self, source: &S, records: Range<u64>, peek: usize, slot: &mut Slot) -> Option<Step> {
+        let found = source.lone(records.start);
+        self.lonely = found.is_some();
+        let (len, frame) = found?;
+        let bytes = record_bytes(len);
+        let lawful = len <= peek && bytes <= records.end.wrapping_sub(records.start);
+        lawful.then(|| {
+            slot.fill_words(frame, len);
+            Step::Frame { len, next: records.start.wrapping_add(bytes) }
+        })
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
@@ -301,12 +257,7 @@ impl Reader {
         if self.broken.is_some() || self.head != self.tail {
             return self.broken.is_none();
         }
-        match self.announced(source, self.tail) {
-            Announced::Nothing => {}
-            Announced::Awaited => return false,
-            Announced::Record { .. } => return true,
-        }
-        self.is_news(source.head(), self.tail)
+        source.head() != self.tail
     }
 
     /// The rule that the writer broke, if it did.
@@ -326,8 +277,8 @@ impl Reader {
 pub(crate) struct Mapped {
     data: *const u8,
     head: *const AtomicU64,
-    announced: *const AtomicU64,
     stamp: *const AtomicU64,
+    lone: *const lone::Words,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 2],
 }
@@ -336,7 +287,7 @@ pub(crate) struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// The ring of `ring` bytes at `offset` of `records`, with its head and what it announces in `index`.
+    /// The ring of `ring` bytes at `offset` of `records`, with its head and what stands beside it in `index`.
     ///
     /// # Panics
     /// If either lies outside, or less than 64 bytes follow the ring (heads are copied in blocks).
@@ -349,8 +300,8 @@ impl Mapped {
     ) -> Self {
         const BLOCK: usize = 64;
         let data = records.area(offset, ring.size() as usize + BLOCK);
-        let Heads { head, announced, stamp } = words(index);
-        Self { data, head, announced, stamp, _keep: [records.clone(), index.clone()] }
+        let Heads { head, stamp, lone } = words(index);
+        Self { data, head, stamp, lone, _keep: [records.clone(), index.clone()] }
     }
 }
 
@@ -372,21 +323,21 @@ impl Source for Mapped {
     }
 
     #[inline(always)]
-    fn announced(&self) -> u64 {
-        // SAFETY: the mapping is kept.
-        unsafe { &*self.announced }.load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
     fn stamp(&self) -> u64 {
         // SAFETY: the mapping is kept.
         unsafe { &*self.stamp }.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    fn awaited(&self, offset: usize) -> u64 {
-        // SAFETY: as in `header`.
-        unsafe { AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()) }.load(Ordering::Acquire)
+    fn lone(&self, tail: u64) -> Option<(usize, [u64; FRAME_WORDS])> {
+        // SAFETY: the mapping is kept.
+        lone::find(unsafe { &*self.lone }, tail)
+    }
+
+    #[inline(always)]
+    fn expect_lone(&self) {
+        // The second half: the first one is in the head's line.
+        prefetch(self.head.cast::<u8>().wrapping_add(64));
     }
 
     #[inline(always)]
@@ -402,90 +353,17 @@ impl Source for Mapped {
 
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint; it cannot fault.
-        unsafe {
-            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(self.data.add(offset).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        prefetch(self.data.wrapping_add(offset));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// A writer's memory, word by word: nothing is there but what a test has put there.
-    struct Words {
-        ring: [Cell<u64>; 64],
-        head: Cell<u64>,
-        announced: Cell<u64>,
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it cannot fault.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
-
-    impl Source for Words {
-        fn head(&self) -> u64 {
-            self.head.get()
-        }
-
-        fn header(&self, offset: usize) -> u64 {
-            self.ring[offset / 8].get()
-        }
-
-        fn announced(&self) -> u64 {
-            self.announced.get()
-        }
-
-        fn take(&self, _offset: usize, head: usize, _rest: usize, slot: &mut Slot) {
-            slot.fill_head(head);
-        }
-    }
-
-    /// Bytes of a record with a frame of one byte.
-    const RECORD: u64 = 16;
-
-    impl Words {
-        fn new() -> Self {
-            Self { ring: [const { Cell::new(0) }; 64], head: Cell::new(0), announced: Cell::new(0) }
-        }
-
-        /// The record at `position` is whole, and the next one announced. Its head is still to come.
-        fn show(&self, position: u64) {
-            self.ring[position as usize / 8].set(1);
-            self.announced.set(announcement(position + RECORD));
-        }
-    }
-
-    fn fill(reader: &mut Reader, words: &Words) -> usize {
-        reader.fill(words, &mut [Slot::new()], 64, |_, _| Wanted::Yes).packets
-    }
-
-    /// A writer that is stopped before its head, again and again.
-    #[test]
-    fn heads_may_be_several_announced_records_late() {
-        let (words, mut reader) = (Words::new(), Reader::new(Ring::new(512).unwrap()));
-        words.announced.set(announcement(0));
-        assert!((0..=IDLE_LOOKS).all(|_| fill(&mut reader, &words) == 0));
-        for position in [0, RECORD, 2 * RECORD] {
-            words.show(position);
-            assert_eq!(fill(&mut reader, &words), 1, "the record at {position}");
-            assert_eq!(fill(&mut reader, &words), 0);
-        }
-        for head in [RECORD, 2 * RECORD, 3 * RECORD] {
-            words.head.set(head);
-            assert!(!reader.has_more(&words));
-            // Where the next one was announced, and where the head stands.
-            reader.awaited = if head == RECORD { reader.awaited } else { NOWHERE };
-            assert_eq!((fill(&mut reader, &words), reader.broken()), (0, None), "head {head}");
-        }
-        words.show(3 * RECORD);
-        words.head.set(4 * RECORD);
-        assert_eq!((fill(&mut reader, &words), reader.tail()), (1, 4 * RECORD));
-        words.head.set(RECORD);
-        fill(&mut reader, &words);
-        fill(&mut reader, &words);
-        assert_eq!(reader.broken(), Some(Violation::HeadOutOfRange), "heads do not go back");
-    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

@@ -80,12 +80,6 @@ impl Sampling {
         }
         due
     }
-
-    /// Whether the next burst is to be stamped.
-    #[inline(always)]
-    pub(crate) fn is_next(&self) -> bool {
-        self.left == 1
-    }
 }
 
 /// What a receiver makes of stamps.
@@ -98,27 +92,19 @@ pub(crate) struct Stopwatch {
     seen: u64,
     /// The same, until its record's latency is known; or 0.
     open: u64,
-    /// Position of a record with a stamp, or of one that will have one, which was not taken yet.
+    /// Position of a record with a stamp, which was not taken yet.
     due: u64,
-    /// Place of a record that was taken, and when: its stamp comes with the head.
-    taken: Option<(u64, u64)>,
     histogram: Option<Histogram>,
 }
 
 impl Stopwatch {
     pub(crate) const fn new(unit: Unit) -> Self {
-        Self { unit, stamp: 0, seen: 0, open: 0, due: NOWHERE, taken: None, histogram: None }
+        Self { unit, stamp: 0, seen: 0, open: 0, due: NOWHERE, histogram: None }
     }
 
     /// Counts into a histogram.
     pub(crate) fn into(self, histogram: Histogram) -> Self {
         Self { histogram: Some(histogram), ..self }
-    }
-
-    /// The record at `position` was announced as one that will have a stamp.
-    #[inline(always)]
-    pub(crate) fn expect(&mut self, position: u64) {
-        self.due = position;
     }
 
     /// The receiver took everything from the range's start to its end, and knows of more up to `head`.
@@ -136,15 +122,8 @@ impl Stopwatch {
             self.find(records.start, head);
         }
         if records.end > self.due {
-            self.taken = Some((self.unit.place(self.due), now_ns()));
             self.due = NOWHERE;
-        }
-        let open = self.open;
-        if open != 0
-            && let Some((_, at_ns)) = self.taken.take_if(|(place, _)| *place == open >> TIME_BITS)
-        {
-            self.open = 0;
-            self.record(open, at_ns);
+            self.record(std::mem::take(&mut self.open), now_ns());
         }
     }
 
@@ -237,28 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_record_is_timed_when_it_is_taken_and_counted_when_its_stamp_comes() {
-        let mut watch = Watch::new(Unit::Records);
-        watch.stopwatch.expect(72);
-        watch.stopwatch.turn(72..72, 72);
-        assert_eq!(watch.stopwatch.taken, None);
-        watch.stopwatch.turn(72..144, 144);
-        let (_, taken_ns) = watch.stopwatch.taken.unwrap();
-        assert_eq!(watch.count(), 0);
-        watch.stopwatch.stamp = Unit::Records.stamp_at(72, taken_ns - 1_000);
-        watch.stopwatch.turn(144..144, 144);
-        watch.stopwatch.turn(144..216, 216);
-        assert_eq!((watch.count(), watch.latency().max_ns()), (1, 1_000));
-    }
-
-    #[test]
     fn a_record_is_never_timed_by_the_stamp_of_another() {
         let mut watch = Watch::new(Unit::Records);
-        watch.stopwatch.expect(72);
-        watch.stopwatch.turn(72..144, 144);
-        for stamp in [0, 1 << 20, 144].map(|position| Unit::Records.stamp(position)) {
+        for stamp in [0, 1 << 20, 64, 144].map(|position| Unit::Records.stamp(position)) {
             watch.stopwatch.stamp = stamp;
-            watch.stopwatch.turn(144..144, 144);
+            watch.stopwatch.turn(72..144, 144);
         }
         assert_eq!((watch.count(), watch.latency().invalid), (0, 0));
     }
@@ -270,7 +232,6 @@ mod tests {
         watch.stopwatch.stamp = Unit::Records.stamp(80);
         watch.stopwatch.turn(80..160, 160);
         let again = 80 + ((PLACE_MASK + 1) << 3);
-        watch.stopwatch.expect(again);
         watch.stopwatch.turn(again..again + 80, again + 80);
         assert_eq!(watch.count(), 1);
     }
@@ -308,15 +269,12 @@ mod tests {
         /// A ring's position only grows; everything else is what a peer may write.
         #[test]
         fn whatever_a_peer_writes_a_look_counts_once_at_most(
-            looks in prop::collection::vec((any::<u64>(), 0..=1_u64 << 26, 0..=1_u64 << 26, any::<bool>()), 1..100),
+            looks in prop::collection::vec((any::<u64>(), 0..=1_u64 << 26, 0..=1_u64 << 26), 1..100),
             begin in any::<u32>(),
         ) {
             let mut watch = Watch::new(Unit::Records);
             let mut tail = u64::from(begin) * 8;
-            for (n, (stamp, head, taken, announced)) in looks.into_iter().enumerate() {
-                if announced {
-                    watch.stopwatch.expect(tail);
-                }
+            for (n, (stamp, head, taken)) in looks.into_iter().enumerate() {
                 watch.stopwatch.stamp = stamp;
                 let next = tail + head.min(taken) / 8 * 8;
                 watch.stopwatch.turn(tail..next, tail + head / 8 * 8);

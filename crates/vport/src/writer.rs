@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
 use crate::layout::Heads;
+use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
-use crate::reader::{NOWHERE, STAMPED, announcement};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream;
@@ -24,13 +24,9 @@ pub(crate) struct Writer {
     published: u64,
     /// The last tail seen, checked.
     tail: u64,
-    /// Where the word is 0 until the record that begins there is whole.
-    announced: u64,
-    /// The header of that record, for when it is.
-    withheld: u64,
     head_word: *const AtomicU64,
-    announced_word: *const AtomicU64,
     stamp_word: *const AtomicU64,
+    lone: *const lone::Words,
     tail_word: *const AtomicU64,
     broken: Option<Violation>,
     distance: Distance,
@@ -75,8 +71,6 @@ impl Pushed {
 
 /// How far ahead of the head cache lines are fetched for writing.
 const AHEAD: u64 = 512;
-/// Bytes between two publications up to which the next record is announced: whoever sends so little has a reader who waits.
-const ANNOUNCE_MAX: u64 = 512;
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
 /// memory does slowly.
 const STREAM_MIN: usize = 512;
@@ -92,18 +86,16 @@ impl Writer {
         (own, heads): (&Arc<Mapping>, impl Fn(&Mapping) -> Heads<'_>),
         (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
     ) -> Self {
-        let Heads { head: head_word, announced: announced_word, stamp: stamp_word } = heads(own);
+        let Heads { head: head_word, stamp: stamp_word, lone } = heads(own);
         Self {
             ring,
             data: records.area_mut(offset, ring.size() as usize),
             head: 0,
             published: 0,
             tail: 0,
-            announced: NOWHERE,
-            withheld: 0,
             head_word,
-            announced_word,
             stamp_word,
+            lone,
             tail_word: tail_word(peer),
             broken: None,
             distance: Distance::default(),
@@ -125,38 +117,14 @@ impl Writer {
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         self.expect(bytes_of(packets));
-        if self.announced == self.head {
-            return self.push_announced(packets);
-        }
-        self.push_further(packets)
-    }
-
-    #[inline(always)]
-    fn push_further(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         match self.streaming {
             true => self.push_all::<STREAMING>(packets),
             false => crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets)),
         }
     }
 
-    /// The same, where the first record was announced: it is written without its header, which [`Writer::publish`] adds.
-    #[inline(never)]
-    fn push_announced(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
-        let (mut pushed, mut left) = (Pushed::default(), packets);
-        while self.announced == self.head
-            && let Some((first, further)) = left.split_first()
-        {
-            let one = self.push_all::<WITHHELD>(core::slice::from_ref(first));
-            if one.done() == 0 {
-                return pushed;
-            }
-            (pushed, left) = (pushed.and(one), further);
-        }
-        pushed.and(if left.is_empty() { Pushed::default() } else { self.push_further(left) })
-    }
-
     #[inline(always)]
-    fn push_all<const HOW: u8>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let to = self.records();
         let (mut head, mut limit) = (self.head, self.limit());
@@ -173,12 +141,8 @@ impl Writer {
                 let Some(further) = self.make_room(len) else { break };
                 (head, limit) = (self.head, further);
             }
-            let mut header = frame_header(len);
-            if HOW == WITHHELD && head == self.announced {
-                self.withheld = std::mem::take(&mut header);
-            }
             // SAFETY: the record ends before the limit.
-            unsafe { to.write::<HOW>(head, header, packet) };
+            unsafe { to.write::<HOW>(head, frame_header(len), packet) };
             head = head.wrapping_add(record);
             pushed += 1;
             bytes += len as u64;
@@ -227,7 +191,6 @@ impl Writer {
     pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
         let packet = core::slice::from_ref(packet);
         let pushed = match self.streaming {
-            _ if self.announced == self.head => self.push_announced(packet),
             true => self.push_all::<STREAMING>(packet),
             false => self.push_all::<ORDINARY>(packet),
         };
@@ -245,9 +208,9 @@ impl Writer {
             if self.streaming {
                 stream::fence();
             }
-            self.show_announced();
-            let little = self.head.wrapping_sub(self.published) <= ANNOUNCE_MAX;
-            self.announced = if little { self.announce() } else { NOWHERE };
+            if self.head.wrapping_sub(self.published) <= lone::RECORD_MAX {
+                self.show_lone();
+            }
             self.published = self.head;
             // SAFETY: the mapping is kept.
             unsafe { &*self.head_word }.store(self.head, Ordering::Release);
@@ -263,29 +226,17 @@ impl Writer {
         unsafe { &*self.stamp_word }.store(Unit::Records.stamp(self.published), Ordering::Relaxed);
     }
 
-    /// The record that was announced is whole.
+    /// Puts what is published beside the head, if it is one frame that has room there.
     #[inline(always)]
-    fn show_announced(&mut self) {
-        if self.withheld != 0 {
-            // SAFETY: it was announced in bytes that the reader has given back.
-            unsafe { self.records().begin(self.announced, self.withheld, Ordering::Release) };
-            self.withheld = 0;
+    fn show_lone(&self) {
+        let (at, records) = (self.published, self.records());
+        // SAFETY: written by this writer, and not given back before it is published.
+        let word = |n: u64| unsafe { records.word(at.wrapping_add(8 * n)) }.load(Ordering::Relaxed);
+        let len = word(0) as usize;
+        if len <= LONE_MAX && record_bytes(len) == self.head.wrapping_sub(at) {
+            // SAFETY: the mapping is kept.
+            lone::show(unsafe { &*self.lone }, at, len, |n| word(1 + n as u64));
         }
-    }
-
-    /// Says where the next record will begin, unless there may be something unread. Returns the place.
-    #[inline(always)]
-    fn announce(&self) -> u64 {
-        if self.ring.size() - self.head.wrapping_sub(self.tail) < HEADER {
-            return NOWHERE;
-        }
-        let stamped = if self.sampling.is_next() { STAMPED } else { 0 };
-        // SAFETY: there are as many bytes that the reader has given back; the mapping is kept.
-        unsafe {
-            self.records().begin(self.head, 0, Ordering::Relaxed);
-            (*self.announced_word).store(announcement(self.head) | stamped, Ordering::Release);
-        }
-        self.head
     }
 
     #[inline(always)]
@@ -338,19 +289,17 @@ struct Records {
     data: *mut u8,
 }
 
-/// How records are written: with ordinary stores; past the caches; or as the former, a header that was announced being kept
-/// back.
-const ORDINARY: u8 = 0;
-const STREAMING: u8 = 1;
-const WITHHELD: u8 = 2;
+/// How records are written: with ordinary stores, or past the caches.
+const ORDINARY: bool = false;
+const STREAMING: bool = true;
 
 impl Records {
     /// # Safety
     /// The record must lie within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    unsafe fn write<const HOW: u8>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
-        // SAFETY: the offset is a multiple of 8, the record by contract in bytes of which the reader looks at none but an
-        // announced header until the next head is published. Others only read.
+    unsafe fn write<const HOW: bool>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
+        // SAFETY: the offset is a multiple of 8, the record by contract in bytes that nobody looks at until the next head is
+        // published. Others only read.
         unsafe {
             let record = self.data.add(self.ring.offset(head));
             let body = record.add(HEADER as usize);
@@ -373,8 +322,16 @@ impl Records {
     /// The word must lie in bytes that the reader has given back.
     #[inline(always)]
     unsafe fn begin(self, at: u64, header: u64, order: Ordering) {
+        // SAFETY: by contract.
+        unsafe { self.word(at) }.store(header, order);
+    }
+
+    /// # Safety
+    /// As [`Records::begin`], and not used longer than the ring is mapped.
+    #[inline(always)]
+    unsafe fn word<'a>(self, at: u64) -> &'a AtomicU64 {
         // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
-        unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }.store(header, order);
+        unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }
     }
 
     #[inline(always)]
@@ -525,92 +482,61 @@ mod tests {
         }
     }
 
-    /// A reader that has looked in vain for so long that it looks where the next record was announced.
-    fn awaiting(ring_bytes: u64) -> Ends {
-        let mut ends = Ends::new(ring_bytes, Distance::near());
-        assert_eq!(ends.send(&[vec![1; 64]]), 1);
-        assert_eq!(ends.receive(), [vec![1; 64]]);
-        (0..20).for_each(|_| assert!(ends.receive().is_empty()));
-        ends
+    /// Writes over the frame of the record at the ring's start, which its reader would notice.
+    fn spoil(ends: &Ends, len: usize) {
+        // SAFETY: the ring is longer, and nobody else's.
+        unsafe { ends.writer.data.add(HEADER as usize).write_bytes(0xff, len) };
+    }
+
+    fn beside(ends: &Ends) -> &lone::Words {
+        Heads::at(&ends.index, HEAD).lone
     }
 
     #[test]
-    fn an_announced_record_is_found_when_it_is_whole_and_before_the_head() {
-        let mut ends = awaiting(16 << 10);
-        assert!(ends.writer.push(&PacketRef::from_slice(&[2; 64])));
-        assert!(ends.writer.push(&PacketRef::from_slice(&[3; 64])));
-        assert!(ends.receive().is_empty(), "it is not whole yet");
-        ends.writer.show_announced();
-        assert!(ends.reader.has_more(&ends.source));
-        assert_eq!(ends.receive(), [vec![2; 64]]);
-        assert!(ends.receive().is_empty(), "the other one has a head to wait for");
-        assert!(ends.writer.publish());
-        assert_eq!(ends.receive(), [vec![3; 64]]);
-        assert_eq!(ends.writer.broken(), None);
-    }
-
-    /// Its reader would never sleep again.
-    #[test]
-    fn a_writer_that_dies_before_its_head_leaves_nothing_to_wait_for() {
-        let mut ends = awaiting(16 << 10);
-        assert!(ends.writer.push(&PacketRef::from_slice(&[2; 64])));
-        ends.writer.show_announced();
-        assert_eq!(ends.receive().len(), 1);
-        assert!(!ends.reader.has_more(&ends.source));
-        assert!(ends.receive().is_empty());
-        assert_eq!(ends.reader.broken(), None);
-    }
-
-    /// A reader that awaits a record 184 bytes into a ring of 256.
-    fn awaiting_near_the_end() -> Ends {
-        let mut ends = awaiting(256);
-        assert_eq!(ends.send(&[vec![2; 100]]), 1);
-        assert_eq!(ends.receive(), [vec![2; 100]]);
-        (0..20).for_each(|_| assert!(ends.receive().is_empty()));
-        ends
-    }
-
-    #[test]
-    fn where_a_record_was_announced_a_skip_leads_on() {
-        let mut ends = awaiting_near_the_end();
-        assert_eq!(ends.send(&[vec![3; 144]]), 1);
-        assert_eq!(ends.receive(), [vec![3; 144]]);
-    }
-
-    /// A reader that thought there was something to read would neither sleep nor give a dead writer's ring up.
-    #[test]
-    fn what_is_no_frame_where_one_was_announced_is_nothing_to_read_before_the_head() {
-        let mut skipping = awaiting_near_the_end();
-        assert!(skipping.writer.make_room(144).is_some());
-        let mut lying = awaiting(16 << 10);
-        lying.writer.withheld = 9_601;
-        lying.writer.show_announced();
-        for mut ends in [skipping, lying] {
-            assert!(!ends.reader.has_more(&ends.source));
+    fn a_lone_small_frame_is_taken_from_beside_its_head() {
+        for len in 1..=LONE_MAX {
+            let mut ends = Ends::new(16 << 10, Distance::near());
+            let frame: Vec<u8> = (1..=len as u8).collect();
+            assert_eq!(ends.send(std::slice::from_ref(&frame)), 1);
+            spoil(&ends, len);
+            let taken = ends.receive();
+            // Of more than the caller looks at, the rest stays in the ring.
+            if len <= 64 {
+                assert_eq!(taken, [frame]);
+            } else {
+                assert_eq!(taken, [vec![0xff; len]]);
+            }
             assert!(ends.receive().is_empty());
         }
     }
 
-    /// The word at the head is an unread record's then.
     #[test]
-    fn nothing_is_announced_in_a_full_ring() {
-        let mut ends = Ends::new(256, Distance::near());
-        assert_eq!(ends.send(&[vec![1; 120], vec![2; 120], vec![3; 120]]), 2);
-        assert_eq!(ends.writer.announced, NOWHERE);
-        assert_eq!(ends.receive(), [vec![1; 120], vec![2; 120]]);
+    fn what_is_not_alone_small_or_there_any_more_is_taken_from_the_ring() {
+        let frame = |value: u8, len: usize| vec![value; len];
+        let bursts: [&[&[Vec<u8>]]; 4] = [
+            &[&[frame(1, 30), frame(2, 30)]],
+            &[&[frame(1, LONE_MAX + 1)]],
+            &[&[frame(1, 60)], &[frame(2, 60)]],
+            &[&[frame(1, 60)], &[frame(2, 60), frame(3, 900)]],
+        ];
+        for sent in bursts {
+            let mut ends = Ends::new(16 << 10, Distance::near());
+            sent.iter().for_each(|burst| assert_eq!(ends.send(burst), burst.len()));
+            assert_eq!(ends.receive(), sent.concat());
+        }
     }
 
-    /// A reader of which nobody says that it waits must not be kept from reading what is published.
+    /// A peer can write anything there: that is what it sends, and no more than its head says.
     #[test]
-    fn what_a_writer_that_announces_nothing_sends_is_found_by_the_head() {
+    fn beside_a_head_nothing_is_taken_that_runs_past_it() {
         let mut ends = Ends::new(16 << 10, Distance::near());
-        let burst = vec![vec![7; 120]; 8];
-        for _ in 0..3 {
-            assert_eq!(ends.send(&burst), 8);
-            assert_eq!(ends.writer.announced, NOWHERE);
-            assert_eq!(ends.receive().len(), 8);
-            (0..20).for_each(|_| assert!(ends.receive().is_empty()));
-        }
+        assert_eq!(ends.send(&[vec![1; 20]]), 1);
+        lone::show(beside(&ends), 0, 60, |_| 7);
+        assert_eq!(ends.receive(), [vec![1; 20]]);
+        assert_eq!(ends.send(&[vec![2; 20]]), 1);
+        lone::show(beside(&ends), ends.reader.tail(), 12, |_| 7);
+        assert_eq!(ends.receive().len(), 1);
+        assert_eq!(ends.reader.broken(), Some(Violation::Empty), "the rest of what was a record is none");
     }
 
     #[test]
@@ -648,12 +574,10 @@ mod tests {
         }
     }
 
-    /// Whose heads come later than they do.
     #[test]
-    fn so_do_records_that_were_announced() {
+    fn so_do_lone_frames() {
         let mut ends = Ends::new(16 << 10, Distance::near());
         let (stamps, latency) = stamps(&mut ends, 3_000, &[vec![7; 64]], 12);
-        assert_ne!(ends.writer.announced, NOWHERE);
         assert_eq!((stamps, latency.count(), latency.invalid), (3, 3, 0));
     }
 

@@ -100,7 +100,7 @@ struct Broken {
     #[cfg(loom)]
     tail: Option<Weak>,
     #[cfg(loom)]
-    announced_header: Option<Weak>,
+    lone: Option<Weak>,
     waker_without_fence: bool,
     sleeper_without_fence: bool,
     sleeps_without_looking: bool,
@@ -134,33 +134,6 @@ fn ring(depth: Depth, ring_bytes: usize, lens: &'static [usize], at_once: bool, 
             (1, 0),
             "the first burst has a stamp, which comes with its head"
         );
-    });
-}
-
-/// Both poll, the receiver for so long already that it looks where the next record was announced.
-fn announced(depth: Depth, lens: &'static [usize], broken: Broken) {
-    check(depth, move || {
-        let Link { layout, sender, receiver, records, mut tx, mut rx } = Link::new(256);
-        send_all(&mut tx, &lens[..1], false);
-        assert_eq!(receive(&mut rx, lens, 0), 1);
-        (0..20).for_each(|_| assert!(rx.recv().is_empty()));
-        share_ring(layout, [&sender, &receiver, &records], 256, broken);
-        share_headers(layout, &sender, &records, 256, broken);
-        let producer = thread::spawn(move || {
-            without_fences();
-            send_from(&mut tx, lens, 1, 1);
-            tx
-        });
-        without_fences();
-        let mut received = 1;
-        while received < lens.len() {
-            match receive(&mut rx, lens, received) {
-                0 => thread::yield_now(),
-                more => received += more,
-            }
-        }
-        let _tx = producer.join().unwrap();
-        assert!(rx.recv().is_empty() && rx.counters().invalid == 0);
     });
 }
 
@@ -202,14 +175,8 @@ fn share_ring(layout: Index, [sender, receiver, records]: [&Mapping; 3], bytes: 
     checked::share(layout.head(sender, 0), broken.head);
     checked::share(layout.heads(sender, 0).stamp, None);
     checked::share(layout.tail(receiver, 0), broken.tail);
+    layout.heads(sender, 0).lone.iter().for_each(|word| checked::share(word, broken.lone));
     checked::share_bytes(records.area(0, bytes), bytes);
-}
-
-/// Every word at which a record may begin, too.
-#[cfg(loom)]
-fn share_headers(layout: Index, sender: &Mapping, records: &Mapping, bytes: usize, broken: Broken) {
-    checked::share(layout.heads(sender, 0).announced, None);
-    (0..bytes).step_by(8).for_each(|offset| checked::share(records.word(offset), broken.announced_header));
 }
 
 #[cfg(loom)]
@@ -219,9 +186,6 @@ fn share_sleep(layout: Index, receiver: &Mapping) {
 
 #[cfg(not(loom))]
 fn share_ring(_: Index, _: [&Mapping; 3], _: usize, _: Broken) {}
-
-#[cfg(not(loom))]
-fn share_headers(_: Index, _: &Mapping, _: &Mapping, _: usize, _: Broken) {}
 
 #[cfg(not(loom))]
 fn share_sleep(_: Index, _: &Mapping) {}
@@ -248,13 +212,6 @@ fn what_lies_behind_a_head_stays_until_the_next_receive() {
 #[test]
 fn frames_of_several_laps_come_whole_and_in_order() {
     ring(Depth::Interruptions(2), 64, &[16, 8, 1, 9], false, Broken::default());
-}
-
-/// Records of 16 bytes, found by their own headers or by heads.
-#[test]
-fn an_announced_record_is_read_when_it_is_whole() {
-    announced(Depth::Whole, &[1, 2], Broken::default());
-    announced(Depth::Interruptions(3), &[1, 2, 3], Broken::default());
 }
 
 #[test]
@@ -308,20 +265,6 @@ mod noticed {
     #[should_panic(expected = "Concurrent read and write accesses")]
     fn a_tail_read_without_acquire() {
         broken_ring(Broken { tail: Some(Weak::Load), ..Broken::default() });
-    }
-
-    #[test]
-    #[should_panic(expected = "Concurrent read and write accesses")]
-    fn an_announced_record_shown_without_release() {
-        let broken = Broken { announced_header: Some(Weak::Store), ..Broken::default() };
-        announced(Depth::Whole, &[1, 2], broken);
-    }
-
-    #[test]
-    #[should_panic(expected = "Concurrent read and write accesses")]
-    fn an_announced_record_looked_for_without_acquire() {
-        let broken = Broken { announced_header: Some(Weak::Load), ..Broken::default() };
-        announced(Depth::Whole, &[1, 2], broken);
     }
 
     #[test]
