@@ -58,15 +58,6 @@ impl Pushed {
     pub(crate) fn done(self) -> usize {
         (self.packets + self.discarded) as usize
     }
-
-    /// Together with what became of the next.
-    fn and(self, next: Self) -> Self {
-        Self {
-            packets: self.packets + next.packets,
-            bytes: self.bytes + next.bytes,
-            discarded: self.discarded + next.discarded,
-        }
-    }
 }
 
 /// How far ahead of the head cache lines are fetched for writing.
@@ -533,10 +524,11 @@ mod tests {
         assert_eq!(ends.send(&[vec![1; 20]]), 1);
         lone::show(beside(&ends), 0, 60, |_| 7);
         assert_eq!(ends.receive(), [vec![1; 20]]);
-        assert_eq!(ends.send(&[vec![2; 20]]), 1);
+        // A record that is said to be shorter: what follows it begins no other.
+        assert_eq!(ends.send(&[vec![0xff; 20]]), 1);
         lone::show(beside(&ends), ends.reader.tail(), 12, |_| 7);
-        assert_eq!(ends.receive().len(), 1);
-        assert_eq!(ends.reader.broken(), Some(Violation::Empty), "the rest of what was a record is none");
+        let filled = ends.reader.fill(&ends.source, &mut ends.slots, 64, |_, _| Wanted::Yes);
+        assert_eq!((filled.packets, ends.reader.broken()), (1, Some(Violation::TooLong)));
     }
 
     #[test]
