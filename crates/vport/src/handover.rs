@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::Violation;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence, read, write};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, full_fence, read, write};
 
 /// What is known of the peer in one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,7 +171,7 @@ impl<H> Handover<H> {
     /// Any thread: the queue should look, and is woken only if it sleeps.
     pub(crate) fn nudge(&self) {
         self.version.fetch_add(1, Ordering::Release);
-        fence(Ordering::SeqCst);
+        full_fence();
         if self.asleep.load(Ordering::Relaxed) {
             self.wake();
         }

@@ -1,111 +1,166 @@
 //! A lone frame, once more beside its head: who waits for a single packet finds it in the lines that it looks at anyway, and
 //! need not fetch its record.
 //!
-//! The frame lies in the ring as any other; what stands here is for readers that are quick. It is in two halves, one in each
-//! cache line of the head's place, each behind a tag that says of which record it is. A writer takes a half's tag away before
-//! it writes there and sets it afterwards; a reader takes the halves only if both tags are the same before and after. Whoever
+//! The frame lies in the ring as any other; what stands here is for readers that are quick. It fills two cache lines together
+//! with its head, and each of them has a tag that says of which record it is. A writer takes a line's tag away before it
+//! writes there and sets it afterwards; a reader takes the frame only if both tags are the same before and after. Whoever
 //! never writes here leaves the tags 0, and whoever never looks loses nothing but time.
 
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use crate::packet::Slot;
 use crate::ring::record_bytes;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, fence};
 
 /// Longest frame in bytes.
 pub(crate) const LONE_MAX: usize = 72;
-/// Words of both halves.
-pub(crate) const LONE_WORDS: usize = 11;
-/// Words of the longest frame.
-pub(crate) const FRAME_WORDS: usize = LONE_MAX / 8;
+/// Bytes of the longest record that can be here.
+pub(crate) const RECORD_MAX: u64 = record_bytes(LONE_MAX);
 
-/// The place beside a head.
-pub(crate) type Words = [AtomicU64; LONE_WORDS];
+const FRAME_WORDS: usize = LONE_MAX / 8;
 
-/// Where the halves' tags are, and of which words of the frame what follows them is.
-const HALVES: [(usize, Range<usize>); 2] = [(0, 0..2), (3, 2..FRAME_WORDS)];
+/// The place beside a head: a tag, the frame, a tag.
+pub(crate) type Words = [AtomicU64; FRAME_WORDS + 2];
+
+/// Where the tags are: that of the head's line, and that of the other one.
+const TAGS: [usize; 2] = [0, FRAME_WORDS + 1];
 
 /// Bits of a tag that are the frame's length. Positions are multiples of 8: they lose their four highest bits.
 const LEN_BITS: u32 = 7;
 
-/// What stands before the halves of a frame of `len` bytes whose record is at `position`. Never 0.
+/// What stands around a frame of `len` bytes whose record is at `position`. Never 0.
 const fn tag(position: u64, len: usize) -> u64 {
     position << (LEN_BITS - 3) | len as u64
 }
 
-/// Where the word of a frame lies.
-const fn place(word: usize) -> usize {
-    let (first, second) = (&HALVES[0], &HALVES[1]);
-    if word < first.1.end { first.0 + 1 + word } else { second.0 + 1 + word - second.1.start }
-}
-
 /// Puts a frame of `len` bytes there, whose record is at `position`. The head comes afterwards.
+///
+/// # Safety
+/// [`LONE_MAX`] bytes must be mapped at `frame`.
 #[inline(always)]
-pub(crate) fn show(words: &Words, position: u64, len: usize, word: impl Fn(usize) -> u64) {
-    let (tag, used) = (tag(position, len), len.div_ceil(8));
-    // Backwards, so that what comes with the head is written next to it.
-    for (at, of_frame) in HALVES.iter().rev() {
-        words[*at].store(0, Ordering::Relaxed);
-        for n in of_frame.start..of_frame.end.min(used) {
-            // Whoever sees the word sees that the tag was gone.
-            words[place(n)].store(word(n), Ordering::Release);
-        }
-        words[*at].store(tag, Ordering::Release);
+pub(crate) unsafe fn show(words: &Words, position: u64, len: usize, frame: *const u8) {
+    let tag = tag(position, len);
+    // In blocks that a record was written in, since these may still be on their way to the cache. The head's line comes last,
+    // so that a reader that looks at it takes it away once.
+    // SAFETY: by contract.
+    unsafe {
+        begin(&words[TAGS[1]]);
+        copy_in::<2>(frame, words, 2);
+        copy_in::<4>(frame, words, 4);
+        copy_in::<1>(frame, words, 8);
+        words[TAGS[1]].store(tag, Ordering::Release);
+        begin(&words[TAGS[0]]);
+        copy_in::<2>(frame, words, 0);
+        words[TAGS[0]].store(tag, Ordering::Release);
     }
 }
 
-/// The frame whose record begins at `tail`, if it is there: its length, and its words, of which the last may run over its end.
+/// Takes a tag away: whoever sees something of what is written from here on sees that.
 #[inline(always)]
-pub(crate) fn find(words: &Words, tail: u64) -> Option<(usize, [u64; FRAME_WORDS])> {
-    let found = words[HALVES[0].0].load(Ordering::Acquire);
+fn begin(tag: &AtomicU64) {
+    tag.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+}
+
+/// Copies the frame whose record begins at `tail` into a slot, if it is there. Its length. What else is in the slot then means
+/// nothing.
+#[inline(always)]
+pub(crate) fn find(words: &Words, tail: u64, slot: &mut Slot) -> Option<usize> {
+    let found = words[TAGS[0]].load(Ordering::Acquire);
     let len = (found % (1 << LEN_BITS)) as usize;
-    if found != tag(tail, len) || !(1..=LONE_MAX).contains(&len) {
+    if found != tag(tail, len) || !(1..=LONE_MAX).contains(&len) || words[TAGS[1]].load(Ordering::Acquire) != found {
         return None;
     }
-    let stands = |order| HALVES.iter().all(|(at, _)| words[*at].load(order) == found);
-    if !stands(Ordering::Acquire) {
-        return None;
+    copy_out::<8>(words, 0, slot.fill_head(LONE_MAX));
+    if len > 64 {
+        copy_out::<1>(words, 8, slot.fill_head(LONE_MAX));
     }
-    let frame = core::array::from_fn(|n| words[place(n)].load(Ordering::Acquire));
-    stands(Ordering::Relaxed).then_some((len, frame))
+    slot.fill_head(len);
+    fence(Ordering::Acquire);
+    TAGS.iter().all(|tag| words[*tag].load(Ordering::Relaxed) == found).then_some(len)
 }
 
-/// Bytes of the longest record that can be here.
-pub(crate) const RECORD_MAX: u64 = record_bytes(LONE_MAX);
+/// Whether words are copied as such, which those who check accesses understand, and not in blocks. What is copied in blocks
+/// while somebody writes it is thrown away.
+const BY_WORD: bool = cfg!(any(tsan, all(test, loom)));
+
+/// Copies `N` words of a frame, from word `at` on.
+///
+/// # Safety
+/// They must be mapped.
+#[inline(always)]
+unsafe fn copy_in<const N: usize>(frame: *const u8, words: &Words, at: usize) {
+    let to = &words[1 + at..][..N];
+    // SAFETY: by contract; atomics may be written by whoever may store.
+    unsafe {
+        let from = frame.add(8 * at);
+        if BY_WORD {
+            (0..N).for_each(|n| to[n].store(from.cast::<u64>().add(n).read_unaligned(), Ordering::Relaxed));
+        } else {
+            core::ptr::copy_nonoverlapping(from, to[0].as_ptr().cast(), 8 * N);
+        }
+    }
+}
+
+/// Copies `N` words of a frame, from word `at` on, to their place in `frame`.
+#[inline(always)]
+fn copy_out<const N: usize>(words: &Words, at: usize, frame: &mut [u8]) {
+    let (from, to) = (&words[1 + at..][..N], &mut frame[8 * at..][..8 * N]);
+    if BY_WORD {
+        let words = from.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        to.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word));
+    } else {
+        // SAFETY: as long as the words.
+        unsafe { core::ptr::copy_nonoverlapping(from[0].as_ptr().cast(), to.as_mut_ptr(), 8 * N) };
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn words() -> Words {
-        [const { AtomicU64::new(0) }; LONE_WORDS]
+        [const { AtomicU64::new(0) }; FRAME_WORDS + 2]
+    }
+
+    fn show_frame(words: &Words, position: u64, frame: &[u8]) {
+        let mut block = [0xee; LONE_MAX];
+        block[..frame.len()].copy_from_slice(frame);
+        // SAFETY: as long.
+        unsafe { show(words, position, frame.len(), block.as_ptr()) }
+    }
+
+    fn found(words: &Words, tail: u64) -> Option<Vec<u8>> {
+        let mut slot = Slot::new();
+        find(words, tail, &mut slot).map(|len| {
+            assert_eq!(slot.frame_len(), len);
+            slot.head().to_vec()
+        })
     }
 
     #[test]
     fn a_frame_is_found_by_its_position_and_no_other() {
         for len in 1..=LONE_MAX {
             let (words, position) = (words(), 8 * 1_000 + 8 * len as u64);
-            assert_eq!(find(&words, 0), None);
-            show(&words, position, len, |n| 100 + n as u64);
-            let (found, frame) = find(&words, position).unwrap();
-            assert_eq!(found, len);
-            let used = len.div_ceil(8);
-            assert!(frame[..used].iter().enumerate().all(|(n, word)| *word == 100 + n as u64));
+            let frame: Vec<u8> = (0..len).map(|at| 100 + at as u8).collect();
+            assert_eq!(found(&words, 0), None);
+            show_frame(&words, position, &frame);
+            assert_eq!(found(&words, position), Some(frame));
             for other in [0, position - 8, position + 8, position + 16] {
-                assert_eq!(find(&words, other), None);
+                assert_eq!(found(&words, other), None);
             }
         }
     }
 
     #[test]
     fn half_a_frame_is_none() {
-        for half in 0..HALVES.len() {
+        for line in TAGS {
             let words = words();
-            show(&words, 64, 60, |n| n as u64);
-            words[HALVES[half].0].store(0, Ordering::Relaxed);
-            assert_eq!(find(&words, 64), None);
-            words[HALVES[half].0].store(tag(72, 60), Ordering::Relaxed);
-            assert_eq!((find(&words, 64), find(&words, 72)), (None, None));
+            show_frame(&words, 64, &[7; 60]);
+            words[line].store(0, Ordering::Relaxed);
+            assert_eq!(found(&words, 64), None);
+            words[line].store(tag(72, 60), Ordering::Relaxed);
+            assert_eq!((found(&words, 64), found(&words, 72)), (None, None));
         }
     }
 
@@ -113,15 +168,8 @@ mod tests {
     fn a_tag_with_a_length_that_no_lone_frame_has_is_none() {
         for len in [0, LONE_MAX + 1, 127] {
             let words = words();
-            HALVES.iter().for_each(|(at, _)| words[*at].store(tag(64, len), Ordering::Relaxed));
-            assert_eq!(find(&words, 64), None, "{len}");
+            TAGS.iter().for_each(|line| words[*line].store(tag(64, len), Ordering::Relaxed));
+            assert_eq!(found(&words, 64), None, "{len}");
         }
-    }
-
-    #[test]
-    fn all_words_have_places_of_their_own() {
-        let mut places: Vec<usize> = (0..FRAME_WORDS).map(place).chain(HALVES.iter().map(|(at, _)| *at)).collect();
-        places.sort_unstable();
-        assert_eq!(places, (0..LONE_WORDS).collect::<Vec<_>>());
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::home::{Home, Unread};
 use crate::steering::{BUCKETS, BucketTable};
-use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Receiver, Sender, channel, fence, write};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Receiver, Sender, channel, full_fence, write};
 
 /// How long an owner waits at most for others to read what it sent before it gives buckets away.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -194,7 +194,7 @@ impl Group {
     /// see `epoch`.
     pub(crate) fn publish(&self, epoch: u64, table: &BucketTable) {
         self.ports.iter().for_each(|port| port.publish(epoch, table));
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// Senders know of the epoch: buckets may leave.

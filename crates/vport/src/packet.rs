@@ -216,18 +216,6 @@ impl Slot {
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
-    /// A head of `len` bytes, which `words` begin with.
-    ///
-    /// # Panics
-    /// If they are fewer, or more than any head's.
-    #[inline(always)]
-    pub(crate) fn fill_words<const N: usize>(&mut self, words: [u64; N], len: usize) {
-        assert!(len <= 8 * N && 8 * N <= HEAD_MAX);
-        let to = self.head[HEADROOM..].chunks_exact_mut(8);
-        to.zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_ne_bytes()));
-        self.fill_head(len);
-    }
-
     /// Copies a head of `len` bytes in blocks of 64, of which the last may run over the head's end.
     ///
     /// # Safety

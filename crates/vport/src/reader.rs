@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::latency::Histogram;
 use crate::layout::Heads;
-use crate::lone::{self, FRAME_WORDS};
+use crate::lone;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
 use crate::ring::{HEADER, Ring, Step, Violation, record_bytes};
@@ -26,8 +26,8 @@ pub trait Source {
         0
     }
 
-    /// The length (up to 72 bytes) of the frame whose record begins at `tail`, and its words, if it stands beside the head.
-    fn lone(&self, _tail: u64) -> Option<(usize, [u64; FRAME_WORDS])> {
+    /// Copies the frame (up to 72 bytes) whose record begins at `tail` into `slot`, if it stands beside the head. Its length.
+    fn lone(&self, _tail: u64, _slot: &mut Slot) -> Option<usize> {
         None
     }
 
@@ -229,15 +229,12 @@ impl Reader {
     /// Takes the first of `records` from beside the head, if it is there.
     #[inline(always)]
     fn take_lone<S: Source>(&mut self, source: &S, records: Range<u64>, peek: usize, slot: &mut Slot) -> Option<Step> {
-        let found = source.lone(records.start);
+        let found = source.lone(records.start, slot);
         self.lonely = found.is_some();
-        let (len, frame) = found?;
+        let len = found?;
         let bytes = record_bytes(len);
         let lawful = len <= peek && bytes <= records.end.wrapping_sub(records.start);
-        lawful.then(|| {
-            slot.fill_words(frame, len);
-            Step::Frame { len, next: records.start.wrapping_add(bytes) }
-        })
+        lawful.then(|| Step::Frame { len, next: records.start.wrapping_add(bytes) })
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.
@@ -329,9 +326,9 @@ impl Source for Mapped {
     }
 
     #[inline(always)]
-    fn lone(&self, tail: u64) -> Option<(usize, [u64; FRAME_WORDS])> {
+    fn lone(&self, tail: u64, slot: &mut Slot) -> Option<usize> {
         // SAFETY: the mapping is kept.
-        lone::find(unsafe { &*self.lone }, tail)
+        lone::find(unsafe { &*self.lone }, tail, slot)
     }
 
     #[inline(always)]

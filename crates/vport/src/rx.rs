@@ -19,7 +19,7 @@ use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
-use crate::sync::{AtomicU64, fence};
+use crate::sync::{AtomicU64, full_fence};
 
 /// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
 /// the system has put aside some milliseconds, on a busy host more. Tests on a busy machine, and models, can take any time.
@@ -354,7 +354,7 @@ impl RxRing {
             half.layout.sleep(&half.index).store(self.sleeps, Ordering::Release);
         }
         self.handover.set_asleep(asleep);
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// What becomes readable when an armed queue has something to do.

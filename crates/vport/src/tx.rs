@@ -13,7 +13,7 @@ use crate::mapping::Mapping;
 use crate::packet::{HEAD_MAX, PacketRef};
 use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
-use crate::sync::fence;
+use crate::sync::full_fence;
 use crate::table;
 use crate::writer::{Pushed, bytes_of, is_sendable};
 
@@ -229,7 +229,7 @@ impl TxHalf {
     fn enter_burst(&mut self) {
         self.burst = self.burst.wrapping_add(1);
         self.layout.burst(&self.index).store(self.burst, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     fn leave_burst(&mut self) {
@@ -290,7 +290,7 @@ impl TxHalf {
     #[inline(always)]
     fn ring(&mut self) -> u64 {
         // Publish before reading the sleep words; see `doorbell`.
-        fence(Ordering::SeqCst);
+        full_fence();
         let mut rung = 0;
         for channel in &mut self.channels {
             let word = channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed);
@@ -305,7 +305,7 @@ impl TxHalf {
         for (peer, channel) in self.channels.iter().enumerate() {
             self.layout.closed(&self.index, peer).store(channel.outlet.published().max(1), Ordering::Release);
         }
-        fence(Ordering::SeqCst);
+        full_fence();
         for channel in &mut self.channels {
             channel.bell.answer(channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed));
         }

@@ -222,11 +222,11 @@ impl Writer {
     fn show_lone(&self) {
         let (at, records) = (self.published, self.records());
         // SAFETY: written by this writer, and not given back before it is published.
-        let word = |n: u64| unsafe { records.word(at.wrapping_add(8 * n)) }.load(Ordering::Relaxed);
-        let len = word(0) as usize;
+        let len = unsafe { records.word(at) }.load(Ordering::Relaxed) as usize;
         if len <= LONE_MAX && record_bytes(len) == self.head.wrapping_sub(at) {
-            // SAFETY: the mapping is kept.
-            lone::show(unsafe { &*self.lone }, at, len, |n| word(1 + n as u64));
+            let frame = records.data.wrapping_add(records.ring.offset(at) + HEADER as usize);
+            // SAFETY: the mapping is kept, and has 64 bytes more than the ring.
+            unsafe { lone::show(&*self.lone, at, len, frame) };
         }
     }
 
@@ -479,8 +479,9 @@ mod tests {
         unsafe { ends.writer.data.add(HEADER as usize).write_bytes(0xff, len) };
     }
 
-    fn beside(ends: &Ends) -> &lone::Words {
-        Heads::at(&ends.index, HEAD).lone
+    fn show_beside(ends: &Ends, position: u64, len: usize) {
+        // SAFETY: as long as the longest.
+        unsafe { lone::show(Heads::at(&ends.index, HEAD).lone, position, len, [7; LONE_MAX].as_ptr()) };
     }
 
     #[test]
@@ -522,11 +523,11 @@ mod tests {
     fn beside_a_head_nothing_is_taken_that_runs_past_it() {
         let mut ends = Ends::new(16 << 10, Distance::near());
         assert_eq!(ends.send(&[vec![1; 20]]), 1);
-        lone::show(beside(&ends), 0, 60, |_| 7);
+        show_beside(&ends, 0, 60);
         assert_eq!(ends.receive(), [vec![1; 20]]);
         // A record that is said to be shorter: what follows it begins no other.
         assert_eq!(ends.send(&[vec![0xff; 20]]), 1);
-        lone::show(beside(&ends), ends.reader.tail(), 12, |_| 7);
+        show_beside(&ends, ends.reader.tail(), 12);
         let filled = ends.reader.fill(&ends.source, &mut ends.slots, 64, |_, _| Wanted::Yes);
         assert_eq!((filled.packets, ends.reader.broken()), (1, Some(Violation::TooLong)));
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SendError, TryRecvError};
 
 use loom::cell::UnsafeCell;
+pub use loom::sync::atomic::fence;
 use loom::sync::{Condvar, Mutex, atomic};
 use loom::thread::{self, ThreadId};
 use rustix::io::Errno;
@@ -231,10 +232,10 @@ impl<T> Receiver<T> {
     }
 }
 
-pub fn fence(order: Ordering) {
+pub fn full_fence() {
     let me = thread::current().id();
     if !shared(|shared| shared.fenceless.contains(&me)) {
-        atomic::fence(order);
+        atomic::fence(Ordering::SeqCst);
     }
 }
 

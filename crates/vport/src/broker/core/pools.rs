@@ -5,7 +5,7 @@ mod halfway;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::link::{Link, Segments, Stage};
@@ -16,6 +16,7 @@ use super::{Core, Fault, Holds, RETURN_WITHIN};
 use crate::doorbell::Allowance;
 use crate::layout::VERSION_POOL;
 use crate::steering::{BUCKETS, BucketTable};
+use crate::sync::full_fence;
 use crate::table::{self, Standing};
 use crate::wire::{Place, Progress, Reply, Request};
 
@@ -288,7 +289,7 @@ impl Core {
             link.table_epoch = pool.epoch;
         }
         // Every sender that begins a burst from here on sees the new table; see `epoch`.
-        fence(Ordering::SeqCst);
+        full_fence();
         let (epoch, come) = (pool.epoch, pool.come());
         self.tell_members(at, &Reply::Begun { epoch, come });
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::info::PortInfo;
 use crate::owner::Buckets;
 use crate::packet::PacketRef;
 use crate::steering::{BUCKETS, BucketTable, Steering};
+use crate::sync::full_fence;
 use crate::{pool, table};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -163,7 +164,7 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         let write = move |core: &mut super::Core| {
             let table = BucketTable::new(owners, 2).unwrap();
             table::publish(core.links[written].tables.last().unwrap(), 2, &table);
-            fence(Ordering::SeqCst);
+            full_fence();
         };
         broker.call(write).unwrap();
         drop(broker);
