@@ -28,6 +28,8 @@ const SLEEP_LINE: usize = 0;
 const RX_COUNTERS_LINE: usize = 1;
 const TX_COUNTERS_LINE: usize = 2;
 const HEADS_LINE: usize = 3;
+/// Counters of a receiving half, and of a sending one.
+const COUNTERS: usize = 6;
 
 /// The index segment of a queue pair whose peer has `peer_queues` queues.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +99,10 @@ impl Index {
         segment.word((HEADS_LINE + self.peer_queues + peer) * LINE)
     }
 
-    /// Receive counter `n`: packets, bytes, polls, empty polls, invalid, sleeps.
-    pub(crate) fn rx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
-        assert!(n < LINE / 8);
-        segment.word(RX_COUNTERS_LINE * LINE + n * 8)
+    /// Receive counters: packets, bytes, polls, empty polls, invalid, sleeps.
+    #[inline(always)]
+    pub(crate) fn rx_counters(self, segment: &Mapping) -> &[AtomicU64; COUNTERS] {
+        segment.words(RX_COUNTERS_LINE * LINE)
     }
 
     /// Longest latency counted, in nanoseconds.
@@ -126,10 +128,10 @@ impl Index {
         segment.word(line * LINE + 8 + n % BEHIND_TAIL * 8)
     }
 
-    /// Send counter `n`: packets, bytes, refused, no peer, doorbells, discarded.
-    pub(crate) fn tx_counter(self, segment: &Mapping, n: usize) -> &AtomicU64 {
-        assert!(n < LINE / 8);
-        segment.word(TX_COUNTERS_LINE * LINE + n * 8)
+    /// Send counters: packets, bytes, refused, no peer, doorbells, discarded.
+    #[inline(always)]
+    pub(crate) fn tx_counters(self, segment: &Mapping) -> &[AtomicU64; COUNTERS] {
+        segment.words(TX_COUNTERS_LINE * LINE)
     }
 }
 
@@ -236,8 +238,8 @@ mod tests {
                 lines.push(index.head(&segment, peer).as_ptr() as usize);
                 lines.push(index.tail(&segment, peer).as_ptr() as usize);
             }
-            lines.push(index.rx_counter(&segment, 0).as_ptr() as usize);
-            lines.push(index.tx_counter(&segment, 0).as_ptr() as usize);
+            lines.push(index.rx_counters(&segment).as_ptr() as usize);
+            lines.push(index.tx_counters(&segment).as_ptr() as usize);
             lines.push(index.burst(&segment).as_ptr() as usize);
             let count = lines.len();
             lines.iter_mut().for_each(|address| *address /= LINE);
@@ -259,7 +261,7 @@ mod tests {
                 words.extend(lone);
                 words.push(index.tail(&segment, peer));
             }
-            words.extend((0..6).flat_map(|n| [index.rx_counter(&segment, n), index.tx_counter(&segment, n)]));
+            words.extend(index.rx_counters(&segment).iter().chain(index.tx_counters(&segment)));
             words.extend([index.latency_max(&segment), index.latency_invalid(&segment)]);
             words.extend((0..LATENCY_BUCKETS).map(|n| index.latency(&segment, n)));
             let mut addresses: Vec<usize> = words.iter().map(|word| word.as_ptr() as usize).collect();

@@ -372,9 +372,9 @@ impl RxRing {
     fn publish_counters(&self) {
         let Some(half) = &self.generations.newest else { return };
         let RxCounters { packets, bytes, polls, empty_polls, invalid, sleeps } = self.counters;
-        for (n, value) in [packets, bytes, polls, empty_polls, invalid, sleeps].into_iter().enumerate() {
-            half.layout.rx_counter(&half.index, n).store(value, Ordering::Relaxed);
-        }
+        let words = half.layout.rx_counters(&half.index).iter();
+        let values = [packets, bytes, polls, empty_polls, invalid, sleeps];
+        words.zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 }
 

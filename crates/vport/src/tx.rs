@@ -314,9 +314,9 @@ impl TxHalf {
     #[inline(always)]
     fn publish_counters(&self, counters: &TxCounters) {
         let TxCounters { packets, bytes, refused, no_peer, doorbells, discarded } = *counters;
-        for (n, value) in [packets, bytes, refused, no_peer, doorbells, discarded].into_iter().enumerate() {
-            self.layout.tx_counter(&self.index, n).store(value, Ordering::Relaxed);
-        }
+        let words = self.layout.tx_counters(&self.index).iter();
+        let values = [packets, bytes, refused, no_peer, doorbells, discarded];
+        words.zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 }
 

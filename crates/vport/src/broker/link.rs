@@ -212,7 +212,7 @@ impl Link {
 }
 
 fn read_rx(layout: Index, index: &Mapping) -> RxCounters {
-    let read = |n| layout.rx_counter(index, n).load(Ordering::Relaxed);
+    let read = |n: usize| layout.rx_counters(index)[n].load(Ordering::Relaxed);
     RxCounters {
         packets: read(0),
         bytes: read(1),
@@ -224,7 +224,7 @@ fn read_rx(layout: Index, index: &Mapping) -> RxCounters {
 }
 
 fn read_tx(layout: Index, index: &Mapping) -> TxCounters {
-    let read = |n| layout.tx_counter(index, n).load(Ordering::Relaxed);
+    let read = |n: usize| layout.tx_counters(index)[n].load(Ordering::Relaxed);
     TxCounters {
         packets: read(0),
         bytes: read(1),
