@@ -68,9 +68,12 @@ impl Source for Shifting<'_> {
         u64::from_le_bytes(self.memory.borrow()[offset..offset + 8].try_into().unwrap())
     }
 
-    fn lone(&self, _tail: u64) -> Option<(usize, [u64; 9])> {
+    fn lone(&self, _tail: u64, slot: &mut Slot) -> Option<usize> {
         let len = usize::from(self.byte() % 128);
-        (1..=72).contains(&len).then(|| (len, [self.number(); 9]))
+        (1..=72).contains(&len).then(|| {
+            slot.fill_head(len).fill(self.byte());
+            len
+        })
     }
 
     fn stamp(&self) -> u64 {

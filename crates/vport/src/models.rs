@@ -19,6 +19,7 @@ use crate::rx::RxRing;
 
 mod direction;
 mod link;
+mod lone;
 mod steering;
 mod world;
 

@@ -1,6 +1,5 @@
 //! The reading end of one channel. Trusts neither positions nor headers nor that bytes stay what they were.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -117,20 +116,10 @@ impl Reader {
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
-    /// `wanted`, which is also told their positions, refuses are passed over. After a violation, which [`Reader::broken`] names, nothing more is read.
+    /// `wanted`, which is also told their positions and may be asked twice, refuses are passed over. After a violation, which
+    /// [`Reader::broken`] names, nothing more is read.
     #[inline(always)]
     pub fn fill<S: Source>(
-        &mut self,
-        source: &S,
-        slots: &mut [Slot],
-        peek: usize,
-        wanted: impl FnMut(&Slot, u64) -> Wanted,
-    ) -> Filled {
-        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted))
-    }
-
-    #[inline(always)]
-    fn fill_all<S: Source>(
         &mut self,
         source: &S,
         slots: &mut [Slot],
@@ -140,10 +129,52 @@ impl Reader {
         if self.broken.is_some() {
             return Filled::default();
         }
+        let looks = self.tail == self.head;
+        if looks {
+            self.head = self.look(source, self.tail);
+            if self.head == self.tail {
+                return Filled::default();
+            }
+            if let Some(len) = self.take_lone(source, slots, peek, &mut wanted) {
+                return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
+            }
+        }
+        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looks))
+    }
+
+    /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.
+    #[inline(always)]
+    fn take_lone<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+    ) -> Option<usize> {
+        let slot = slots.first_mut()?;
+        let found = source.lone(self.tail, slot);
+        self.lonely = found.is_some();
+        let len = found.filter(|len| *len <= peek && self.tail.wrapping_add(record_bytes(*len)) == self.head)?;
+        if wanted(slot, self.tail) != Wanted::Yes {
+            return None;
+        }
+        self.stopwatch.turn(self.tail..self.head, self.head);
+        self.tail = self.head;
+        Some(len)
+    }
+
+    #[inline(always)]
+    fn fill_all<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        mut wanted: impl FnMut(&Slot, u64) -> Wanted,
+        mut looked: bool,
+    ) -> Filled {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
         let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
-        let (mut looked, mut lone) = (false, None);
         while packets < slots.len() {
             if tail == head {
                 if looked {
@@ -154,24 +185,15 @@ impl Reader {
                 if head == tail {
                     break;
                 }
-                lone = self.take_lone(source, tail..head, peek, &mut slots[packets]);
             }
             let offset = ring.offset(tail);
             if head.wrapping_sub(tail) > AHEAD {
                 source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
             }
-            let step = match lone.take() {
-                Some(step) => Ok(step),
-                None => ring.step(tail, head, source.header(offset)).inspect(|step| {
-                    if let Step::Frame { len, .. } = *step {
-                        let short = len.min(peek);
-                        source.take(offset + HEADER as usize, short, len - short, &mut slots[packets]);
-                    }
-                }),
-            };
-            match step {
+            match ring.step(tail, head, source.header(offset)) {
                 Ok(Step::Frame { len, next }) => {
-                    let slot = &slots[packets];
+                    let (slot, short) = (&mut slots[packets], len.min(peek));
+                    source.take(offset + HEADER as usize, short, len - short, slot);
                     match wanted(slot, tail) {
                         Wanted::Yes => {
                             packets += 1;
@@ -224,17 +246,6 @@ impl Reader {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
         }
-    }
-
-    /// Takes the first of `records` from beside the head, if it is there.
-    #[inline(always)]
-    fn take_lone<S: Source>(&mut self, source: &S, records: Range<u64>, peek: usize, slot: &mut Slot) -> Option<Step> {
-        let found = source.lone(records.start, slot);
-        self.lonely = found.is_some();
-        let len = found?;
-        let bytes = record_bytes(len);
-        let lawful = len <= peek && bytes <= records.end.wrapping_sub(records.start);
-        lawful.then(|| Step::Frame { len, next: records.start.wrapping_add(bytes) })
     }
 
     /// The tail to publish, if it is worth a cache line: once an eighth of the ring was read, or, where `now`, anything.

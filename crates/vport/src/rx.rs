@@ -415,6 +415,13 @@ impl RxHalf {
 
     #[inline(always)]
     fn fill(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+        if let [channel] = &mut self.channels[..] {
+            return channel.fill(&self.generation, slots, by, counters);
+        }
+        self.fill_from_all(slots, by, counters)
+    }
+
+    fn fill_from_all(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
         let count = self.channels.len();
         // Not by a remainder: divisions are slow.
         let after = |at: usize| if at + 1 < count { at + 1 } else { 0 };
@@ -422,32 +429,18 @@ impl RxHalf {
         for _ in 0..count {
             let channel = &mut self.channels[at];
             at = after(at);
-            if !channel.turn {
-                continue;
-            }
             let slots = &mut slots[filled..];
             let room = slots.len();
-            let found = if by.ownership.is_whole() {
-                channel.inlet.fill(slots, by.peek, |_, _| Wanted::Yes)
-            } else {
-                channel.fill_owned(&self.generation, slots, by.peek, by.ownership)
-            };
-            if count > 1 {
-                channel.dry = found.packets < room;
+            let found = channel.fill(&self.generation, slots, by, counters);
+            if channel.turn {
+                channel.dry = found < room;
             }
-            filled += found.packets;
-            counters.bytes += found.bytes;
-            counters.invalid += found.unwanted;
-            if channel.inlet.broken().is_some() && !channel.complained {
-                complain(channel, &self.generation, by.ownership.queue, by.complaints);
-                counters.invalid += 1;
-            }
-            if found.packets == room {
+            filled += found;
+            if found == room {
                 break;
             }
         }
         self.next_channel = after(self.next_channel);
-        counters.packets += filled as u64;
         filled
     }
 }
@@ -468,6 +461,27 @@ impl RxChannel {
             turn: true,
             ended: false,
         }
+    }
+
+    /// Takes frames, and counts them.
+    #[inline(always)]
+    fn fill(&mut self, generation: &Generation, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+        if !self.turn {
+            return 0;
+        }
+        let Filled { packets, bytes, unwanted } = if by.ownership.is_whole() {
+            self.inlet.fill(slots, by.peek, |_, _| Wanted::Yes)
+        } else {
+            self.fill_owned(generation, slots, by.peek, by.ownership)
+        };
+        counters.packets += packets as u64;
+        counters.bytes += bytes;
+        counters.invalid += unwanted;
+        if self.inlet.broken().is_some() && !self.complained {
+            complain(self, generation, by.ownership.queue, by.complaints);
+            counters.invalid += 1;
+        }
+        packets
     }
 
     /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way.

@@ -10,7 +10,8 @@ use crate::doorbell::{Bell, Doorbell};
 use crate::handover::{Complaints, Generation, Handover};
 use crate::home::Living;
 use crate::latency::Histogram;
-use crate::layout::{Index, RECORDS_PAD, TABLE_BYTES};
+use crate::layout::{Heads, Index, RECORDS_PAD, TABLE_BYTES};
+use crate::lone;
 use crate::mapping::Mapping;
 use crate::reader::{Mapped, Reader};
 use crate::ring::Ring;
@@ -129,10 +130,16 @@ impl Direction {
         let offset = to * self.ring.size() as usize;
         let inlet = Inlet::Records {
             reader: Reader::new(self.ring).with_latency(Histogram::new(self.to.0, &self.to.1[to])),
-            source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| layout.heads(index, to)),
+            source: Mapped::new(self.ring, &self.records[from], offset, peer, |index| heads(layout, index, to)),
         };
         RxChannel::new(inlet, from, peer.clone(), layout, to)
     }
+}
+
+/// Where a reader looks. Under loom, of lone frames there is a model of its own: readers of all others read records.
+fn heads(layout: Index, index: &Mapping, to: usize) -> Heads<'_> {
+    let heads = layout.heads(index, to);
+    if cfg!(loom) { Heads { lone: index.words(layout.bytes() - size_of::<lone::Words>()), ..heads } } else { heads }
 }
 
 fn memory(bytes: usize) -> Arc<Mapping> {

@@ -99,8 +99,6 @@ struct Broken {
     head: Option<Weak>,
     #[cfg(loom)]
     tail: Option<Weak>,
-    #[cfg(loom)]
-    lone: Option<Weak>,
     waker_without_fence: bool,
     sleeper_without_fence: bool,
     sleeps_without_looking: bool,
@@ -175,7 +173,6 @@ fn share_ring(layout: Index, [sender, receiver, records]: [&Mapping; 3], bytes: 
     checked::share(layout.head(sender, 0), broken.head);
     checked::share(layout.heads(sender, 0).stamp, None);
     checked::share(layout.tail(receiver, 0), broken.tail);
-    layout.heads(sender, 0).lone.iter().for_each(|word| checked::share(word, broken.lone));
     checked::share_bytes(records.area(0, bytes), bytes);
 }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{SendError, TryRecvError};
 
 use loom::cell::UnsafeCell;
-pub use loom::sync::atomic::fence;
 use loom::sync::{Condvar, Mutex, atomic};
 use loom::thread::{self, ThreadId};
 use rustix::io::Errno;
@@ -233,9 +232,13 @@ impl<T> Receiver<T> {
 }
 
 pub fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
+pub fn fence(order: Ordering) {
     let me = thread::current().id();
     if !shared(|shared| shared.fenceless.contains(&me)) {
-        atomic::fence(Ordering::SeqCst);
+        atomic::fence(order);
     }
 }
 
