@@ -5,7 +5,6 @@ mod halfway;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::link::{Link, Segments, Stage};
