@@ -63,7 +63,11 @@ pub struct Output {
 /// Runs what the arguments say.
 pub fn run(bench: &Bench) -> anyhow::Result<()> {
     match &bench.what {
-        What::Link { args, output } => output.take(&link::run(args)?),
+        What::Link { args, output } => {
+            let link::Outcome { report, failure } = link::run(args)?;
+            output.take(&report)?;
+            failure.map_or(Ok(()), Err)
+        }
         What::Upf { args, output } => output.take(&upf::run(args)?),
         What::Instructions { args, output } => output.take(&count::run(args)?),
         What::Counted(counted) => count::be_counted(counted),

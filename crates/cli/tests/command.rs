@@ -3,7 +3,11 @@
 mod common;
 
 use common::{kaista, on_terminal, run, text};
-use std::{fs, io::Write, process::Stdio};
+use std::{
+    fs,
+    io::Write,
+    process::{Command, Stdio},
+};
 
 const RIGHT: &str = "\
 apiVersion: kaista.dev/v1alpha1
@@ -220,4 +224,25 @@ fn a_capture_is_refused_on_a_terminal() {
     assert_eq!(status, Some(2));
     assert!(shown.contains("a capture is no text for a terminal"), "{shown}");
     assert!(shown.contains("kaista pcap upf/n3 | tshark -r -"), "{shown}");
+}
+
+/// The forwarder is not beside this copy of the command, nor in the directory above.
+#[test]
+fn a_benchmark_tells_what_it_measured_also_where_a_part_fails() {
+    let here = tempfile::tempdir().unwrap();
+    let bin = here.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let alone = bin.join("kaista");
+    fs::copy(env!("CARGO_BIN_EXE_kaista"), &alone).unwrap();
+    let report = here.path().join("report.json");
+    let arguments =
+        ["bench", "link", "--only", "throughput,raw", "--alone", "--rounds", "1", "--seconds", "0.1", "--json"];
+    let ended = Command::new(alone).args(arguments).arg(&report).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let error = text(&ended.stderr);
+    assert!(error.contains("throughput") && error.contains("kaista-traffic is not beside"), "{error}");
+    assert!(text(&ended.stdout).contains("link.rtt_ns"));
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert!(report["conditions"]["failures"][0].as_str().unwrap().starts_with("throughput: "), "{report}");
+    assert!(report["conditions"]["raw"]["runs"].is_array());
 }

@@ -9,6 +9,8 @@
 
 use std::cell::Cell;
 
+use anyhow::anyhow;
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -81,6 +83,11 @@ pub enum Part {
 impl Part {
     const ALL: [Self; 5] = [Self::Throughput, Self::Raw, Self::Latency, Self::Chain, Self::Idle];
 
+    /// As in the arguments.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     fn measure(self, bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
         match self {
             Self::Throughput => throughput::measure(bench, args, found),
@@ -92,8 +99,19 @@ impl Part {
     }
 }
 
-/// Measures and returns the report.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
+/// What was measured, and why that is not all.
+pub struct Outcome {
+    /// All that was measured.
+    pub report: Report,
+    /// Why a part could not be measured to its end.
+    pub failure: Option<anyhow::Error>,
+}
+
+/// Measures. A part that fails keeps no other from being measured.
+///
+/// # Errors
+/// If nothing can be measured here.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let bench = Bench {
         interrupt: Interrupt::take()?,
         interrupted: Cell::new(false),
@@ -103,6 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     };
     let mut found = Found { conditions: conditions::of_this_machine(), ..Found::default() };
     found.conditions["hugepages_during"] = bench.pages.pages.into();
+    let mut failures = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| args.only.is_empty() || args.only.contains(part)) {
         let measured = part.measure(&bench, args, &mut found);
         // On a terminal, Ctrl-C ended the measured programs, too: their errors mean nothing then.
@@ -110,15 +129,20 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             bench.progress.note("interrupted: what follows was measured before");
             break;
         }
-        measured?;
+        if let Err(error) = measured {
+            failures.push(format!("{}: {error:#}", part.name()));
+            bench.progress.note(&format!("failed: {}", failures[failures.len() - 1]));
+        }
     }
     let metrics = found.samples.summaries();
     let mut conditions = found.conditions;
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
     if let Some(conditions) = conditions.as_object_mut() {
         conditions.extend(found.parts);
+        conditions.insert("failures".into(), json!(failures));
     }
-    Ok(Report { conditions, metrics })
+    let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    Ok(Outcome { report: Report { conditions, metrics }, failure })
 }
 
 /// What the parts share.
