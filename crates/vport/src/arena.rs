@@ -14,6 +14,7 @@ use rustix::fs::fstat;
 
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, HEADROOM};
+use crate::prefetch;
 use crate::ring::Violation;
 use crate::segment::{HUGE_PAGE, PAGE, check_shared};
 
@@ -186,25 +187,14 @@ impl Buffers {
     /// Soon the holder of a buffer, which need not exist, will change.
     #[inline(always)]
     pub(crate) fn expect_holder(self, buffer: u32) {
-        prefetch_for_writing(self.holders.wrapping_add(buffer as usize).cast());
+        prefetch::to_write(self.holders.wrapping_add(buffer as usize).cast());
     }
 
     /// Soon bytes at `offset` of a buffer, which need not exist, will be looked at and changed.
     #[inline(always)]
     pub(crate) fn expect_frame(self, buffer: u32, offset: usize) {
-        prefetch_for_writing(self.start(buffer).wrapping_add(offset));
+        prefetch::to_write(self.start(buffer).wrapping_add(offset));
     }
-}
-
-#[inline(always)]
-fn prefetch_for_writing(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it cannot fault.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 /// A ring of descriptors and the ring of returns that goes with it, both of the same power of two of entries. The buffer

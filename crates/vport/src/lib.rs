@@ -66,6 +66,7 @@ mod models;
 pub mod owner;
 pub mod packet;
 pub mod pool;
+mod prefetch;
 pub mod raw_copy;
 pub mod reader;
 pub mod ring;

@@ -422,14 +422,7 @@ fn slot_ref(slot: &Slot) -> PacketRef<'_> {
 /// Asks for the first cache line of something that will be read soon.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(soon: &T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it cannot fault.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(soon).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = soon;
+    crate::prefetch::to_read(core::ptr::from_ref(soon).cast());
 }
 
 /// Copies `len` bytes: inline, since a call of the C library's copy for a length that the compiler does not know costs a

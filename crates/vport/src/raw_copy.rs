@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::{LINE, records_bytes};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, PacketRef};
+use crate::prefetch;
 use crate::ring::{HEADER, Ring, frame_header, record_bytes};
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
 use crate::stream;
@@ -72,7 +73,7 @@ impl RawCopy {
             self.write_bursts(data, stop, write, stream::fence);
         } else {
             let write = |at: usize| {
-                self.fetch_ahead(data, at);
+                prefetch::to_write(data.wrapping_add(self.ring.offset(at as u64 + RECORD + AHEAD)));
                 // SAFETY: `write_bursts` gives room for a record, at multiples of 8.
                 unsafe {
                     data.add(at).cast::<u64>().write(frame_header(FRAME));
@@ -109,18 +110,6 @@ impl RawCopy {
         }
     }
 
-    #[inline(always)]
-    fn fetch_ahead(&self, data: *mut u8, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint; it cannot fault. An offset is within the ring.
-        unsafe {
-            let line = data.add(self.ring.offset(at as u64 + RECORD + AHEAD));
-            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (data, at);
-    }
-
     /// Copies frames to private memory, and their number to `received` after each burst, until `stop`. After a look that
     /// found nothing it pauses the processor `pauses` times. One thread does.
     pub fn consume(&self, pauses: u32, received: &AtomicU64, stop: &AtomicBool) -> io::Result<()> {
@@ -146,7 +135,7 @@ impl RawCopy {
                     tail += self.ring.to_end(tail);
                     continue;
                 }
-                prefetch(data, self.ring.offset(tail + AHEAD));
+                prefetch::to_read(data.wrapping_add(self.ring.offset(tail + AHEAD)));
                 // SAFETY: a record lies within the ring; before the head nobody writes.
                 frames[taken] = unsafe { data.add(offset + HEADER as usize).cast::<[u8; FRAME]>().read_unaligned() };
                 taken += 1;
@@ -162,17 +151,6 @@ impl RawCopy {
         }
         Ok(())
     }
-}
-
-#[inline(always)]
-fn prefetch(data: *const u8, offset: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it cannot fault.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(data.add(offset).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, offset);
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::layout::Heads;
 use crate::lone;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Slot};
+use crate::prefetch;
 use crate::ring::{HEADER, Ring, Step, Violation, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
@@ -345,7 +346,7 @@ impl Source for Mapped {
     #[inline(always)]
     fn expect_lone(&self) {
         // The second half: the first one is in the head's line.
-        prefetch(self.head.cast::<u8>().wrapping_add(64));
+        prefetch::to_read(self.head.cast::<u8>().wrapping_add(64));
     }
 
     #[inline(always)]
@@ -361,17 +362,6 @@ impl Source for Mapped {
 
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
-        prefetch(self.data.wrapping_add(offset));
+        prefetch::to_read(self.data.wrapping_add(offset));
     }
-}
-
-#[inline(always)]
-fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it cannot fault.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

@@ -8,6 +8,7 @@ use crate::layout::Heads;
 use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
+use crate::prefetch;
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream;
@@ -300,7 +301,7 @@ impl Records {
             if HOW == STREAMING {
                 return stream::record(header, packet, record);
             }
-            self.fetch_ahead(head);
+            prefetch::to_write(self.data.wrapping_add(self.ring.offset(head.wrapping_add(AHEAD))));
             self.begin(head, header, Ordering::Relaxed);
             copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
@@ -325,18 +326,6 @@ impl Records {
     unsafe fn word<'a>(self, at: u64) -> &'a AtomicU64 {
         // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
         unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }
-    }
-
-    #[inline(always)]
-    fn fetch_ahead(self, head: u64) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint; it cannot fault. An offset is within the ring.
-        unsafe {
-            let line = self.data.add(self.ring.offset(head.wrapping_add(AHEAD)));
-            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = head;
     }
 }
 
