@@ -71,9 +71,10 @@ pub(crate) fn find(words: &Words, tail: u64, slot: &mut Slot) -> Option<usize> {
     if found != tag(tail, len) || !(1..=LONE_MAX).contains(&len) || words[TAGS[1]].load(Ordering::Acquire) != found {
         return None;
     }
-    copy_out::<8>(words, 0, slot.fill_head(LONE_MAX));
+    let frame = slot.fill_head(LONE_MAX);
+    copy_out::<8>(words, 0, frame);
     if len > 64 {
-        copy_out::<1>(words, 8, slot.fill_head(LONE_MAX));
+        copy_out::<1>(words, 8, frame);
     }
     slot.fill_head(len);
     fence(Ordering::Acquire);

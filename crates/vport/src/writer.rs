@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::distance::Distance;
-use crate::layout::Heads;
+use crate::layout::{Heads, RECORDS_PAD};
 use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
@@ -71,7 +71,7 @@ impl Writer {
     /// Writes the ring at `offset` of `records`. The heads are words of `own`, the tail one of `peer`.
     ///
     /// # Panics
-    /// If one of them lies outside.
+    /// If one of them lies outside, or less than [`RECORDS_PAD`] bytes follow the ring.
     pub(crate) fn new(
         ring: Ring,
         (records, offset): (&Arc<Mapping>, usize),
@@ -81,7 +81,7 @@ impl Writer {
         let Heads { head: head_word, stamp: stamp_word, lone } = heads(own);
         Self {
             ring,
-            data: records.area_mut(offset, ring.size() as usize),
+            data: records.area_mut(offset, ring.size() as usize + RECORDS_PAD),
             head: 0,
             published: 0,
             tail: 0,
@@ -201,8 +201,7 @@ impl Writer {
             }
             if self.streaming {
                 stream::fence();
-            }
-            if self.head.wrapping_sub(self.published) <= lone::RECORD_MAX {
+            } else if self.head.wrapping_sub(self.published) <= lone::RECORD_MAX {
                 self.show_lone();
             }
             self.published = self.head;
@@ -228,7 +227,7 @@ impl Writer {
         let len = unsafe { records.word(at) }.load(Ordering::Relaxed) as usize;
         if len <= LONE_MAX && record_bytes(len) == self.head.wrapping_sub(at) {
             let frame = records.data.wrapping_add(records.ring.offset(at) + HEADER as usize);
-            // SAFETY: the mapping is kept, and has 64 bytes more than the ring.
+            // SAFETY: the mapping is kept, and goes on behind the ring.
             unsafe { lone::show(&*self.lone, at, len, frame) };
         }
     }
