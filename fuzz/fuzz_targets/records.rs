@@ -72,6 +72,7 @@ impl Source for Shifting<'_> {
         let len = usize::from(self.byte() % 128);
         (1..=72).contains(&len).then(|| {
             slot.fill_head(len).fill(self.byte());
+            self.taken.set(self.taken.get() + len);
             len
         })
     }
