@@ -82,7 +82,7 @@ impl HugePages {
 }
 
 /// Measured in a few milliseconds; the least of many, so that what else the host does now is no part of it. Where that is long
-/// all the same, it is measured again, for half a second at most.
+/// all the same, it is measured again, for about a second at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyFloor {
     /// A cache line to another core and back; none if there is only one core.
@@ -94,6 +94,7 @@ pub struct LatencyFloor {
 impl LatencyFloor {
     /// Measures on two of the cores that the caller may use.
     pub fn measure() -> Result<Self> {
+        // A quiet host needs a tenth of it.
         const LONG: Duration = Duration::from_micros(200);
         const TIMES: usize = 8;
         const PAUSE: Duration = Duration::from_millis(50);

@@ -77,6 +77,7 @@ pub(crate) fn find(words: &Words, tail: u64, slot: &mut Slot) -> Option<usize> {
         copy_out::<1>(words, 8, frame);
     }
     slot.fill_head(len);
+    // Nor does the compiler read the place again behind it: what was copied is what is looked at.
     fence(Ordering::Acquire);
     TAGS.iter().all(|tag| words[*tag].load(Ordering::Relaxed) == found).then_some(len)
 }

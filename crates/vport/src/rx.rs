@@ -421,6 +421,7 @@ impl RxHalf {
         self.fill_from_all(slots, by, counters)
     }
 
+    /// Fills from several channels in turn.
     fn fill_from_all(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
         let count = self.channels.len();
         // Not by a remainder: divisions are slow.
