@@ -130,8 +130,8 @@ impl Reader {
         if self.broken.is_some() {
             return Filled::default();
         }
-        let looks = self.tail == self.head;
-        if looks {
+        let looked = self.tail == self.head;
+        if looked {
             self.head = self.look(source, self.tail);
             if self.head == self.tail {
                 return Filled::default();
@@ -140,7 +140,7 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
-        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looks))
+        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looked))
     }
 
     /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.

@@ -130,8 +130,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             break;
         }
         if let Err(error) = measured {
-            failures.push(format!("{}: {error:#}", part.name()));
-            bench.progress.note(&format!("failed: {}", failures[failures.len() - 1]));
+            let failure = format!("{}: {error:#}", part.name());
+            bench.progress.note(&format!("failed: {failure}"));
+            failures.push(failure);
         }
     }
     let metrics = found.samples.summaries();
