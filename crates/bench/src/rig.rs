@@ -12,6 +12,8 @@ use port::{PacketRef, PortInfo, QueuePair, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
 use traffic::generator::{Flow, Tunnel, packet};
+use upf::bell::Bell;
+use upf::clock::Clock;
 use upf::drops::DropReason;
 use upf::mail::{self, Inbox};
 use upf::rules::{
@@ -20,6 +22,7 @@ use upf::rules::{
 };
 use upf::side::{PortId, Side};
 use upf::tables::{Reader, SessionUpdate, Settings, Tables};
+use upf::usage::{self, AlarmReceiver};
 use upf::worker::{Habits, Links, Worker};
 
 /// The way that packets go through the UPF.
@@ -88,6 +91,7 @@ pub struct Upf {
     sent: Arc<AtomicU64>,
     _tables: Tables,
     _slow_path: Inbox,
+    _alarms: AlarmReceiver,
 }
 
 /// The plain forwarder: takes from one port and sends back to it, Ethernet addresses swapped.
@@ -131,10 +135,11 @@ impl Upf {
 
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
-        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox };
-        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: false };
+        let (alarms, heard) = usage::alarms(Arc::new(Bell::new()?));
+        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox, alarms };
+        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: false, clock: Clock::new() };
         let worker = Worker::new(reader, n3, n6, links, habits);
-        Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path })
+        Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path, _alarms: heard })
     }
 
     /// One round of the worker.
@@ -233,6 +238,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
         outer_header_removal,
         far_id,
         qer_ids: vec![1],
+        urr_ids: vec![],
     };
     let far = |id, destination_interface, outer_header_creation| Far {
         id,
@@ -255,6 +261,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
             downlink_mbr_bps: Some(MBR_BPS),
             qfi: Some(QFI),
         }],
+        urrs: vec![],
     }
 }
 

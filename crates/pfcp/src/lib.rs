@@ -22,14 +22,17 @@ mod header;
 pub mod ie;
 mod message;
 pub mod node;
+pub mod report;
 pub mod rule;
 pub mod session;
+mod volume;
 
 pub use fault::{Cause, Fault, RuleId};
 pub use header::{Header, HeaderError, MessageType, VERSION, version_not_supported};
 pub use message::{ParseError, Request, Response};
 pub use node::{NodeId, RecoveryTimeStamp};
 pub use rs_pfcp::ie::IeType;
+pub use volume::{Volume, VolumeMeasurement};
 
 /// The UDP port that requests are sent to.
 pub const PORT: u16 = 8805;

@@ -4,6 +4,7 @@ use crate::fault::Fault;
 use crate::header::{Header, MessageType};
 use crate::ie::Ies;
 use crate::node::{AssociationChange, AssociationSetup, AssociationSetupResponse, Heartbeat, NodeOutcome};
+use crate::report::{SessionReport, SessionReportResponse};
 use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Modification, ModificationResponse};
 
 /// A request that this crate can parse and build.
@@ -17,6 +18,7 @@ pub enum Request {
     SessionEstablishment(Establishment),
     SessionModification(Modification),
     SessionDeletion,
+    SessionReport(SessionReport),
 }
 
 /// A response that this crate can parse and build.
@@ -34,6 +36,7 @@ pub enum Response {
     SessionEstablishment(EstablishmentResponse),
     SessionModification(ModificationResponse),
     SessionDeletion(DeletionResponse),
+    SessionReport(SessionReportResponse),
 }
 
 /// Why a message's elements are not a request or response.
@@ -74,6 +77,7 @@ impl Request {
                 ies()?;
                 Self::SessionDeletion
             }
+            MessageType::SESSION_REPORT_REQUEST => Self::SessionReport(SessionReport::read(&ies()?)?),
             other => return Err(ParseError::Type(other)),
         })
     }
@@ -88,6 +92,7 @@ impl Request {
             Self::SessionEstablishment(_) => MessageType::SESSION_ESTABLISHMENT_REQUEST,
             Self::SessionModification(_) => MessageType::SESSION_MODIFICATION_REQUEST,
             Self::SessionDeletion => MessageType::SESSION_DELETION_REQUEST,
+            Self::SessionReport(_) => MessageType::SESSION_REPORT_REQUEST,
         }
     }
 
@@ -101,6 +106,7 @@ impl Request {
             Self::SessionEstablishment(message) => message.write(&mut body),
             Self::SessionModification(message) => message.write(&mut body),
             Self::SessionDeletion => {}
+            Self::SessionReport(message) => message.write(&mut body),
         }
         datagram(self.message_type(), seid, sequence, &body)
     }
@@ -129,6 +135,7 @@ impl Response {
                 Self::SessionModification(ModificationResponse::read(&ies()?)?)
             }
             MessageType::SESSION_DELETION_RESPONSE => Self::SessionDeletion(DeletionResponse::read(&ies()?)?),
+            MessageType::SESSION_REPORT_RESPONSE => Self::SessionReport(SessionReportResponse::read(&ies()?)?),
             other => return Err(ParseError::Type(other)),
         })
     }
@@ -147,6 +154,7 @@ impl Response {
             Self::SessionEstablishment(_) => MessageType::SESSION_ESTABLISHMENT_RESPONSE,
             Self::SessionModification(_) => MessageType::SESSION_MODIFICATION_RESPONSE,
             Self::SessionDeletion(_) => MessageType::SESSION_DELETION_RESPONSE,
+            Self::SessionReport(_) => MessageType::SESSION_REPORT_RESPONSE,
         }
     }
 
@@ -168,6 +176,7 @@ impl Response {
             Self::SessionEstablishment(message) => message.write(&mut body),
             Self::SessionModification(message) => message.write(&mut body),
             Self::SessionDeletion(message) => message.write(&mut body),
+            Self::SessionReport(message) => message.write(&mut body),
         }
         datagram(self.message_type(), seid, sequence, &body)
     }

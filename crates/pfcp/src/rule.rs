@@ -7,6 +7,7 @@ mod far;
 mod pdi;
 mod pdr;
 mod qer;
+mod urr;
 
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,
@@ -14,6 +15,7 @@ pub use far::{
 pub use pdi::{FTeid, Interface, Pdi, SdfFilter, UeIp};
 pub use pdr::{CreatePdr, CreatedPdr, OuterHeaderRemoval, UpdatePdr};
 pub use qer::{BitRate, CreateQer, GateStatus, UpdateQer};
+pub use urr::{CreateUrr, MeasurementMethod, ReportingTriggers, UpdateUrr, UrrTerms};
 
 use rs_pfcp::ie::IeType;
 
@@ -33,6 +35,18 @@ fn read_network_instance(ie: Ie) -> Result<String, Fault> {
 /// The upper bits are spare.
 fn read_qfi(ie: Ie) -> Result<u8, Fault> {
     ie.octet().map(|octet| octet & 0x3f)
+}
+
+/// Two octets of flags or, since release 15, three; the first one in bits 0 to 7.
+pub(crate) fn read_bits(ie: Ie) -> Result<u32, Fault> {
+    ie.u16()?;
+    Ok(ie.value.iter().take(3).rev().fold(0, |bits, &octet| bits << 8 | u32::from(octet)))
+}
+
+/// The third octet only where it says something, as peers of former releases do not know it.
+pub(crate) fn write_bits(kind: IeType, bits: u32, out: &mut Vec<u8>) {
+    let len = if bits >> 16 == 0 { 2 } else { 3 };
+    out.element(kind, &bits.to_le_bytes()[..len]);
 }
 
 fn write_ids(kind: IeType, ids: &[u32], out: &mut Vec<u8>) {

@@ -8,7 +8,8 @@ use rs_pfcp::ie::fseid::Fseid;
 use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie, Ies, decode};
 use crate::node::{NodeId, read_outcome, write_outcome};
-use crate::rule::{CreateFar, CreatePdr, CreateQer, CreatedPdr, UpdateFar, UpdatePdr, UpdateQer};
+use crate::report::{Occasion, UsageReport};
+use crate::rule::{CreateFar, CreatePdr, CreateQer, CreateUrr, CreatedPdr, UpdateFar, UpdatePdr, UpdateQer, UpdateUrr};
 
 /// One end of a session (8.2.37).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Establishment {
     pub create_fars: Vec<CreateFar>,
     /// QERs to create.
     pub create_qers: Vec<CreateQer>,
+    /// URRs to create.
+    pub create_urrs: Vec<CreateUrr>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -69,18 +72,28 @@ pub struct Modification {
     pub remove_fars: Vec<u32>,
     /// QERs to remove.
     pub remove_qers: Vec<u32>,
+    /// URRs to remove.
+    pub remove_urrs: Vec<u32>,
     /// PDRs to create.
     pub create_pdrs: Vec<CreatePdr>,
     /// FARs to create.
     pub create_fars: Vec<CreateFar>,
     /// QERs to create.
     pub create_qers: Vec<CreateQer>,
+    /// URRs to create.
+    pub create_urrs: Vec<CreateUrr>,
     /// PDRs to change.
     pub update_pdrs: Vec<UpdatePdr>,
     /// FARs to change.
     pub update_fars: Vec<UpdateFar>,
     /// QERs to change.
     pub update_qers: Vec<UpdateQer>,
+    /// URRs to change.
+    pub update_urrs: Vec<UpdateUrr>,
+    /// URRs whose usage is to be reported in the response.
+    pub query_urrs: Vec<u32>,
+    /// PFCPSMReq-Flags (8.2.36), such as [`Modification::QAURR`].
+    pub flags: u8,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -88,15 +101,24 @@ pub struct Modification {
 /// Session Modification Response (7.5.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModificationResponse {
-    /// Rules for which the UPF chose something, or why nothing was changed.
-    pub outcome: Result<Vec<CreatedPdr>, Fault>,
+    /// What there is to tell, or why nothing was changed.
+    pub outcome: Result<Modified, Fault>,
+}
+
+/// What a UPF tells of a session that it has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Modified {
+    /// Rules for which it chose something.
+    pub created_pdrs: Vec<CreatedPdr>,
+    /// Usage that was asked for, or of rules that are gone.
+    pub usage: Vec<UsageReport>,
 }
 
 /// Session Deletion Response (7.5.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionResponse {
-    /// Whether the session is gone.
-    pub outcome: Result<(), Fault>,
+    /// What was used since the last reports, or why the session is still there.
+    pub outcome: Result<Vec<UsageReport>, Fault>,
 }
 
 impl FSeid {
@@ -127,8 +149,15 @@ impl FSeid {
     }
 }
 
-const ESTABLISHMENT_KNOWN: &[IeType] =
-    &[IeType::NodeId, IeType::Fseid, IeType::PdnType, IeType::CreatePdr, IeType::CreateFar, IeType::CreateQer];
+const ESTABLISHMENT_KNOWN: &[IeType] = &[
+    IeType::NodeId,
+    IeType::Fseid,
+    IeType::PdnType,
+    IeType::CreatePdr,
+    IeType::CreateFar,
+    IeType::CreateQer,
+    IeType::CreateUrr,
+];
 
 impl Establishment {
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
@@ -143,6 +172,7 @@ impl Establishment {
             create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
             create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
+            create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
             others: ies.others(ESTABLISHMENT_KNOWN),
         })
     }
@@ -153,6 +183,7 @@ impl Establishment {
         self.create_pdrs.iter().for_each(|rule| rule.write(out));
         self.create_fars.iter().for_each(|rule| rule.write(out));
         self.create_qers.iter().for_each(|rule| rule.write(out));
+        self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
         if let Some(pdn_type) = self.pdn_type {
             out.element(IeType::PdnType, &[pdn_type]);
         }
@@ -206,39 +237,55 @@ const MODIFICATION_KNOWN: &[IeType] = &[
     IeType::RemovePdr,
     IeType::RemoveFar,
     IeType::RemoveQer,
+    IeType::RemoveUrr,
     IeType::CreatePdr,
     IeType::CreateFar,
     IeType::CreateQer,
+    IeType::CreateUrr,
     IeType::UpdatePdr,
     IeType::UpdateFar,
     IeType::UpdateQer,
+    IeType::UpdateUrr,
+    IeType::QueryUrr,
+    IeType::PfcpsmReqFlags,
 ];
 
-/// The ID within a Remove PDR, Remove FAR or Remove QER.
-fn removed<'a>(ie: Ie<'a>, id: IeType) -> Result<Ie<'a>, Fault> {
+/// The ID within a Remove PDR and the like, or a Query URR.
+fn id_in<'a>(ie: Ie<'a>, id: IeType) -> Result<Ie<'a>, Fault> {
     ie.group()?.mandatory(id)
 }
 
-fn write_remove(kind: IeType, id_kind: IeType, id: &[u8], out: &mut Vec<u8>) {
+fn write_id(kind: IeType, id_kind: IeType, id: &[u8], out: &mut Vec<u8>) {
     out.grouped(kind, |out| out.element(id_kind, id));
 }
 
 impl Modification {
+    /// Flag: drop all packets that are buffered.
+    pub const DROBU: u8 = 1;
+    /// Flag: report the usage of all URRs.
+    pub const QAURR: u8 = 1 << 2;
+
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        let far_id = |ie| removed(ie, IeType::FarId)?.u32();
-        let qer_id = |ie| removed(ie, IeType::QerId)?.u32();
-        let pdr_id = |ie| removed(ie, IeType::PdrId)?.u16();
+        let far_id = |ie| id_in(ie, IeType::FarId)?.u32();
+        let qer_id = |ie| id_in(ie, IeType::QerId)?.u32();
+        let pdr_id = |ie| id_in(ie, IeType::PdrId)?.u16();
+        let urr_id = |ie| id_in(ie, IeType::UrrId)?.u32();
         Ok(Self {
             cp_f_seid: ies.first(IeType::Fseid).map(FSeid::read).transpose()?,
             remove_pdrs: ies.all(IeType::RemovePdr).map(pdr_id).collect::<Result<_, _>>()?,
             remove_fars: ies.all(IeType::RemoveFar).map(far_id).collect::<Result<_, _>>()?,
             remove_qers: ies.all(IeType::RemoveQer).map(qer_id).collect::<Result<_, _>>()?,
+            remove_urrs: ies.all(IeType::RemoveUrr).map(urr_id).collect::<Result<_, _>>()?,
             create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
             create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
+            create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
             update_pdrs: ies.all(IeType::UpdatePdr).map(UpdatePdr::read).collect::<Result<_, _>>()?,
             update_fars: ies.all(IeType::UpdateFar).map(UpdateFar::read).collect::<Result<_, _>>()?,
             update_qers: ies.all(IeType::UpdateQer).map(UpdateQer::read).collect::<Result<_, _>>()?,
+            update_urrs: ies.all(IeType::UpdateUrr).map(UpdateUrr::read_update).collect::<Result<_, _>>()?,
+            query_urrs: ies.all(IeType::QueryUrr).map(urr_id).collect::<Result<_, _>>()?,
+            flags: ies.first(IeType::PfcpsmReqFlags).map(|ie| ie.octet()).transpose()?.unwrap_or(0),
             others: ies.others(MODIFICATION_KNOWN),
         })
     }
@@ -248,27 +295,41 @@ impl Modification {
             f_seid.write(out);
         }
         for id in &self.remove_pdrs {
-            write_remove(IeType::RemovePdr, IeType::PdrId, &id.to_be_bytes(), out);
+            write_id(IeType::RemovePdr, IeType::PdrId, &id.to_be_bytes(), out);
         }
         for id in &self.remove_fars {
-            write_remove(IeType::RemoveFar, IeType::FarId, &id.to_be_bytes(), out);
+            write_id(IeType::RemoveFar, IeType::FarId, &id.to_be_bytes(), out);
         }
         for id in &self.remove_qers {
-            write_remove(IeType::RemoveQer, IeType::QerId, &id.to_be_bytes(), out);
+            write_id(IeType::RemoveQer, IeType::QerId, &id.to_be_bytes(), out);
+        }
+        for id in &self.remove_urrs {
+            write_id(IeType::RemoveUrr, IeType::UrrId, &id.to_be_bytes(), out);
         }
         self.create_pdrs.iter().for_each(|rule| rule.write(out));
         self.create_fars.iter().for_each(|rule| rule.write(out));
         self.create_qers.iter().for_each(|rule| rule.write(out));
+        self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
         self.update_pdrs.iter().for_each(|rule| rule.write(out));
         self.update_fars.iter().for_each(|rule| rule.write(out));
         self.update_qers.iter().for_each(|rule| rule.write(out));
+        self.update_urrs.iter().for_each(|rule| rule.write(IeType::UpdateUrr, out));
+        if self.flags != 0 {
+            out.element(IeType::PfcpsmReqFlags, &[self.flags]);
+        }
+        for id in &self.query_urrs {
+            write_id(IeType::QueryUrr, IeType::UrrId, &id.to_be_bytes(), out);
+        }
     }
 }
 
 impl ModificationResponse {
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
         let outcome = match read_outcome(ies)? {
-            Ok(()) => Ok(read_created(ies)?),
+            Ok(()) => Ok(Modified {
+                created_pdrs: read_created(ies)?,
+                usage: UsageReport::read_all(ies, Occasion::Modification)?,
+            }),
             Err(fault) => Err(fault),
         };
         Ok(Self { outcome })
@@ -276,9 +337,10 @@ impl ModificationResponse {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match &self.outcome {
-            Ok(created) => {
+            Ok(modified) => {
                 write_outcome(&Ok(()), out);
-                created.iter().for_each(|pdr| pdr.write(out));
+                modified.created_pdrs.iter().for_each(|pdr| pdr.write(out));
+                modified.usage.iter().for_each(|report| report.write(Occasion::Modification, out));
             }
             Err(fault) => {
                 fault.write(out);
@@ -290,10 +352,20 @@ impl ModificationResponse {
 
 impl DeletionResponse {
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        Ok(Self { outcome: read_outcome(ies)? })
+        let outcome = match read_outcome(ies)? {
+            Ok(()) => Ok(UsageReport::read_all(ies, Occasion::Deletion)?),
+            Err(fault) => Err(fault),
+        };
+        Ok(Self { outcome })
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        write_outcome(&self.outcome, out);
+        match &self.outcome {
+            Ok(usage) => {
+                write_outcome(&Ok(()), out);
+                usage.iter().for_each(|report| report.write(Occasion::Deletion, out));
+            }
+            Err(fault) => fault.write(out),
+        }
     }
 }

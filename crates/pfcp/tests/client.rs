@@ -33,14 +33,15 @@ fn a_request_is_sent_again_with_the_same_octets_until_it_is_answered() {
         let (second, from) = receive(&peer);
         assert_eq!(first, second);
         let sequence = Header::parse(&first).unwrap().0.sequence;
-        let response = |sequence| Response::SessionDeletion(DeletionResponse { outcome: Ok(()) }).encode(7, sequence);
+        let response =
+            |sequence| Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![]) }).encode(7, sequence);
         // Neither another number's answer nor nonsense is the answer.
         peer.send_to(&response(sequence + 1), from).unwrap();
         peer.send_to(b"?", from).unwrap();
         peer.send_to(&response(sequence), from).unwrap();
     });
     let response = client.request(7, &Request::SessionDeletion).unwrap();
-    assert_eq!(response, Response::SessionDeletion(DeletionResponse { outcome: Ok(()) }));
+    assert_eq!(response, Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![]) }));
     responder.join().unwrap();
 }
 

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pfcp::node::*;
+use pfcp::report::*;
 use pfcp::rule::*;
 use pfcp::session::*;
-use pfcp::{Cause, Fault, Header, IeType, NodeId, RecoveryTimeStamp, Request, Response, RuleId, version_not_supported};
+use pfcp::{Cause, Fault, Header, IeType, NodeId, RecoveryTimeStamp, Request, Response, RuleId};
+use pfcp::{Volume, VolumeMeasurement, version_not_supported};
 
 const PYTHON: &str = "/usr/bin/python3";
 const SMF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 4, 0, 2));
@@ -38,6 +40,7 @@ fn uplink_pdr() -> CreatePdr {
         outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
         far_id: Some(1),
         qer_ids: vec![1],
+        urr_ids: vec![],
         others: vec![],
     }
 }
@@ -54,6 +57,7 @@ fn downlink_pdr() -> CreatePdr {
         outer_header_removal: None,
         far_id: Some(2),
         qer_ids: vec![1],
+        urr_ids: vec![],
         others: vec![],
     }
 }
@@ -95,6 +99,7 @@ fn establishment() -> Establishment {
         create_pdrs: vec![uplink_pdr(), downlink_pdr()],
         create_fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(gnb_tunnel(0x7001)))],
         create_qers: vec![create_qer()],
+        create_urrs: vec![],
         others: vec![],
     }
 }
@@ -149,15 +154,18 @@ fn whole_modification() -> Modification {
         remove_pdrs: vec![1, 2],
         remove_fars: vec![3],
         remove_qers: vec![4],
+        remove_urrs: vec![5],
         create_pdrs: vec![pdr.clone()],
         create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
         create_qers: vec![CreateQer { gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }), ..create_qer() }],
+        create_urrs: vec![whole_urr()],
         update_pdrs: vec![UpdatePdr {
             precedence: Some(1),
             pdi: Some(pdr.pdi),
             outer_header_removal: pdr.outer_header_removal,
             far_id: Some(2),
             qer_ids: vec![3, 4],
+            urr_ids: vec![5],
             ..UpdatePdr::new(7)
         }],
         update_fars: vec![UpdateFar {
@@ -179,8 +187,72 @@ fn whole_modification() -> Modification {
             qfi: Some(63),
             others: vec![],
         }],
+        update_urrs: vec![UpdateUrr { id: 6, ..UpdateUrr::default() }],
+        query_urrs: vec![7],
+        flags: Modification::QAURR,
         others: vec![],
     }
+}
+
+/// A rule with everything that a usage reporting rule can have.
+fn whole_urr() -> CreateUrr {
+    let volume = |total| Some(Volume { total: Some(total), uplink: Some(2), downlink: Some(3) });
+    CreateUrr {
+        id: 5,
+        method: Some(MeasurementMethod(0b111)),
+        triggers: Some(ReportingTriggers(0x3_ffff)),
+        terms: UrrTerms {
+            period_s: Some(10),
+            volume_threshold: volume(1_000_001),
+            volume_quota: volume(1_000_002),
+            time_threshold_s: Some(11),
+            time_quota_s: Some(12),
+            quota_holding_time_s: Some(13),
+            quota_validity_time_s: Some(14),
+            monitoring_time: Some(3_900_000_000),
+            subsequent_volume_threshold: volume(1_000_003),
+            subsequent_time_threshold_s: Some(15),
+            subsequent_volume_quota: volume(1_000_004),
+            subsequent_time_quota_s: Some(16),
+            inactivity_detection_time_s: Some(17),
+            linked_urr_ids: vec![8, 9],
+            measurement_information: Some(0b1_1010),
+            quota_action_far_id: Some(18),
+        },
+        others: vec![],
+    }
+}
+
+fn usage_report() -> UsageReport {
+    UsageReport {
+        urr_id: 5,
+        sequence: 3,
+        trigger: UsageReportTrigger::VOLTH.and(UsageReportTrigger::TERMR).and(UsageReportTrigger::QUVTI),
+        start: Some(3_900_000_000),
+        end: Some(3_900_000_060),
+        volume: Some(VolumeMeasurement {
+            octets: Volume { total: Some(300), uplink: Some(100), downlink: Some(200) },
+            packets: Volume { total: Some(3), uplink: Some(1), downlink: Some(2) },
+        }),
+        duration_s: Some(60),
+        first_packet: Some(3_900_000_001),
+        last_packet: Some(3_900_000_059),
+        information: Some(2),
+        others: vec![],
+    }
+}
+
+/// Without what is younger than release 15.
+fn former_usage_report() -> UsageReport {
+    let whole = usage_report();
+    let octets = whole.volume.unwrap_or_default().octets;
+    let volume = Some(VolumeMeasurement { octets, packets: Volume::default() });
+    UsageReport { trigger: UsageReportTrigger::VOLTH.and(UsageReportTrigger::TERMR), volume, ..whole }
+}
+
+fn session_report() -> Request {
+    let downlink_data = Some(DownlinkDataReport { pdr_ids: vec![2] });
+    Request::SessionReport(SessionReport { downlink_data, usage: vec![usage_report()], others: vec![] })
 }
 
 fn responses() -> Vec<Response> {
@@ -210,11 +282,13 @@ fn responses() -> Vec<Response> {
         Response::SessionSetDeletion(outcome(Err(Fault::new(Cause::ServiceNotSupported)))),
         Response::SessionEstablishment(establishment(Ok(established))),
         Response::SessionEstablishment(establishment(Err(failed(RuleId::Pdr(1))))),
-        modified(Ok(vec![created])),
+        modified(Ok(Modified { created_pdrs: vec![created], usage: vec![former_usage_report()] })),
         modified(Err(failed(RuleId::Far(2)))),
         modified(Err(failed(RuleId::Qer(3)))),
         modified(Err(Fault::rule(RuleId::Urr(4)))),
-        Response::SessionDeletion(DeletionResponse { outcome: Ok(()) }),
+        Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![former_usage_report()]) }),
+        Response::SessionReport(SessionReportResponse { outcome: Ok(()) }),
+        Response::SessionReport(SessionReportResponse { outcome: Err(Fault::new(Cause::SessionContextNotFound)) }),
         Response::SessionDeletion(DeletionResponse { outcome: Err(Fault::new(Cause::SessionContextNotFound)) }),
     ]
 }
@@ -223,6 +297,7 @@ fn responses() -> Vec<Response> {
 fn all_messages() -> Vec<Vec<u8>> {
     let mut messages: Vec<_> = known_requests().iter().map(|(seid, request)| request.encode(*seid, SEQUENCE)).collect();
     messages.push(Request::SessionModification(whole_modification()).encode(SEID, SEQUENCE));
+    messages.push(session_report().encode(SEID, SEQUENCE));
     messages.push(Request::AssociationUpdate(AssociationChange { node_id: smf() }).encode(0, SEQUENCE));
     messages.extend(responses().iter().map(|response| response.encode(SEID, SEQUENCE)));
     messages.push(version_not_supported(SEQUENCE));
@@ -233,6 +308,7 @@ fn all_messages() -> Vec<Vec<u8>> {
 fn what_is_built_is_parsed_as_the_same() {
     let mut requests = known_requests();
     requests.push((SEID, Request::SessionModification(whole_modification())));
+    requests.push((SEID, session_report()));
     for (seid, request) in requests {
         let datagram = request.encode(seid, SEQUENCE);
         let (header, body) = Header::parse(&datagram).unwrap();
@@ -285,6 +361,11 @@ fn wireshark_understands_every_message() {
         "Failed Rule ID Type: FAR (1)",
         "Rule creation / modification Failure (73)",
         "FTUP: Supported",
+        "Total Volume: 1000001",
+        "Subsequent Time Quota: 16",
+        "QUVTI (Quota Validity Time): True",
+        "TERMR (Termination Report): True",
+        "UR-SEQN: 3",
     ] {
         assert!(details.contains(reading), "{reading} is not in\n{details}");
     }

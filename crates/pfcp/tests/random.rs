@@ -1,5 +1,6 @@
 //! Whatever comes, parsing ends in a message or a fault, and what was understood survives being written again.
 
+use pfcp::report::SessionReport;
 use pfcp::session::Modification;
 use pfcp::{Header, Request, Response};
 use proptest::prelude::*;
@@ -29,8 +30,10 @@ fn without_others(request: Request) -> Request {
             request.create_pdrs.clear();
             request.create_fars.clear();
             request.create_qers.clear();
+            request.create_urrs.clear();
             Request::SessionEstablishment(request)
         }
+        Request::SessionReport(_) => Request::SessionReport(SessionReport::default()),
         other => other,
     }
 }

@@ -136,7 +136,7 @@ impl RunningUpf {
         let open = |name| port::open(name, &options).expect("a port");
         let upf = Upf::new(&Plan::from(&config), open("n3"), open("n6")).expect("a UPF");
         let socket = UdpSocket::bind(config.n4.listen).expect("a loopback address is free");
-        let mut endpoint = n4::Endpoint::new(socket, (&config).into(), upf.tables.clone());
+        let mut endpoint = n4::Endpoint::new(socket, (&config).into(), upf.tables.clone(), upf.meters);
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for mut worker in upf.workers {

@@ -67,6 +67,8 @@ reasons! {
     NoPdr = "no_pdr",
     /// A QER's gate is closed.
     GateClosed = "gate_closed",
+    /// A URR's quota is used up.
+    QuotaExhausted = "quota_exhausted",
     /// A QER's maximum bit rate is used up.
     MbrExceeded = "mbr_exceeded",
     /// The FAR says so.

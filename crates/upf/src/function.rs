@@ -6,12 +6,14 @@ use std::sync::mpsc;
 use port::{Control, Port};
 
 use crate::bell::Bell;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
 use crate::mail::{self, Inbox, Outbox};
 use crate::side::Side;
 use crate::slow_path::{self, Counters, SlowPath};
 use crate::tables::{Settings, Tables};
+use crate::usage::{self, AlarmReceiver, Alarms};
 use crate::worker::{self, Habits, Worker};
 
 /// Bytes of a ring between two workers.
@@ -82,12 +84,25 @@ pub struct Upf {
     pub workers: Vec<Worker>,
     /// The slow path.
     pub slow_path: SlowPath,
+    /// What N4 needs to keep account of usage.
+    pub meters: Meters,
     /// What the threads count.
     pub counts: Counts,
     /// Wakes every thread, so that it looks whether it is to stop.
     pub bells: Vec<Arc<Bell>>,
     /// For reports to the node.
     pub control: Control,
+}
+
+/// How N4 hears of usage.
+#[derive(Debug)]
+pub struct Meters {
+    /// The workers' clock.
+    pub clock: Clock,
+    /// Which counters to look at; one for each worker.
+    pub alarms: Vec<AlarmReceiver>,
+    /// Rung for each alarm.
+    pub bell: Arc<Bell>,
 }
 
 /// The counters of all threads together.
@@ -119,8 +134,11 @@ impl Upf {
         });
         let (tables, readers) = Tables::new(&settings, n3_side.clone(), n6_side.clone(), tell);
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
-        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules);
-        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: plan.ipv6_zero_checksum };
+        let clock = Clock::new();
+        let n4_bell = Arc::new(Bell::new()?);
+        let (alarms, receivers) = (0..count).map(|_| usage::alarms(n4_bell.clone())).unzip();
+        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms);
+        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: plan.ipv6_zero_checksum, clock };
         let queues = n3.queues.into_iter().zip(n6.queues);
         let workers: Vec<_> = readers
             .into_iter()
@@ -131,7 +149,8 @@ impl Upf {
         let slow_path = SlowPath::new(n3_side, n6_side, tables.clone(), slow_links);
         let boards = workers.iter().map(Worker::board).chain([slow_path.board()]).collect();
         let counts = Counts { boards, slow_path: slow_path.counters() };
-        Ok(Self { tables, workers, slow_path, counts, bells: [bells, vec![slow_bell]].concat(), control })
+        let meters = Meters { clock, alarms: receivers, bell: n4_bell };
+        Ok(Self { tables, workers, slow_path, meters, counts, bells: [bells, vec![slow_bell]].concat(), control })
     }
 }
 
@@ -140,6 +159,7 @@ fn rings(
     bells: &[Arc<Bell>],
     slow_bell: &Arc<Bell>,
     wanted: mpsc::Receiver<slow_path::neighbours::Key>,
+    alarms: Vec<Alarms>,
 ) -> (Vec<worker::Links>, slow_path::Links) {
     let count = bells.len();
     let mut inboxes: Vec<Vec<Inbox>> = (0..count).map(|_| vec![]).collect();
@@ -161,7 +181,8 @@ fn rings(
         .into_iter()
         .zip(outboxes)
         .zip(to_slow_path)
-        .map(|((inboxes, workers), slow_path)| worker::Links { inboxes, workers, slow_path })
+        .zip(alarms)
+        .map(|(((inboxes, workers), slow_path), alarms)| worker::Links { inboxes, workers, slow_path, alarms })
         .collect();
     (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone() })
 }

@@ -1,6 +1,7 @@
 //! The User Plane Function: session tables, the packet function, run-to-completion workers, the slow path, and N4.
 
 pub mod bell;
+pub mod clock;
 pub mod config;
 pub mod drops;
 pub mod function;
@@ -13,6 +14,8 @@ pub mod policer;
 pub mod rules;
 pub mod side;
 pub mod slow_path;
+pub mod state;
 pub mod tables;
 pub mod tunnel;
+pub mod usage;
 pub mod worker;

@@ -1,5 +1,5 @@
-//! The packet function: what becomes of a packet, from the tables, the policers' state, the first bytes of the packet,
-//! and the time. It sends nothing and changes no packet; whoever calls it carries the verdict out.
+//! The packet function: what becomes of a packet, from the tables, the session's state, the first bytes of the packet, and
+//! the time. It sends nothing and changes no packet; whoever calls it carries the verdict out.
 //!
 //! It comes in two halves, so that a burst's table lines can be on their way to the cache while the rest of the burst is
 //! read: [`classify`] finds the session, [`decide`] applies its rules.
@@ -10,10 +10,11 @@ use gtpu::{MessageType, ParseError};
 
 use crate::drops::DropReason;
 use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
-use crate::policer::Policers;
 use crate::side::{self, NextHop, PortId};
+use crate::state::State;
 use crate::tables::{Action, Bucket, Outer, Rule, Version};
 use crate::tunnel::Tunnel;
+use crate::usage::{self, Usage};
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
@@ -47,6 +48,24 @@ pub struct Forward<'t> {
     pub keep: u16,
     /// What to put before these.
     pub prepend: Prepend<'t>,
+    /// What it was counted as.
+    pub bill: Bill<'t>,
+}
+
+/// A packet that was counted by usage reporting rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Bill<'t> {
+    usages: &'t [Usage],
+    uplink: bool,
+    octets: u16,
+}
+
+impl Bill<'_> {
+    /// Takes the packet back out of the counts, as it could not be sent.
+    #[cold]
+    pub fn cancel(&self) {
+        usage::uncount(self.usages, self.uplink, self.octets.into());
+    }
 }
 
 /// Headers to put before a packet.
@@ -251,13 +270,7 @@ fn refused<'t>(error: ParseError) -> Result<Class<'t>, DropReason> {
 /// Applies the session's rules to a user's packet. `head` are the same bytes as for [`classify`], `now` is in
 /// nanoseconds and does not go back.
 #[inline(always)]
-pub fn decide<'t>(
-    tables: &'t Version,
-    policers: &mut Policers,
-    class: &Class<'t>,
-    head: &[u8],
-    now: u64,
-) -> Verdict<'t> {
+pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, head: &[u8], now: u64) -> Verdict<'t> {
     let (rules, arrival, at, len) = match *class {
         Class::User { rules, arrival, at, len, .. } => (rules, arrival, at, len),
         Class::Drop(reason) => return Verdict::Drop(reason),
@@ -266,13 +279,13 @@ pub fn decide<'t>(
     let user = User { rules, bytes: &head[usize::from(at)..], at, len };
     let verdict = match (ip::is_v6(user.bytes), arrival) {
         (Some(false), Arrival::Tunnelled { v6, qfi }) => {
-            decide_uplink::<false>(tables, policers, &user, &outer(head, v6, qfi), now)
+            decide_uplink::<false>(tables, state, &user, &outer(head, v6, qfi), now)
         }
-        (Some(false), Arrival::Plain) => decide_downlink::<false>(tables, policers, &user, now),
+        (Some(false), Arrival::Plain) => decide_downlink::<false>(tables, state, &user, now),
         (Some(true), Arrival::Tunnelled { v6, qfi }) => {
-            decide_uplink::<true>(tables, policers, &user, &outer(head, v6, qfi), now)
+            decide_uplink::<true>(tables, state, &user, &outer(head, v6, qfi), now)
         }
-        (Some(true), Arrival::Plain) => decide_downlink::<true>(tables, policers, &user, now),
+        (Some(true), Arrival::Plain) => decide_downlink::<true>(tables, state, &user, now),
         (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
         (None, _) => Err(DropReason::InnerNotIp),
     };
@@ -301,7 +314,7 @@ fn outer(head: &[u8], v6: bool, qfi: Option<u8>) -> Outer {
 #[inline(always)]
 fn decide_uplink<'t, const V6: bool>(
     tables: &'t Version,
-    policers: &mut Policers,
+    state: &mut State,
     user: &User<'t, '_>,
     outer: &Outer,
     now: u64,
@@ -315,29 +328,35 @@ fn decide_uplink<'t, const V6: bool>(
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
-    enforce(policers, rule, inner.len(), now)?;
-    match rule.action() {
-        Action::Route => route(tables, &inner, user.at),
-        Action::Drop(reason) => Err(*reason),
-        Action::Tunnel(_) => Err(DropReason::UnsupportedPath),
-    }
+    enforce(state, rule, true, inner.len(), now)?;
+    let bill = Bill { usages: rule.usages(), uplink: true, octets: inner.len() as u16 };
+    let verdict = match rule.action() {
+        Action::Route => route(tables, &inner, user.at, bill)?,
+        Action::Drop(reason) => return Err(*reason),
+        Action::Tunnel(_) => return Err(DropReason::UnsupportedPath),
+    };
+    count(state, &bill, now);
+    Ok(verdict)
 }
 
 #[inline(always)]
 fn decide_downlink<'t, const V6: bool>(
     tables: &'t Version,
-    policers: &mut Policers,
+    state: &mut State,
     user: &User<'t, '_>,
     now: u64,
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
     let rule = user.rules.iter().find(|rule| rule.match_downlink(&packet)).ok_or(DropReason::NoPdr)?;
-    enforce(policers, rule, packet.len(), now)?;
-    match rule.action() {
-        Action::Tunnel(tunnel) => encapsulate(tables, packet.len(), tunnel),
-        Action::Drop(reason) => Err(*reason),
-        Action::Route => Err(DropReason::UnsupportedPath),
-    }
+    enforce(state, rule, false, packet.len(), now)?;
+    let bill = Bill { usages: rule.usages(), uplink: false, octets: packet.len() as u16 };
+    let verdict = match rule.action() {
+        Action::Tunnel(tunnel) => encapsulate(tables, packet.len(), tunnel, bill)?,
+        Action::Drop(reason) => return Err(*reason),
+        Action::Route => return Err(DropReason::UnsupportedPath),
+    };
+    count(state, &bill, now);
+    Ok(verdict)
 }
 
 /// The first rule that matches. If none does but for the source address, it is spoofed.
@@ -358,21 +377,38 @@ fn find_uplink<'t, const V6: bool>(
     Err(closest)
 }
 
-/// Gates, then maximum bit rates.
+/// Gates, then quotas, then maximum bit rates.
 #[inline(always)]
-fn enforce(policers: &mut Policers, rule: &Rule, len: usize, now: u64) -> Result<(), DropReason> {
+fn enforce(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) -> Result<(), DropReason> {
     if !rule.is_open() {
         return Err(DropReason::GateClosed);
     }
-    if !rule.meters().is_empty() && !policers.admit(rule.meters(), len, now) {
+    let usages = rule.usages();
+    if !usages.is_empty() && !usage::admit(usages, uplink, len, &mut state.alarms) {
+        return Err(DropReason::QuotaExhausted);
+    }
+    if !rule.meters().is_empty() && !state.policers.admit(rule.meters(), len, now) {
         return Err(DropReason::MbrExceeded);
     }
     Ok(())
 }
 
+/// Counts a packet that is to be sent.
+#[inline(always)]
+fn count(state: &mut State, bill: &Bill<'_>, now: u64) {
+    if !bill.usages.is_empty() {
+        usage::count(bill.usages, bill.uplink, bill.octets.into(), now, &mut state.alarms);
+    }
+}
+
 /// Out of N6, towards the packet's destination.
 #[inline(always)]
-fn route<'t, const V6: bool>(tables: &'t Version, inner: &Packet<'_, V6>, at: u16) -> Result<Verdict<'t>, DropReason> {
+fn route<'t, const V6: bool>(
+    tables: &'t Version,
+    inner: &Packet<'_, V6>,
+    at: u16,
+    bill: Bill<'t>,
+) -> Result<Verdict<'t>, DropReason> {
     let n6 = tables.side(PortId::N6);
     if inner.is_multicast() {
         return Err(DropReason::Multicast);
@@ -390,6 +426,7 @@ fn route<'t, const V6: bool>(tables: &'t Version, inner: &Packet<'_, V6>, at: u1
         strip: at,
         keep: inner.len() as u16,
         prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None },
+        bill,
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
@@ -402,7 +439,12 @@ fn route<'t, const V6: bool>(tables: &'t Version, inner: &Packet<'_, V6>, at: u1
 
 /// Out of N3, in the tunnel.
 #[inline(always)]
-fn encapsulate<'t>(tables: &'t Version, len: usize, tunnel: &'t Tunnel) -> Result<Verdict<'t>, DropReason> {
+fn encapsulate<'t>(
+    tables: &'t Version,
+    len: usize,
+    tunnel: &'t Tunnel,
+    bill: Bill<'t>,
+) -> Result<Verdict<'t>, DropReason> {
     if len + tunnel.len() > tables.side(PortId::N3).mtu {
         return Err(DropReason::TooLong);
     }
@@ -413,6 +455,7 @@ fn encapsulate<'t>(tables: &'t Version, len: usize, tunnel: &'t Tunnel) -> Resul
         strip: ETHERNET_LEN as u16,
         keep: len as u16,
         prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel) },
+        bill,
     };
     Ok(match &hop.ethernet {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),

@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::usage::Usage;
+
 /// One PFCP session: the unit that is put into force, replaced or removed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
@@ -17,6 +19,8 @@ pub struct Session {
     pub fars: Vec<Far>,
     /// QoS enforcement rules.
     pub qers: Vec<Qer>,
+    /// Usage reporting rules.
+    pub urrs: Vec<Urr>,
 }
 
 /// The SMF's end of a session.
@@ -43,6 +47,8 @@ pub struct Pdr {
     pub far_id: u32,
     /// The QERs to apply, all of them.
     pub qer_ids: Vec<u32>,
+    /// The URRs that packets count for.
+    pub urr_ids: Vec<u32>,
 }
 
 /// Packet detection information.
@@ -180,4 +186,15 @@ pub struct Qer {
     pub downlink_mbr_bps: Option<u64>,
     /// QoS flow identifier to mark downlink packets with in the PDU session container.
     pub qfi: Option<u8>,
+}
+
+/// Usage reporting rule, as far as it concerns packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Urr {
+    /// URR ID.
+    pub id: u32,
+    /// Whether it counts at present.
+    pub measures: bool,
+    /// The counters, which stay the same while the rule is there.
+    pub usage: Usage,
 }

@@ -6,21 +6,24 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
 
 use crate::bell::Bell;
+use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
-use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, Verdict, classify, decide};
+use crate::packet::{Bill, Class, ETHERNET_LEN, Forward, Punt, Verdict, classify, decide};
 use crate::policer::Policers;
 use crate::side::PortId;
+use crate::state::State;
 use crate::tables::{BUCKETS, Reader, Version};
 use crate::tunnel::Tunnel;
+use crate::usage::Alarms;
 
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;
@@ -48,6 +51,8 @@ pub struct Links {
     pub workers: Vec<Option<Outbox>>,
     /// To the slow path.
     pub slow_path: Outbox,
+    /// To N4.
+    pub alarms: Alarms,
 }
 
 /// How a worker treats packets.
@@ -57,6 +62,8 @@ pub struct Habits {
     pub policers: usize,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
+    /// What time it is.
+    pub clock: Clock,
 }
 
 /// What carries verdicts out.
@@ -64,7 +71,7 @@ struct Hands {
     index: u8,
     /// Which worker owns which bucket.
     owners: [u8; BUCKETS],
-    policers: Policers,
+    state: State,
     drops: Drops,
     workers: Vec<Option<Outbox>>,
     slow_path: Outbox,
@@ -73,11 +80,18 @@ struct Hands {
     /// Packets that may wait for a neighbour to be resolved.
     unresolved: Limiter,
     ipv6_zero_checksum: bool,
+    clock: Clock,
     /// For packets from other workers.
     slot: Slot,
     /// Room for the part of a packet that is not at hand, to sum it up.
     scratch: Box<[u8; FRAME_MAX]>,
-    start: Instant,
+}
+
+/// Where a packet goes, and what it was counted as.
+#[derive(Clone, Copy)]
+struct Fate<'t> {
+    port: PortId,
+    bill: Bill<'t>,
 }
 
 /// The sending halves of both ports.
@@ -93,16 +107,16 @@ impl Worker {
         let hands = Hands {
             index: reader.index() as u8,
             owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
-            policers: Policers::new(habits.policers),
+            state: State { policers: Policers::new(habits.policers), alarms: links.alarms },
             drops: Drops::default(),
             workers: links.workers,
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
             unresolved: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
+            clock: habits.clock,
             slot: Slot::new(),
             scratch: Box::new([0; FRAME_MAX]),
-            start: Instant::now(),
         };
         let bell = reader.bell(reader.index());
         let waiter = Waiter::new(Sleep::After(SPIN));
@@ -183,12 +197,13 @@ impl Hands {
             let packet = burst.get(at);
             *class = classify(tables, from, packet.head, packet.len());
         }
-        let mut fates = [None; BURST_MAX];
+        let mut fates = [const { None::<Fate<'_>> }; BURST_MAX];
         for at in 0..count {
             let mut packet = burst.get_mut(at);
             let owner = self.owner(&classes[at]);
             if owner == self.index {
-                fates[at] = self.conclude(tables, from, &classes[at], &mut packet, &mut Rest::EMPTY.clone(), now);
+                let behind = &mut Rest::EMPTY.clone();
+                fates[at] = self.conclude(tables, from, &classes[at], &mut packet, behind, now);
             } else {
                 self.hand_over(owner, from, &packet.as_ref());
             }
@@ -201,14 +216,19 @@ impl Hands {
             }
             let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
             let mut leave = 0;
-            for (at, _) in fates[..count].iter().enumerate().filter(|&(_, fate)| *fate == Some(port)) {
+            for (at, _) in fates[..count].iter().enumerate().filter(|(_, fate)| leaves_by(fate, port)) {
                 leaving[leave] = burst.get(at);
                 leave += 1;
             }
-            self.send(port, &leaving[..leave], exits);
+            let sent = self.send(port, &leaving[..leave], exits);
+            if sent < leave {
+                let unsent = fates[..count].iter().filter(|fate| leaves_by(fate, port)).flatten().skip(sent);
+                unsent.for_each(|fate| fate.bill.cancel());
+            }
             left -= leave;
         }
         self.slow_path.deliver();
+        self.state.alarms.deliver();
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
@@ -220,7 +240,9 @@ impl Hands {
         {
             match letter {
                 Letter::Process(from) => self.serve_one(tables, from, frame, exits),
-                Letter::Send(port) => self.send(port, &[PacketRef::from_slice(frame)], exits),
+                Letter::Send(port) => {
+                    self.send(port, &[PacketRef::from_slice(frame)], exits);
+                }
                 Letter::Punt(..) | Letter::Resolve(..) => debug_assert!(false, "these go to the slow path"),
             }
             taken += 1;
@@ -244,26 +266,29 @@ impl Hands {
         let mut burst = Burst::new(&mut slots);
         let mut behind = Rest::from_slice(behind);
         let mut packet = burst.get_mut(0);
-        if let Some(port) = self.conclude(tables, from, &class, &mut packet, &mut behind, now) {
-            self.send(port, &[whole(&packet, behind)], exits);
+        if let Some(fate) = self.conclude(tables, from, &class, &mut packet, &mut behind, now)
+            && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
+        {
+            fate.bill.cancel();
         }
         self.slow_path.deliver();
+        self.state.alarms.deliver();
         [self.slot] = slots;
     }
 
-    /// Has the packet function decide, and rewrites the packet. Returns the port to send it to, if any. `behind` is the
-    /// part of the packet that follows what `packet` holds.
+    /// Has the packet function decide, and rewrites the packet. Returns where to send it, if anywhere, and what it
+    /// was counted as. `behind` is the part of the packet that follows what `packet` holds.
     #[inline(always)]
-    fn conclude(
+    fn conclude<'t>(
         &mut self,
-        tables: &Version,
+        tables: &'t Version,
         from: PortId,
-        class: &Class<'_>,
+        class: &Class<'t>,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
-    ) -> Option<PortId> {
-        match decide(tables, &mut self.policers, class, packet.head(), now) {
+    ) -> Option<Fate<'t>> {
+        match decide(tables, &mut self.state, class, packet.head(), now) {
             Verdict::Forward(forward) => {
                 rewrite(&forward, packet, behind);
                 if let Some(tunnel) = forward.prepend.checksummed()
@@ -271,7 +296,7 @@ impl Hands {
                 {
                     fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
                 }
-                Some(forward.port)
+                Some(Fate { port: forward.port, bill: forward.bill })
             }
             Verdict::Drop(reason) => {
                 self.drops.count(reason);
@@ -299,6 +324,7 @@ impl Hands {
         now: u64,
     ) {
         if !self.unresolved.allow(now) {
+            forward.bill.cancel();
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         rewrite(forward, packet, behind);
@@ -307,7 +333,9 @@ impl Hands {
         {
             fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
         }
-        self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind));
+        if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
+            forward.bill.cancel();
+        }
     }
 
     #[inline]
@@ -342,16 +370,19 @@ impl Hands {
         self.leave_to_slow_path(Letter::Punt(from, punt), packet);
     }
 
-    fn leave_to_slow_path(&mut self, letter: Letter, packet: &PacketRef<'_>) {
-        if !self.slow_path.post(letter, packet) {
+    fn leave_to_slow_path(&mut self, letter: Letter, packet: &PacketRef<'_>) -> bool {
+        let posted = self.slow_path.post(letter, packet);
+        if !posted {
             self.drops.count(DropReason::SlowPathFull);
         }
+        posted
     }
 
+    /// Sends as many of the packets as the port takes, and returns how many.
     #[inline]
-    fn send(&mut self, port: PortId, packets: &[PacketRef<'_>], exits: &mut Exits<'_>) {
+    fn send(&mut self, port: PortId, packets: &[PacketRef<'_>], exits: &mut Exits<'_>) -> usize {
         if packets.is_empty() {
-            return;
+            return 0;
         }
         let (queue, full) = match port {
             PortId::N3 => (&mut *exits.n3, DropReason::N3Full),
@@ -361,12 +392,18 @@ impl Hands {
         if sent < packets.len() {
             self.drops.add(full, (packets.len() - sent) as u64);
         }
+        sent
     }
 
     #[inline]
     fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.clock.now_ns()
     }
+}
+
+#[inline]
+fn leaves_by(fate: &Option<Fate<'_>>, port: PortId) -> bool {
+    fate.as_ref().is_some_and(|fate| fate.port == port)
 }
 
 /// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.

@@ -24,14 +24,14 @@ fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, F
 
 fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Vec<CreatedPdr>, Fault> {
     match bench.ask(seid, &Request::SessionModification(request)) {
-        Response::SessionModification(response) => response.outcome,
+        Response::SessionModification(response) => response.outcome.map(|modified| modified.created_pdrs),
         other => panic!("{other:?}"),
     }
 }
 
 fn delete(bench: &mut Bench, seid: u64) -> Result<(), Fault> {
     match bench.ask(seid, &Request::SessionDeletion) {
-        Response::SessionDeletion(response) => response.outcome,
+        Response::SessionDeletion(response) => response.outcome.map(|usage| assert_eq!(usage, [])),
         other => panic!("{other:?}"),
     }
 }
@@ -737,7 +737,7 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
         octets[2..4].copy_from_slice(&length.to_be_bytes());
         octets
     };
-    let refused = [IeType::CreateUrr, IeType::CreateBar, IeType::CreateTrafficEndpoint, IeType::CreateMar];
+    let refused = [IeType::CreateSrr, IeType::CreateBar, IeType::CreateTrafficEndpoint, IeType::CreateMar];
     for kind in refused.into_iter().chain([IeType::UserPlaneInactivityTimer]) {
         let answer = bench.octets(&with(kind as u16, &[0, 81, 0, 4, 0, 0, 0, 1])).unwrap();
         let (header, body) = Header::parse(&answer).unwrap();

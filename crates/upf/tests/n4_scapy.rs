@@ -16,6 +16,9 @@ use std::time::Duration;
 use n4_support::*;
 use pfcp::node::Heartbeat;
 use pfcp::{Cause, Fault, Header, HeaderError, MessageType, ParseError, RecoveryTimeStamp, Request, Response};
+use upf::bell::Bell;
+use upf::clock::Clock;
+use upf::function::Meters;
 use upf::n4::{Config, Endpoint, Limits};
 use upf::rules::Session;
 
@@ -255,7 +258,8 @@ fn outcome(response: &Response) -> Result<(), Fault> {
         | Response::SessionSetDeletion(response) => response.outcome,
         Response::SessionEstablishment(response) => response.outcome.as_ref().map(|_| ()).map_err(|fault| *fault),
         Response::SessionModification(response) => response.outcome.as_ref().map(|_| ()).map_err(|fault| *fault),
-        Response::SessionDeletion(response) => response.outcome,
+        Response::SessionDeletion(response) => response.outcome.as_ref().map(|_| ()).map_err(|fault| *fault),
+        Response::SessionReport(response) => response.outcome,
         Response::Heartbeat(_) | Response::VersionNotSupported => Ok(()),
     }
 }
@@ -285,7 +289,8 @@ impl RunningUpf {
         let config = Config { heartbeat: Duration::from_secs(3_600), limits, ..config() };
         let tables = Watched::new(4_096);
         let stop = Arc::new(AtomicBool::new(false));
-        let mut endpoint = Endpoint::new(socket, config, tables.clone());
+        let meters = Meters { clock: Clock::new(), alarms: vec![], bell: Arc::new(Bell::new().unwrap()) };
+        let mut endpoint = Endpoint::new(socket, config, tables.clone(), meters);
         let stopped = stop.clone();
         let thread = Some(std::thread::spawn(move || endpoint.run(&stopped)));
         let bind = |address: &str| UdpSocket::bind(address).unwrap();

@@ -36,6 +36,8 @@ pub struct CreatePdr {
     pub far_id: Option<u32>,
     /// QER IDs.
     pub qer_ids: Vec<u32>,
+    /// URR IDs.
+    pub urr_ids: Vec<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -50,6 +52,7 @@ impl CreatePdr {
             outer_header_removal: ies.first(IeType::OuterHeaderRemoval).map(read_removal).transpose()?,
             far_id: ies.first(IeType::FarId).map(|ie| ie.u32()).transpose()?,
             qer_ids: ies.all(IeType::QerId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
+            urr_ids: ies.all(IeType::UrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
             others: ies.others(PDR_KNOWN),
         })
     }
@@ -63,6 +66,7 @@ impl CreatePdr {
                 out.element(IeType::OuterHeaderRemoval, &[removal.description]);
             }
             write_ids(IeType::FarId, self.far_id.as_slice(), out);
+            write_ids(IeType::UrrId, &self.urr_ids, out);
             write_ids(IeType::QerId, &self.qer_ids, out);
         });
     }
@@ -83,6 +87,8 @@ pub struct UpdatePdr {
     pub far_id: Option<u32>,
     /// QER IDs, all of them, if there are any.
     pub qer_ids: Vec<u32>,
+    /// URR IDs, all of them, if there are any.
+    pub urr_ids: Vec<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -97,6 +103,7 @@ impl UpdatePdr {
             outer_header_removal: None,
             far_id: None,
             qer_ids: vec![],
+            urr_ids: vec![],
             others: vec![],
         }
     }
@@ -110,6 +117,7 @@ impl UpdatePdr {
             outer_header_removal: ies.first(IeType::OuterHeaderRemoval).map(read_removal).transpose()?,
             far_id: ies.first(IeType::FarId).map(|ie| ie.u32()).transpose()?,
             qer_ids: ies.all(IeType::QerId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
+            urr_ids: ies.all(IeType::UrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
             others: ies.others(PDR_KNOWN),
         })
     }
@@ -125,6 +133,7 @@ impl UpdatePdr {
                 pdi.write(out);
             }
             write_ids(IeType::FarId, self.far_id.as_slice(), out);
+            write_ids(IeType::UrrId, &self.urr_ids, out);
             write_ids(IeType::QerId, &self.qer_ids, out);
         });
     }
@@ -162,5 +171,12 @@ fn read_removal(ie: Ie) -> Result<OuterHeaderRemoval, Fault> {
     Ok(OuterHeaderRemoval { description: ie.octet()? })
 }
 
-const PDR_KNOWN: &[IeType] =
-    &[IeType::PdrId, IeType::Precedence, IeType::Pdi, IeType::OuterHeaderRemoval, IeType::FarId, IeType::QerId];
+const PDR_KNOWN: &[IeType] = &[
+    IeType::PdrId,
+    IeType::Precedence,
+    IeType::Pdi,
+    IeType::OuterHeaderRemoval,
+    IeType::FarId,
+    IeType::QerId,
+    IeType::UrrId,
+];

@@ -297,6 +297,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         outer_header_removal: removal,
         far_id: Some(far_id),
         qer_ids: vec![QER],
+        urr_ids: vec![],
         others: Vec::new(),
     };
     let tunnel = OuterHeaderCreation::gtpu(wanted.downlink_teid, gnb);
@@ -313,6 +314,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
             forward(DOWNLINK_FAR, Interface::Access, wanted.access_instance.clone(), Some(tunnel)),
         ],
         create_qers: vec![qer(wanted)],
+        create_urrs: vec![],
         others: Vec::new(),
     }
 }
@@ -429,7 +431,7 @@ mod tests {
                 };
                 Response::SessionEstablishment(EstablishmentResponse { node_id, outcome: Ok(session) })
             }
-            Request::SessionDeletion => Response::SessionDeletion(DeletionResponse { outcome: Ok(()) }),
+            Request::SessionDeletion => Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![]) }),
             _ => Response::AssociationRelease(NodeOutcome { node_id, outcome: Ok(()) }),
         }
     }

@@ -49,7 +49,7 @@ fn run(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let n6 = open(&config.n6.port)?;
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
     let upf = Upf::new(&Plan::from(config), n3, n6)?;
-    let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone());
+    let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone(), upf.meters);
 
     let stop = Arc::new(AtomicBool::new(false));
     let (counts, bells, control) = (upf.counts, upf.bells, upf.control);

@@ -8,10 +8,12 @@ use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::translate::{self, Choice, Place, refuse};
+use super::urr::Urr;
 use super::{Config, Limits};
 use crate::rules::{
-    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Pdi, Pdr, Qer, Session, UeIp,
+    self, CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Pdi, Pdr, Qer, Session, UeIp,
 };
+use crate::usage::Usage;
 
 /// All rules of a session, by ID.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -19,6 +21,7 @@ pub(super) struct Contents {
     pdrs: BTreeMap<u16, Pdr>,
     fars: BTreeMap<u32, HeldFar>,
     qers: BTreeMap<u32, Qer>,
+    urrs: BTreeMap<u32, Urr>,
 }
 
 /// A FAR. Its parameters are kept while it drops, for when it forwards again.
@@ -70,7 +73,7 @@ impl Draft {
             Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::PdnType)),
         }
         let mut draft = Self { contents: Contents::default(), choices: vec![] };
-        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, around)?;
+        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.contents.check(around)?;
         Ok(draft)
     }
@@ -80,7 +83,7 @@ impl Draft {
         refuse(Place::Message, &request.others)?;
         let mut draft = Self { contents: contents.clone(), choices: vec![] };
         draft.contents.remove(request)?;
-        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, around)?;
+        draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.update(request, around)?;
         draft.contents.check(around)?;
         Ok(draft)
@@ -91,6 +94,7 @@ impl Draft {
         pdrs: &[wire::CreatePdr],
         fars: &[wire::CreateFar],
         qers: &[wire::CreateQer],
+        urrs: &[wire::CreateUrr],
         around: Surroundings,
     ) -> Result<(), Fault> {
         for create in pdrs {
@@ -108,6 +112,11 @@ impl Draft {
         for create in qers {
             if self.contents.qers.insert(create.id, translate::qer(create)?).is_some() {
                 return Err(Fault::rule(RuleId::Qer(create.id)));
+            }
+        }
+        for create in urrs {
+            if self.contents.urrs.insert(create.id, Urr::create(create)?).is_some() {
+                return Err(Fault::rule(RuleId::Urr(create.id)));
             }
         }
         Ok(())
@@ -129,6 +138,13 @@ impl Draft {
             let qer = self.contents.qers.get_mut(&update.id).ok_or(Fault::rule(RuleId::Qer(update.id)))?;
             *qer = translate::update_qer(qer, update)?;
         }
+        for update in &request.update_urrs {
+            let urr = self.contents.urrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Urr(update.id)))?;
+            *urr = urr.updated(update)?;
+        }
+        for id in &request.query_urrs {
+            self.contents.urrs.get(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
+        }
         Ok(())
     }
 }
@@ -146,7 +162,8 @@ fn new_pdr(create: &wire::CreatePdr, around: Surroundings) -> Result<(Pdr, Optio
         },
         pdi,
         far_id: create.far_id.ok_or(Fault::of(Cause::ConditionalIeMissing, IeType::FarId))?,
-        qer_ids: qer_ids(&create.qer_ids, around)?,
+        qer_ids: distinct(&create.qer_ids, IeType::QerId, around)?,
+        urr_ids: distinct(&create.urr_ids, IeType::UrrId, around)?,
     };
     Ok((pdr, choice))
 }
@@ -171,14 +188,18 @@ fn update_pdr(pdr: &mut Pdr, update: &wire::UpdatePdr, around: Surroundings) -> 
     pdr.precedence = update.precedence.unwrap_or(pdr.precedence);
     pdr.far_id = update.far_id.unwrap_or(pdr.far_id);
     if !update.qer_ids.is_empty() {
-        pdr.qer_ids = qer_ids(&update.qer_ids, around)?;
+        pdr.qer_ids = distinct(&update.qer_ids, IeType::QerId, around)?;
+    }
+    if !update.urr_ids.is_empty() {
+        pdr.urr_ids = distinct(&update.urr_ids, IeType::UrrId, around)?;
     }
     Ok(())
 }
 
-fn qer_ids(ids: &[u32], around: Surroundings) -> Result<Vec<u32>, Fault> {
+/// IDs of rules that a PDR names, each once.
+fn distinct(ids: &[u32], kind: IeType, around: Surroundings) -> Result<Vec<u32>, Fault> {
     if ids.len() > around.limits().per_pdr {
-        return Err(Fault::of(Cause::NoResourcesAvailable, IeType::QerId));
+        return Err(Fault::of(Cause::NoResourcesAvailable, kind));
     }
     let mut distinct = Vec::with_capacity(ids.len());
     ids.iter().for_each(|id| {
@@ -227,6 +248,9 @@ impl Contents {
         for id in &request.remove_qers {
             self.qers.remove(id).ok_or(Fault::rule(RuleId::Qer(*id)))?;
         }
+        for id in &request.remove_urrs {
+            self.urrs.remove(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
+        }
         Ok(())
     }
 
@@ -243,6 +267,12 @@ impl Contents {
         if self.qers.len() > limits.qers {
             return too_many(IeType::CreateQer);
         }
+        if self.urrs.len() > limits.urrs {
+            return too_many(IeType::CreateUrr);
+        }
+        for (&id, urr) in &self.urrs {
+            urr.check_links(id, |linked| self.urrs.contains_key(&linked))?;
+        }
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
         self.check_reachable()
     }
@@ -253,6 +283,9 @@ impl Contents {
         let blamed = |kind: IeType| Fault { offending_ie: Some(kind as u16), ..failed };
         if pdr.qer_ids.iter().any(|id| !self.qers.contains_key(id)) {
             return Err(blamed(IeType::QerId));
+        }
+        if pdr.urr_ids.iter().any(|id| !self.urrs.contains_key(id)) {
+            return Err(blamed(IeType::UrrId));
         }
         if !around.serves(pdr.pdi.source_interface, &pdr.pdi.network_instance) {
             return Err(blamed(IeType::NetworkInstance));
@@ -300,8 +333,13 @@ impl Contents {
         self.pdrs.values().find(|pdr| is_meant(&pdr.pdi)).map(|pdr| pdr.id)
     }
 
-    /// The session in the form that the tables take.
-    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid) -> Session {
+    /// The usage reporting rules, by ID.
+    pub fn urrs(&self) -> &BTreeMap<u32, Urr> {
+        &self.urrs
+    }
+
+    /// The session in the form that the tables take. `usage` has the counters of the URRs.
+    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid, usage: impl Fn(u32) -> Usage) -> Session {
         let mut pdrs: Vec<_> = self.pdrs.values().cloned().collect();
         pdrs.sort_by_key(|pdr| pdr.precedence);
         let action = |far: &HeldFar| match &far.forwarding {
@@ -309,7 +347,9 @@ impl Contents {
             _ => FarAction::Drop,
         };
         let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far) }).collect();
-        Session { up_seid, cp_f_seid, pdrs, fars, qers: self.qers.values().copied().collect() }
+        let urr = |(&id, urr): (&u32, &Urr)| rules::Urr { id, measures: urr.measures(), usage: usage(id) };
+        let qers = self.qers.values().copied().collect();
+        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs: self.urrs.iter().map(urr).collect() }
     }
 }
 

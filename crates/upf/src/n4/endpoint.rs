@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pfcp::RecoveryTimeStamp;
 use pfcp::client::is_transient;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Config, Datagram, Node, RuleTables};
+use crate::function::Meters;
 
 /// The longest datagram that UDP can carry.
 const DATAGRAM_MAX: usize = 65_507;
@@ -21,12 +24,13 @@ const STOP_LATENCY: Duration = Duration::from_millis(500);
 pub struct Endpoint<T> {
     socket: UdpSocket,
     node: Node<T>,
+    meters: Meters,
 }
 
 impl<T: RuleTables> Endpoint<T> {
     /// An endpoint on a bound socket.
-    pub fn new(socket: UdpSocket, config: Config, tables: T) -> Self {
-        Self { socket, node: Node::new(config, tables) }
+    pub fn new(socket: UdpSocket, config: Config, tables: T, meters: Meters) -> Self {
+        Self { socket, node: Node::new(config, tables, meters.clock), meters }
     }
 
     /// Serves peers until `stop` is set, or the socket fails for good.
@@ -34,6 +38,7 @@ impl<T: RuleTables> Endpoint<T> {
     /// It waits for the second that its recovery time stamp names. So no two endpoints that have served, one after the
     /// other, have the same time stamp, however fast the second is started: peers notice every restart.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.socket.set_nonblocking(true)?;
         self.await_start();
         let mut buffer = vec![0; DATAGRAM_MAX];
         while !stop.load(Ordering::Relaxed) {
@@ -50,13 +55,14 @@ impl<T: RuleTables> Endpoint<T> {
         }
     }
 
-    /// Waits for one datagram, or until something is due.
+    /// Waits for one datagram, an alarm, or until something is due.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let now = Instant::now();
         self.node.tick(now).iter().for_each(|datagram| self.send(datagram));
-        let due = self.node.due().map_or(STOP_LATENCY, |due| due.saturating_duration_since(now));
-        // A timeout of zero would mean none.
-        self.socket.set_read_timeout(Some(due.clamp(Duration::from_millis(1), STOP_LATENCY)))?;
+        self.hear_alarms();
+        if !self.wait(now)? {
+            return Ok(());
+        }
         match self.socket.recv_from(buffer) {
             Ok((len, from)) => {
                 if let Some(answer) = self.node.handle(&buffer[..len], from, Instant::now()) {
@@ -69,10 +75,52 @@ impl<T: RuleTables> Endpoint<T> {
         }
     }
 
-    /// What cannot be sent is the same as what is lost on its way: the peer asks again.
-    fn send(&self, datagram: &Datagram) {
-        if let Err(error) = self.socket.send_to(&datagram.octets, datagram.to) {
-            tracing::debug!("cannot send to {}: {error}", datagram.to);
+    /// Has the node look at what workers have counted, where they say so.
+    fn hear_alarms(&mut self) {
+        let now = Instant::now();
+        for receiver in &mut self.meters.alarms {
+            if receiver.overflowed() {
+                self.node.look_at_all(now).iter().for_each(|datagram| send(&self.socket, datagram));
+            }
+            while let Some(id) = receiver.take() {
+                self.node.alarm(id, now).iter().for_each(|datagram| send(&self.socket, datagram));
+            }
         }
+    }
+
+    /// Sleeps until there is a datagram, an alarm, or something is due. Whether there is a datagram.
+    fn wait(&self, now: Instant) -> io::Result<bool> {
+        let bell = &self.meters.bell;
+        bell.doze();
+        let alarmed = self.meters.alarms.iter().any(|receiver| !receiver.is_empty());
+        let due = self.node.due().map_or(STOP_LATENCY, |due| due.saturating_duration_since(now));
+        let timeout = if alarmed { Duration::ZERO } else { due.min(STOP_LATENCY) };
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let mut ends = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN),
+        ];
+        let polled = poll(&mut ends, Some(&timeout));
+        bell.wake();
+        if ends[1].revents().contains(PollFlags::IN) {
+            bell.silence();
+        }
+        match polled {
+            // An error of the socket is told when it is read.
+            Ok(_) => Ok(!ends[0].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(&self, datagram: &Datagram) {
+        send(&self.socket, datagram);
+    }
+}
+
+/// What cannot be sent is the same as what is lost on its way: it is sent again, or asked for again.
+fn send(socket: &UdpSocket, datagram: &Datagram) {
+    if let Err(error) = socket.send_to(&datagram.octets, datagram.to) {
+        tracing::debug!("cannot send to {}: {error}", datagram.to);
     }
 }

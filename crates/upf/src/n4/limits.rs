@@ -15,8 +15,12 @@ pub struct Limits {
     pub fars: usize,
     /// QERs of a session.
     pub qers: usize,
-    /// QERs that a PDR names, SDF filters and QFIs that it matches; each.
+    /// URRs of a session.
+    pub urrs: usize,
+    /// QERs and URRs that a PDR names, SDF filters and QFIs that it matches; each.
     pub per_pdr: usize,
+    /// Reports that wait for a response. Further ones are made later.
+    pub reports: usize,
     /// Answers kept for requests that are sent again.
     pub answers: usize,
     /// Octets of these answers.
@@ -33,7 +37,9 @@ impl Default for Limits {
             pdrs: 64,
             fars: 64,
             qers: 64,
+            urrs: 64,
             per_pdr: 64,
+            reports: 1 << 14,
             answers: 1 << 14,
             answer_octets: 8 << 20,
             answer_age: Duration::from_secs(30),

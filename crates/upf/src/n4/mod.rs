@@ -6,6 +6,7 @@
 //!
 //! [`Node`] is all of this without a socket or a clock: datagrams in, datagrams out. [`Endpoint`] is a node on a socket.
 
+mod account;
 mod answers;
 mod association;
 mod contents;
@@ -13,7 +14,11 @@ mod endpoint;
 mod filter;
 mod limits;
 mod node;
+mod outbox;
+mod reports;
+mod sessions;
 mod translate;
+mod urr;
 
 use std::net::IpAddr;
 use std::time::Duration;

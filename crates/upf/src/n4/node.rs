@@ -5,20 +5,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use pfcp::node::{AssociationSetup, AssociationSetupResponse, Heartbeat, NodeOutcome};
-use pfcp::rule::{CreatedPdr, FTeid as WireFTeid};
-use pfcp::session::{
-    DeletionResponse, Established, Establishment, EstablishmentResponse, FSeid, Modification, ModificationResponse,
-};
-use pfcp::{Cause, Fault, Header, HeaderError, IeType, MessageType, NodeId, ParseError, RecoveryTimeStamp};
-use pfcp::{Request, Response, RuleId, version_not_supported};
+use pfcp::session::{DeletionResponse, Establishment, EstablishmentResponse, ModificationResponse};
+use pfcp::{Cause, Fault, Header, HeaderError, MessageType, NodeId, ParseError, RecoveryTimeStamp};
+use pfcp::{Request, Response, version_not_supported};
 
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
-use super::contents::{Contents, Draft, Surroundings};
-use super::translate::Choice;
+use super::outbox::Outbox;
+use super::sessions::Held;
 use super::{Config, RuleTables};
-use crate::rules::{CpFSeid, FTeid, Interface, Pdi, Session, UeIp};
-use crate::tables::{ApplyError, Bucket, SessionUpdate};
+use crate::clock::Clock;
+use crate::rules::Session;
+use crate::tables::SessionUpdate;
 
 /// A datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,44 +29,35 @@ pub struct Datagram {
 
 /// The node.
 pub struct Node<T> {
-    config: Config,
-    tables: T,
-    local: Vec<IpAddr>,
+    pub(super) config: Config,
+    pub(super) tables: T,
+    pub(super) clock: Clock,
+    pub(super) local: Vec<IpAddr>,
     associations: BTreeMap<AssociationId, Association>,
-    sessions: BTreeMap<u64, Held>,
+    pub(super) sessions: BTreeMap<u64, Held>,
+    /// When a session's usage is to be looked at, in nanoseconds of the clock.
+    pub(super) timers: BTreeSet<(u64, u64)>,
+    /// Session reports that are not answered yet.
+    pub(super) outbox: Outbox,
     answers: Answers,
     last_association: u64,
-    last_seid: u64,
-    last_sequence: u32,
-}
-
-/// A session in force.
-#[derive(Debug)]
-struct Held {
-    association: AssociationId,
-    cp_f_seid: CpFSeid,
-    contents: Contents,
-    /// TEIDs reserved for it.
-    teids: BTreeSet<u32>,
-}
-
-/// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
-struct Plan {
-    contents: Contents,
-    /// TEIDs reserved for this plan.
-    reserved: BTreeSet<u32>,
-    created: Vec<CreatedPdr>,
+    pub(super) last_seid: u64,
+    pub(super) last_sequence: u32,
 }
 
 /// The answer to a request, and the SEID that its header gets.
 type Answer = (Response, u64);
 
 impl<T: RuleTables> Node<T> {
-    /// A node without associations.
-    pub fn new(config: Config, tables: T) -> Self {
+    /// A node without associations. `clock` is the workers'.
+    pub fn new(config: Config, tables: T, clock: Clock) -> Self {
+        let pace = Pace { t1: config.t1, n1: config.n1 };
         Self {
             local: tables.n3_addresses(),
             answers: Answers::new(config.limits),
+            outbox: Outbox::new(pace, config.limits.reports),
+            timers: BTreeSet::new(),
+            clock,
             // SEIDs differ from those before a restart, so that a peer that missed it does not get at others' sessions.
             last_seid: u64::from(config.recovery.0) << 32,
             config,
@@ -105,6 +94,10 @@ impl<T: RuleTables> Node<T> {
                 self.heartbeat_response(header, body, from, now);
                 None
             }
+            MessageType::SESSION_REPORT_RESPONSE => {
+                self.report_response(header, body, from);
+                None
+            }
             // Heartbeats are answered alike whenever they come, so their answers need no keeping.
             MessageType::HEARTBEAT_REQUEST => self.answer(header, body, from, now),
             _ => {
@@ -121,7 +114,7 @@ impl<T: RuleTables> Node<T> {
     /// The answer to a request; none to a response, nor to what is to be discarded.
     fn answer(&mut self, header: &Header, body: &[u8], from: SocketAddr, now: Instant) -> Option<Vec<u8>> {
         let (response, seid) = match Request::parse(header, body) {
-            Ok(request) => self.request(request, header.seid.unwrap_or(0), from, now),
+            Ok(request) => self.request(request, header.seid.unwrap_or(0), from, now)?,
             Err(ParseError::Fault(fault)) => {
                 tracing::debug!("request of type {} from {from}: {fault}", header.message_type.0);
                 (self.rejection(header.message_type, fault)?, self.peer_seid(header, body))
@@ -153,8 +146,8 @@ impl<T: RuleTables> Node<T> {
         }
     }
 
-    fn request(&mut self, request: Request, seid: u64, from: SocketAddr, now: Instant) -> Answer {
-        match request {
+    fn request(&mut self, request: Request, seid: u64, from: SocketAddr, now: Instant) -> Option<Answer> {
+        Some(match request {
             Request::Heartbeat(heartbeat) => {
                 self.heard_of(from.ip(), heartbeat.recovery);
                 (Response::Heartbeat(Heartbeat { recovery: self.config.recovery }), 0)
@@ -173,21 +166,23 @@ impl<T: RuleTables> Node<T> {
             }
             Request::SessionEstablishment(establishment) => {
                 let cp_seid = establishment.cp_f_seid.seid;
-                let outcome = self.establish(&establishment);
+                let outcome = self.establish(&establishment, now);
                 let response = EstablishmentResponse { node_id: self.config.node_id.clone(), outcome };
                 (Response::SessionEstablishment(response), cp_seid)
             }
             Request::SessionModification(modification) => {
-                let outcome = self.modify(seid, &modification);
+                let outcome = self.modify(seid, &modification, now);
                 let cp_seid = self.cp_seid(seid);
                 (Response::SessionModification(ModificationResponse { outcome }), cp_seid)
             }
             Request::SessionDeletion => {
                 let cp_seid = self.cp_seid(seid);
-                let outcome = self.delete(seid);
+                let outcome = self.delete(seid, now);
                 (Response::SessionDeletion(DeletionResponse { outcome }), cp_seid)
             }
-        }
+            // Only a UPF reports.
+            Request::SessionReport(_) => return None,
+        })
     }
 
     /// The response of the type that rejects requests of type `request`.
@@ -234,7 +229,7 @@ impl<T: RuleTables> Node<T> {
         Ok(())
     }
 
-    fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {
+    pub(super) fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {
         let found = self.associations.values().find(|association| association.node_id == *node_id);
         found.map(|association| association.id).ok_or(Fault::new(Cause::NoEstablishedPfcpAssociation))
     }
@@ -250,9 +245,7 @@ impl<T: RuleTables> Node<T> {
         if let Err(error) = self.tables.apply(seids.iter().map(|&seid| SessionUpdate::Remove(seid)).collect()) {
             tracing::error!("cannot remove sessions from the tables: {error}");
         }
-        for held in seids.iter().filter_map(|seid| self.sessions.remove(seid)) {
-            held.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
-        }
+        seids.into_iter().for_each(|seid| self.forget(seid));
     }
 
     /// A node at this address says when it started.
@@ -274,10 +267,12 @@ impl<T: RuleTables> Node<T> {
         }
     }
 
-    /// Does what is due at `now`: heartbeats, and farewell to peers that do not answer them.
+    /// Does what is due at `now`: reports, heartbeats, and farewell to peers that do not answer them.
     pub fn tick(&mut self, now: Instant) -> Vec<Datagram> {
         let pace = Pace { t1: self.config.t1, n1: self.config.n1 };
-        let (mut datagrams, mut lost) = (vec![], vec![]);
+        let mut datagrams = self.outbox.tick(now);
+        datagrams.extend(self.due_reports(now));
+        let mut lost = vec![];
         for association in self.associations.values_mut() {
             match association.beat(self.config.recovery, &mut self.last_sequence, pace, now) {
                 Beat::Wait => {}
@@ -297,127 +292,19 @@ impl<T: RuleTables> Node<T> {
 
     /// When [`Node::tick`] has something to do next.
     pub fn due(&self) -> Option<Instant> {
-        self.associations.values().map(Association::due).min()
-    }
-
-    // Sessions.
-
-    fn establish(&mut self, request: &Establishment) -> Result<Established, Fault> {
-        let association = self.association_of(&request.node_id)?;
-        let draft = Draft::establish(request, self.surroundings())?;
-        if self.sessions.len() >= self.config.limits.sessions {
-            return Err(Fault::new(Cause::NoResourcesAvailable));
-        }
-        let plan = self.plan(draft)?;
-        let up_seid = self.last_seid + 1;
-        let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
-        let held = Held { association, cp_f_seid, contents: Contents::default(), teids: BTreeSet::new() };
-        let created_pdrs = self.commit(up_seid, held, plan)?;
-        self.last_seid = up_seid;
-        Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs })
-    }
-
-    fn modify(&mut self, up_seid: u64, request: &Modification) -> Result<Vec<CreatedPdr>, Fault> {
-        let held = self.sessions.get(&up_seid).ok_or(Fault::new(Cause::SessionContextNotFound))?;
-        let draft = Draft::modify(&held.contents, request, self.surroundings())?;
-        let changed = request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address() });
-        let after = Held {
-            association: held.association,
-            cp_f_seid: changed.unwrap_or(held.cp_f_seid),
-            contents: Contents::default(),
-            teids: held.teids.clone(),
-        };
-        let plan = self.plan(draft)?;
-        self.commit(up_seid, after, plan)
-    }
-
-    fn delete(&mut self, up_seid: u64) -> Result<(), Fault> {
-        if !self.sessions.contains_key(&up_seid) {
-            return Err(Fault::new(Cause::SessionContextNotFound));
-        }
-        self.tables.apply(vec![SessionUpdate::Remove(up_seid)]).map_err(|error| fault_of(&error, None))?;
-        if let Some(held) = self.sessions.remove(&up_seid) {
-            held.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
-        }
-        Ok(())
-    }
-
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { config: &self.config, local: &self.local }
-    }
-
-    /// Reserves what is to be chosen; all of it, or nothing.
-    fn plan(&self, draft: Draft) -> Result<Plan, Fault> {
-        let mut plan = Plan { contents: draft.contents, reserved: BTreeSet::new(), created: vec![] };
-        let home = plan.contents.ue_ip().map_or(0, |ue_ip| self.tables.home_bucket(&ue_ip));
-        let mut shared: BTreeMap<u8, (Choice, FTeid)> = BTreeMap::new();
-        for (pdr, choice) in draft.choices {
-            let known = choice.id.and_then(|id| shared.get(&id)).copied();
-            let chosen = match known {
-                Some((first, f_teid)) if first == choice => Ok(f_teid),
-                // One CHOOSE ID, but different addresses.
-                Some(_) => Err(Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid)),
-                None => self.choose(choice, home, &mut plan.reserved),
-            };
-            let f_teid = match chosen {
-                Ok(f_teid) => f_teid,
-                Err(fault) => {
-                    self.give_back(&plan);
-                    return Err(fault);
-                }
-            };
-            if let Some(id) = choice.id {
-                shared.insert(id, (choice, f_teid));
-            }
-            plan.contents.set_f_teid(pdr, f_teid);
-            let FTeid { teid, v4, v6 } = f_teid;
-            plan.created.push(CreatedPdr { id: pdr, f_teid: Some(WireFTeid::Given { teid, v4, v6 }) });
-        }
-        Ok(plan)
-    }
-
-    fn choose(&self, choice: Choice, home: Bucket, reserved: &mut BTreeSet<u32>) -> Result<FTeid, Fault> {
-        let no_resources = Fault::of(Cause::NoResourcesAvailable, IeType::Fteid);
-        let mut v4 =
-            self.local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
-        let mut v6 =
-            self.local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
-        let (v4, v6) = (choice.v4.then(|| v4.next()), choice.v6.then(|| v6.next()));
-        if v4 == Some(None) || v6 == Some(None) {
-            return Err(no_resources);
-        }
-        let teid = self.tables.reserve_teid(home).map_err(|_| no_resources)?;
-        reserved.insert(teid);
-        Ok(FTeid { teid, v4: v4.flatten(), v6: v6.flatten() })
-    }
-
-    fn give_back(&self, plan: &Plan) {
-        plan.reserved.iter().for_each(|&teid| self.tables.release_teid(teid));
-    }
-
-    /// Puts `plan` into force as the session `up_seid`. From the tables' consent on nothing can fail.
-    fn commit(&mut self, up_seid: u64, held: Held, plan: Plan) -> Result<Vec<CreatedPdr>, Fault> {
-        let session = plan.contents.session(up_seid, held.cp_f_seid);
-        if let Err(error) = self.tables.apply(vec![SessionUpdate::Put(session)]) {
-            tracing::debug!("session {up_seid:#x}: {error}");
-            self.give_back(&plan);
-            return Err(fault_of(&error, Some(&plan.contents)));
-        }
-        let all = held.teids.union(&plan.reserved).copied();
-        let (teids, unused) = all.partition(|&teid| plan.contents.uses_teid(teid));
-        BTreeSet::<u32>::iter(&unused).for_each(|&teid| self.tables.release_teid(teid));
-        self.sessions.insert(up_seid, Held { contents: plan.contents, teids, ..held });
-        Ok(plan.created)
+        let heartbeats = self.associations.values().map(Association::due);
+        let reports = self.timers.first().map(|&(at_ns, _)| self.clock.instant(at_ns));
+        heartbeats.chain(reports).chain(self.outbox.due()).min()
     }
 
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
-        self.sessions.iter().map(|(&seid, held)| held.contents.session(seid, held.cp_f_seid))
+        self.sessions.iter().map(|(&seid, held)| held.session(seid))
     }
 
     /// The session with the UPF's SEID `up_seid`.
     pub fn session(&self, up_seid: u64) -> Option<Session> {
-        self.sessions.get(&up_seid).map(|held| held.contents.session(up_seid, held.cp_f_seid))
+        self.sessions.get(&up_seid).map(|held| held.session(up_seid))
     }
 
     /// When this node started, as its peers are told.
@@ -456,25 +343,4 @@ fn rejection(request: MessageType, fault: Fault, own: &NodeId, recovery: Recover
 fn setup_response(outcome: Result<(), Fault>, own: &NodeId, recovery: RecoveryTimeStamp) -> Response {
     let up_features = outcome.is_ok().then(AssociationSetupResponse::features_ftup);
     Response::AssociationSetup(AssociationSetupResponse { node_id: own.clone(), outcome, recovery, up_features })
-}
-
-/// What to tell a peer of the tables' refusal of `contents`.
-fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
-    let blame = |kind: IeType, is_meant: &dyn Fn(&Pdi) -> bool| {
-        let pdr = contents.and_then(|contents| contents.find_pdr(is_meant)).unwrap_or(0);
-        Fault { offending_ie: Some(kind as u16), ..Fault::rule(RuleId::Pdr(pdr)) }
-    };
-    match *error {
-        ApplyError::TeidInUse(teid) => {
-            blame(IeType::Fteid, &|pdi| pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
-        }
-        ApplyError::UeAddressInUse(address) => blame(IeType::UeIpAddress, &|pdi| {
-            let is_it =
-                |ue: UeIp| if address.is_ipv4() { ue.v4.map(IpAddr::V4) == Some(address) } else { ue.v6.is_some() };
-            pdi.source_interface == Interface::SgiLan && pdi.ue_ip.is_some_and(is_it)
-        }),
-        ApplyError::DanglingRule { pdr } => Fault::rule(RuleId::Pdr(pdr)),
-        ApplyError::Full => Fault::new(Cause::NoResourcesAvailable),
-        ApplyError::Stopped => Fault::new(Cause::SystemFailure),
-    }
 }

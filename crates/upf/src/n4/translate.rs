@@ -18,6 +18,7 @@ pub(super) enum Place {
     Far,
     ForwardingParameters,
     Qer,
+    Urr,
 }
 
 /// Refuses elements that ask for what this UPF does not do. Elements that only inform, and those that the standard does
@@ -37,8 +38,8 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
     let refused = match place {
         Place::Message => matches!(
             kind,
-            // Usage reporting.
-            CreateUrr | UpdateUrr | RemoveUrr | QueryUrr | CreateSrr | UpdateSrr | RemoveSrr | UserPlaneInactivityTimer
+            // Reports of other kinds than usage.
+            CreateSrr | UpdateSrr | RemoveSrr | UserPlaneInactivityTimer
             // Buffering.
             | CreateBar | UpdateBar | RemoveBar
             // Features not advertised: PDIU, MPTCP and ATSSS-LL, TRACE, TSCTS, RDS, L2TP, MBSN4.
@@ -52,7 +53,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         ),
         Place::Pdr => match kind {
             ActivatePredefinedRules | DeactivatePredefinedRules => return Some(Cause::UnknownPredefinedRule),
-            UrrId | ActivationTime | DeactivationTime | MarId | TrafficEndpointId => true,
+            ActivationTime | DeactivationTime | MarId | TrafficEndpointId => true,
             PacketReplicationAndDetectionCarryOnInformation | IpMulticastAddressingInfo => true,
             UeIpAddressPoolIdentity | TransportDelayReporting => true,
             _ => false,
@@ -84,6 +85,21 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             IpAddressAndPortNumberReplacement => true,
             _ => false,
         },
+        // Its events, and features not advertised: QUOAC, and aggregation.
+        Place::Urr => matches!(
+            kind,
+            DroppedDlTrafficThreshold
+                | EventThreshold
+                | EventQuota
+                | SubsequentEventThreshold
+                | SubsequentEventQuota
+                | EthernetInactivityTimer
+                | AdditionalMonitoringTime
+                | AggregatedUrrs
+                | TimeQuotaMechanism
+                | NumberOfReports
+                | UserPlaneInactivityTimer
+        ),
         Place::Qer => matches!(
             kind,
             QerCorrelationId

@@ -15,6 +15,7 @@ use crate::rules::{
 };
 use crate::side::{self, PortId, Side};
 use crate::tunnel::Tunnel;
+use crate::usage::Usage;
 
 /// A QER in one direction: what has a policer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +64,9 @@ pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn
 /// Whether every rule that the session's PDRs name is there.
 pub(super) fn check(session: &Session) -> Result<(), ApplyError> {
     let complete = |pdr: &&Pdr| {
-        far(session, pdr).is_some() && pdr.qer_ids.iter().all(|id| session.qers.iter().any(|qer| qer.id == *id))
+        far(session, pdr).is_some()
+            && pdr.qer_ids.iter().all(|id| session.qers.iter().any(|qer| qer.id == *id))
+            && pdr.urr_ids.iter().all(|id| session.urrs.iter().any(|urr| urr.id == *id))
     };
     match session.pdrs.iter().find(|pdr| !complete(pdr)) {
         Some(pdr) => Err(ApplyError::DanglingRule { pdr: pdr.id }),
@@ -141,6 +144,7 @@ impl Compiler<'_> {
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
+            usages: usages(self.session, pdr),
             action: self.action(pdr, &qers),
         }
     }
@@ -192,6 +196,12 @@ impl Compiler<'_> {
             true => local.v6.map(IpAddr::V6),
         })
     }
+}
+
+/// What the session's rules that the PDR names count by.
+fn usages(session: &Session, pdr: &Pdr) -> Box<[Usage]> {
+    let named = session.urrs.iter().filter(|urr| pdr.urr_ids.contains(&urr.id));
+    named.filter(|urr| urr.measures).map(|urr| urr.usage.clone()).collect()
 }
 
 fn addresses_v4(pdr: &Pdr) -> AddressesV4 {

@@ -5,6 +5,7 @@ use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::policer::Meter;
 use crate::tunnel::Tunnel;
+use crate::usage::Usage;
 
 /// A PDR with its QERs and its FAR. In the order of use: what a packet over and with IPv4 is matched with is on the first
 /// cache line, what is done with it on the next two, and what concerns IPv6 behind.
@@ -26,6 +27,8 @@ pub struct Rule {
     /// Whether all gates are open.
     pub(super) open: bool,
     pub(super) action: Action,
+    /// What counts the packets.
+    pub(super) usages: Box<[Usage]>,
     pub(super) v6: AddressesV6,
 }
 
@@ -123,6 +126,12 @@ impl Rule {
     #[inline]
     pub fn meters(&self) -> &[Meter] {
         &self.meters
+    }
+
+    /// What counts the packets.
+    #[inline]
+    pub fn usages(&self) -> &[Usage] {
+        &self.usages
     }
 
     /// What the FAR does.

@@ -7,9 +7,10 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use pfcp::node::{AssociationChange, Heartbeat};
+use pfcp::report::SessionReportResponse;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, FSeid, Modification};
-use pfcp::{Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response};
+use pfcp::{Cause, Fault, Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response, Volume};
 use upf::tables::ApplyError;
 
 use super::*;
@@ -104,8 +105,15 @@ fn tick(bench: &mut Bench, choices: &mut Choices) {
     for datagram in bench.node.tick(bench.now) {
         let (header, _) = Header::parse(&datagram.octets).expect("what is sent is well formed");
         if answered {
-            let heartbeat = Heartbeat { recovery: RecoveryTimeStamp(1_000) };
-            assert_eq!(bench.octets(&Response::Heartbeat(heartbeat).encode(0, header.sequence)), None);
+            let response = match header.message_type {
+                MessageType::SESSION_REPORT_REQUEST => {
+                    let lost = Fault::new(Cause::SessionContextNotFound);
+                    let outcome = if choices.rarely() { Err(lost) } else { Ok(()) };
+                    Response::SessionReport(SessionReportResponse { outcome })
+                }
+                _ => Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) }),
+            };
+            assert_eq!(bench.octets(&response.encode(header.seid.unwrap_or(0), header.sequence)), None);
         }
     }
 }
@@ -180,6 +188,7 @@ fn any_establishment(node_id: NodeId, choices: &mut Choices) -> Establishment {
         create_pdrs: choices.many(4, |choices| any_pdr(ue, choices)),
         create_fars: choices.many(4, any_far),
         create_qers: choices.many(3, any_qer),
+        create_urrs: choices.many(2, any_urr),
         others: vec![],
     }
 }
@@ -191,12 +200,17 @@ fn any_modification(choices: &mut Choices) -> Modification {
         remove_pdrs: choices.many(1, |choices| choices.below(6) as u16),
         remove_fars: choices.many(1, |choices| choices.below(6) as u32),
         remove_qers: choices.many(1, |choices| choices.below(6) as u32),
+        remove_urrs: choices.many(1, |choices| choices.below(3) as u32),
         create_pdrs: choices.many(2, |choices| any_pdr(ue, choices)),
         create_fars: choices.many(2, any_far),
         create_qers: choices.many(1, any_qer),
+        create_urrs: choices.many(1, any_urr),
         update_pdrs: choices.many(1, |choices| any_pdr_update(ue, choices)),
         update_fars: choices.many(1, any_far_update),
         update_qers: choices.many(1, any_qer_update),
+        update_urrs: choices.many(1, any_urr_update),
+        query_urrs: choices.many(1, |choices| choices.below(3) as u32),
+        flags: choices.of(&[0, 0, Modification::QAURR]),
         others: vec![],
     }
 }
@@ -208,6 +222,7 @@ fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
     pdr.precedence = choices.octet().into();
     pdr.far_id = if choices.rarely() { None } else { pdr.far_id };
     pdr.qer_ids = choices.many(2, |choices| choices.below(3) as u32);
+    pdr.urr_ids = choices.many(1, |choices| choices.below(3) as u32);
     pdr.pdi.sdf_filters = choices.many(1, any_filter);
     pdr.pdi.qfis = choices.many(1, |choices| choices.octet() & 63);
     if choices.rarely() {
@@ -226,6 +241,7 @@ fn any_pdr_update(ue: u8, choices: &mut Choices) -> UpdatePdr {
         pdi: choices.maybe(|choices| any_pdr(ue, choices).pdi),
         far_id: choices.maybe(|choices| choices.below(4) as u32),
         qer_ids: choices.many(2, |choices| choices.below(3) as u32),
+        urr_ids: choices.many(1, |choices| choices.below(3) as u32),
         outer_header_removal: choices.maybe(|choices| OuterHeaderRemoval { description: choices.octet() % 12 }),
         ..UpdatePdr::new(choices.below(6) as u16)
     }
@@ -303,6 +319,37 @@ fn any_far_update(choices: &mut Choices) -> UpdateFar {
         }),
         others: vec![],
     }
+}
+
+fn any_urr(choices: &mut Choices) -> CreateUrr {
+    let triggers = ReportingTriggers::PERIO.and(ReportingTriggers::VOLTH).and(ReportingTriggers::LIUSA);
+    let number = |choices: &mut Choices| u32::from(choices.octet());
+    CreateUrr {
+        id: choices.below(3) as u32,
+        method: choices.of(&[
+            Some(MeasurementMethod(3)),
+            Some(MeasurementMethod::VOLUM),
+            Some(MeasurementMethod(7)),
+            None,
+        ]),
+        triggers: if choices.rarely() { None } else { Some(ReportingTriggers(triggers.0 & number(choices))) },
+        terms: UrrTerms {
+            period_s: Some(60 + number(choices)),
+            volume_threshold: choices
+                .maybe(|choices| Volume { total: Some(choices.octet().into()), ..Volume::default() }),
+            time_quota_s: choices.maybe(number),
+            monitoring_time: choices.maybe(|choices| 3_900_000_000 + number(choices)),
+            inactivity_detection_time_s: choices.maybe(number),
+            linked_urr_ids: choices.many(1, |choices| choices.below(3) as u32),
+            measurement_information: choices.maybe(|choices| choices.octet() & 0x1a),
+            ..UrrTerms::default()
+        },
+        others: vec![],
+    }
+}
+
+fn any_urr_update(choices: &mut Choices) -> UpdateUrr {
+    UpdateUrr { method: None, ..any_urr(choices) }
 }
 
 fn any_rate(choices: &mut Choices) -> BitRate {

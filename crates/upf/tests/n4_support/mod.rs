@@ -15,6 +15,7 @@ use pfcp::rule::{
 };
 use pfcp::session::{Establishment, FSeid};
 use pfcp::{Header, NodeId, RecoveryTimeStamp, Request, Response};
+use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, RuleTables};
 use upf::rules::Session;
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
@@ -125,6 +126,7 @@ pub fn config() -> Config {
 /// A node, a clock, and a session manager that numbers its requests.
 pub struct Bench {
     pub node: Node<Watched>,
+    pub clock: Clock,
     pub now: Instant,
     pub sequence: u32,
     pub from: SocketAddr,
@@ -132,8 +134,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
+        let clock = Clock::new();
         Self {
-            node: Node::new(config(), Watched::new(64)),
+            node: Node::new(config(), Watched::new(64), clock),
+            clock,
             now: Instant::now(),
             sequence: 0,
             from: SocketAddr::new(SMF, pfcp::PORT),
@@ -209,6 +213,7 @@ pub fn uplink_pdr(id: u16, ue: u8, f_teid: FTeid) -> CreatePdr {
         outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
         far_id: Some(1),
         qer_ids: vec![1],
+        urr_ids: vec![],
         others: vec![],
     }
 }
@@ -225,6 +230,7 @@ pub fn downlink_pdr(id: u16, ue: u8) -> CreatePdr {
         outer_header_removal: None,
         far_id: Some(2),
         qer_ids: vec![1],
+        urr_ids: vec![],
         others: vec![],
     }
 }
@@ -279,6 +285,7 @@ pub fn establishment(number: u8) -> Establishment {
         create_pdrs: vec![uplink_pdr(1, number, CHOOSE), downlink_pdr(2, number)],
         create_fars: vec![uplink_far(1), downlink_far(2, 0x7000 + u32::from(number))],
         create_qers: vec![qer(1)],
+        create_urrs: vec![],
         others: vec![],
     }
 }

@@ -9,6 +9,7 @@ use upf::function::{Plan, Upf};
 use upf::rules::*;
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
+use upf::usage::{Bounds, Counts, Usage, UsageId, UsageTerms};
 
 use super::frame::{Ends, build, number};
 
@@ -25,6 +26,8 @@ pub struct Scenario {
     received: [Vec<Vec<u8>>; 2],
     sent: [Vec<Vec<u8>>; 2],
     counted: Vec<String>,
+    /// By URR ID.
+    used: Vec<(u32, Counts)>,
     unresolved: Vec<IpAddr>,
     mtu: [u16; 2],
 }
@@ -49,6 +52,11 @@ impl Scenario {
             "pdr" => self.session()?.pdrs.push(pdr(&mut words)?),
             "far" => self.session()?.fars.push(far(&mut words)?),
             "qer" => self.session()?.qers.push(qer(&mut words)?),
+            "urr" => {
+                let session = self.session()?;
+                session.urrs.push(urr(session.up_seid, &mut words)?);
+            }
+            "used" => self.used.push((words.number()? as u32, words.counts()?)),
             "unresolved" => self.unresolved.push(words.parse()?),
             "mtu" => self.mtu = [words.parse()?, words.parse()?],
             "zero-checksum" => self.plan.ipv6_zero_checksum = true,
@@ -59,7 +67,7 @@ impl Scenario {
             other => return Err(format!("what is {other}?")),
         }
         match word {
-            "pdr" | "far" | "qer" | "session" if !words.0.is_empty() => Err(format!("what is {:?}?", words.0)),
+            "pdr" | "far" | "qer" | "urr" | "session" if !words.0.is_empty() => Err(format!("what is {:?}?", words.0)),
             _ => Ok(()),
         }
     }
@@ -106,12 +114,20 @@ impl Scenario {
         .filter(|(_, address, _)| !unresolved.contains(address))
         .collect();
         upf.tables.set_neighbours(&known).map_err(|error| error.to_string())?;
+        let urrs: Vec<_> = self.sessions.iter().flat_map(|session| session.urrs.clone()).collect();
         let updates = self.sessions.into_iter().map(SessionUpdate::Put).collect();
         upf.tables.apply(updates).map_err(|error| error.to_string())?;
         let counts = upf.counts.clone();
         work(upf);
         compare("n3", &to_n3, self.sent[0].clone())?;
         compare("n6", &to_n6, self.sent[1].clone())?;
+        for (id, should) in self.used {
+            let urr = urrs.iter().find(|urr| urr.id == id).ok_or(format!("there is no URR {id}"))?;
+            let is = urr.usage.read(0).counts;
+            if is != should {
+                return Err(format!("URR {id} counts {is:?} instead of {should:?}"));
+            }
+        }
         let counted = |name: &str| self.counted.iter().filter(|counted| *counted == name).count() as u64;
         for reason in DropReason::ALL {
             let (is, should) = (counts.dropped(*reason), counted(reason.name()));
@@ -204,6 +220,16 @@ impl Words<'_> {
         number(&self.parse::<String>()?)
     }
 
+    /// `UPLINK-OCTETS UPLINK-PACKETS DOWNLINK-OCTETS DOWNLINK-PACKETS`.
+    fn counts(&mut self) -> Result<Counts, String> {
+        Ok(Counts {
+            uplink_octets: self.number()?,
+            uplink_packets: self.number()?,
+            downlink_octets: self.number()?,
+            downlink_packets: self.number()?,
+        })
+    }
+
     /// The value behind `key`, if the line has it.
     fn after(&mut self, key: &str) -> Result<Option<String>, String> {
         let Some(at) = self.0.iter().position(|word| *word == key) else { return Ok(None) };
@@ -231,7 +257,7 @@ impl Words<'_> {
 /// `session SEID`.
 fn session(words: &mut Words<'_>) -> Result<Session, String> {
     let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
-    Ok(Session { up_seid: words.number()?, cp_f_seid, pdrs: vec![], fars: vec![], qers: vec![] })
+    Ok(Session { up_seid: words.number()?, cp_f_seid, pdrs: vec![], fars: vec![], qers: vec![], urrs: vec![] })
 }
 
 fn interface(text: &str) -> Result<Interface, String> {
@@ -284,6 +310,7 @@ fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
         outer_header_removal,
         far_id: number(&words.after("far")?.ok_or("far")?)? as u32,
         qer_ids: words.all_after("qer", |text| number(text).map(|id| id as u32))?,
+        urr_ids: words.all_after("urr", |text| number(text).map(|id| id as u32))?,
     })
 }
 
@@ -350,4 +377,13 @@ fn qer(words: &mut Words<'_>) -> Result<Qer, String> {
         downlink_mbr_bps: words.after("dl-mbr")?.map(|text| number(&text)).transpose()?,
         qfi: words.after("qfi")?.map(|text| number(&text)).transpose()?.map(|qfi| qfi as u8),
     })
+}
+
+/// `urr ID [quota OCTETS] [ul-quota OCTETS] [dl-quota OCTETS]`.
+fn urr(up_seid: u64, words: &mut Words<'_>) -> Result<Urr, String> {
+    let id = words.number()? as u32;
+    let mut octets = |key| words.after(key)?.map(|text| number(&text)).transpose();
+    let stop_at = Bounds { total: octets("quota")?, uplink: octets("ul-quota")?, downlink: octets("dl-quota")? };
+    let terms = UsageTerms { stop_at, ..UsageTerms::default() };
+    Ok(Urr { id, measures: true, usage: Usage::new(UsageId { up_seid, urr: id }, &terms) })
 }

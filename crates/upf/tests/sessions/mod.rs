@@ -37,6 +37,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
                 outer_header_removal: Some(OuterHeaderRemoval::GtpuUdpIpv4),
                 far_id: 1,
                 qer_ids: vec![],
+                urr_ids: vec![],
             },
             Pdr {
                 id: 2,
@@ -45,6 +46,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
                 outer_header_removal: None,
                 far_id: 2,
                 qer_ids: vec![],
+                urr_ids: vec![],
             },
         ],
         fars: vec![
@@ -52,6 +54,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
             Far { id: 2, action: forward(Interface::Access, Some(gnb)) },
         ],
         qers: vec![],
+        urrs: vec![],
     }
 }
 

@@ -1,0 +1,415 @@
+//! The account of a usage reporting rule (TS 29.244, 5.2.2): what was reported, what is granted, and what is due.
+//!
+//! Counts only grow. A report covers what was counted since the one before; thresholds count from the last report, quotas
+//! from the last report before they were granted.
+
+use pfcp::report::{UsageReport, UsageReportTrigger as Why};
+use pfcp::rule::{MeasurementMethod, ReportingTriggers as Asked, UrrTerms};
+use pfcp::{Volume, VolumeMeasurement};
+
+use super::urr::Urr;
+use crate::clock::Clock;
+use crate::usage::{Bounds, Counts, Reading, Usage, UsageId, UsageTerms};
+
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
+/// When to look again after the terms have changed: workers that counted by the former ones have seen the new ones by then.
+const LOOK_AGAIN_NS: u64 = 20_000_000;
+/// How long there is no traffic before it counts as stopped, where the rule does not say.
+const STOPPED_AFTER_S: u32 = 10;
+/// Usage information: before, and after, the monitoring time (8.2.62).
+const BEF: u8 = 1;
+const AFT: u8 = 2;
+
+/// The account.
+#[derive(Debug)]
+pub(super) struct Account {
+    usage: Usage,
+    /// Number of the next report.
+    sequence: u32,
+    /// Where the next report begins.
+    reported: Mark,
+    /// What was used before the monitoring time, and is not reported yet.
+    before: Option<Box<UsageReport>>,
+    /// Whether the monitoring time has passed since the last report.
+    is_after: bool,
+    /// Where thresholds begin.
+    threshold: Grant,
+    /// Where quotas begin.
+    quota: Grant,
+    /// Whether nothing passes any more, whatever the volume.
+    stopped: bool,
+    /// What was told since quotas were granted.
+    told: Why,
+    /// Whether traffic has started and not stopped.
+    started: bool,
+    /// When the next periodic report is due.
+    period_ns: Option<u64>,
+    /// When the subsequent thresholds and quotas begin.
+    monitoring_ns: Option<u64>,
+    /// When there is something to do.
+    due_ns: Option<u64>,
+    look_again: bool,
+}
+
+/// Counts at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    counts: Counts,
+    used_ns: u64,
+    at_ns: u64,
+}
+
+/// So much may be used from a moment on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Grant {
+    from: Mark,
+    volume: Option<Volume>,
+    time_s: Option<u32>,
+}
+
+impl Account {
+    /// The account of a new rule, with counters of its own.
+    pub fn new(id: UsageId, urr: &Urr, clock: &Clock, now_ns: u64) -> Self {
+        let from = Mark { at_ns: now_ns, ..Mark::default() };
+        let terms = &urr.terms;
+        let mut account = Self {
+            usage: Usage::new(id, &UsageTerms::default()),
+            sequence: 0,
+            reported: from,
+            before: None,
+            is_after: false,
+            threshold: Grant { from, volume: terms.volume_threshold, time_s: terms.time_threshold_s },
+            quota: Grant { from, volume: terms.volume_quota, time_s: terms.time_quota_s },
+            stopped: false,
+            told: Why::default(),
+            started: false,
+            period_ns: None,
+            monitoring_ns: terms.monitoring_time.map(|ntp_s| clock.ns_of_ntp(ntp_s)),
+            due_ns: None,
+            look_again: false,
+        };
+        account.set_period(urr, now_ns);
+        account.set_terms(urr, now_ns);
+        account
+    }
+
+    /// The counters.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// When there is something to do, should no packet come.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+
+    /// The rule has become `urr` by a request that stated `stated`.
+    pub fn change(&mut self, urr: &Urr, stated: &UrrTerms, clock: &Clock, now_ns: u64) {
+        self.threshold.volume = stated.volume_threshold.or(self.threshold.volume);
+        self.threshold.time_s = stated.time_threshold_s.or(self.threshold.time_s);
+        let grants = stated.volume_quota.is_some() || stated.time_quota_s.is_some();
+        if grants {
+            self.quota = Grant {
+                from: Mark { at_ns: now_ns, ..self.reported },
+                volume: stated.volume_quota.or(self.quota.volume),
+                time_s: stated.time_quota_s.or(self.quota.time_s),
+            };
+        }
+        if grants || stated.quota_validity_time_s.is_some() {
+            self.quota.from.at_ns = now_ns;
+            self.stopped = false;
+            self.told = Why::default();
+        }
+        if let Some(ntp_s) = stated.monitoring_time {
+            self.monitoring_ns = Some(clock.ns_of_ntp(ntp_s));
+        }
+        if stated.period_s.is_some() || self.period_ns.is_none() {
+            self.set_period(urr, now_ns);
+        }
+        self.set_terms(urr, now_ns);
+    }
+
+    /// What is to be reported now, if anything is. Has the monitoring time take effect, and stops what is used up.
+    pub fn look(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<Why> {
+        self.look_again = false;
+        if self.monitoring_ns.is_some_and(|at| at <= now_ns) {
+            self.pass_monitoring_time(urr, clock, now_ns);
+        }
+        let reading = self.usage.read(now_ns);
+        let now = self.mark(urr, &reading, now_ns);
+        let mut why = self.reached(&now) | self.used_up(&reading, &now, urr) | self.idle(&reading, urr, now_ns);
+        if self.period_ns.is_some_and(|at| at <= now_ns) {
+            why |= Why::PERIO.0;
+        }
+        let why = Why(why & Why::from(urr.triggers).0 & !self.told.0);
+        self.told.0 |= why.0 & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
+        self.schedule(urr, &reading, now_ns);
+        (why != Why::default()).then_some(why)
+    }
+
+    /// Reports what was used since the last report, because of `why`, and begins anew.
+    pub fn report(&mut self, urr: &Urr, why: Why, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
+        let reading = self.usage.read(now_ns);
+        let mut reports = Vec::from_iter(self.before.take().map(|before| *before));
+        let information = std::mem::take(&mut self.is_after).then_some(AFT);
+        reports.push(self.close(urr, &reading, why, information, clock, now_ns));
+        for report in &mut reports {
+            report.sequence = self.sequence;
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+        self.threshold.from = self.reported;
+        if why.contains(Why::START) {
+            self.started = true;
+        }
+        if why.contains(Why::STOPT) {
+            self.started = false;
+        }
+        if why.contains(Why::PERIO) || self.period_ns.is_some_and(|at| at <= now_ns) {
+            self.set_period(urr, now_ns);
+        }
+        self.set_terms(urr, now_ns);
+        reports
+    }
+
+    /// The report of what was used since the last one; the next one begins here.
+    fn close(
+        &mut self,
+        urr: &Urr,
+        reading: &Reading,
+        trigger: Why,
+        information: Option<u8>,
+        clock: &Clock,
+        now_ns: u64,
+    ) -> UsageReport {
+        let now = self.mark(urr, reading, now_ns);
+        let since = now.since(&self.reported);
+        let (first, last) = (reading.first_ns, reading.last_ns);
+        let report = UsageReport {
+            urr_id: self.usage.id().urr,
+            sequence: 0,
+            trigger,
+            start: Some(clock.ntp_s(self.reported.at_ns)),
+            end: Some(clock.ntp_s(now_ns)),
+            volume: urr.method.contains(MeasurementMethod::VOLUM).then(|| since.measurement(urr.counts_packets())),
+            // Of the whole, so that nothing is lost between two reports.
+            duration_s: urr
+                .method
+                .contains(MeasurementMethod::DURAT)
+                .then(|| (now.used_ns / SECOND_NS).saturating_sub(self.reported.used_ns / SECOND_NS) as u32),
+            first_packet: first.map(|at| clock.ntp_s(at)),
+            last_packet: first.and(last).map(|at| clock.ntp_s(at)),
+            information,
+            others: vec![],
+        };
+        self.reported = now;
+        report
+    }
+
+    /// From here on the subsequent thresholds and quotas count; what was used before is reported for itself.
+    fn pass_monitoring_time(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) {
+        self.monitoring_ns = None;
+        let reading = self.usage.read(now_ns);
+        let report = self.close(urr, &reading, Why::MONIT, Some(BEF), clock, now_ns);
+        self.before = Some(Box::new(report));
+        self.is_after = true;
+        let terms = &urr.terms;
+        let subsequently = |grant: &mut Grant, volume: Option<Volume>, time_s: Option<u32>| {
+            if volume.is_some() || time_s.is_some() {
+                *grant =
+                    Grant { from: self.reported, volume: volume.or(grant.volume), time_s: time_s.or(grant.time_s) };
+            }
+        };
+        subsequently(&mut self.threshold, terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
+        subsequently(&mut self.quota, terms.subsequent_volume_quota, terms.subsequent_time_quota_s);
+        self.set_terms(urr, now_ns);
+    }
+
+    /// Thresholds that are reached.
+    fn reached(&self, now: &Mark) -> u32 {
+        let volume = if self.threshold.volume_reached(now) { Why::VOLTH.0 } else { 0 };
+        let time = if self.threshold.time_reached(now) { Why::TIMTH.0 } else { 0 };
+        volume | time
+    }
+
+    /// Quotas that are used up. Of volume the worker itself sees that no more passes.
+    fn used_up(&mut self, reading: &Reading, now: &Mark, urr: &Urr) -> u32 {
+        let mut why = 0;
+        let has_volume = self.quota.volume.is_some();
+        if has_volume && !self.stopped && (reading.refused || self.quota.volume_reached(now)) {
+            why |= Why::VOLQU.0;
+        }
+        if self.quota.time_reached(now) {
+            why |= Why::TIMQU.0;
+        }
+        if self.valid_until_ns(urr).is_some_and(|until| until <= now.at_ns) {
+            why |= Why::QUVTI.0;
+        }
+        if why & (Why::TIMQU.0 | Why::QUVTI.0) != 0 && !self.stopped {
+            self.stopped = true;
+            self.usage.set(&self.terms(urr));
+        }
+        why
+    }
+
+    /// Starts and stops of traffic, and pauses of it.
+    fn idle(&self, reading: &Reading, urr: &Urr, now_ns: u64) -> u32 {
+        let mut why = 0;
+        if !self.started && reading.first_ns.is_some() {
+            why |= Why::START.0;
+        }
+        if self.stop_ns(reading, urr).is_some_and(|at| at <= now_ns) {
+            why |= Why::STOPT.0;
+        }
+        if self.held_until_ns(reading, urr).is_some_and(|until| until <= now_ns) {
+            why |= Why::QUHTI.0;
+        }
+        why
+    }
+
+    /// When traffic that does not go on will have stopped.
+    fn stop_ns(&self, reading: &Reading, urr: &Urr) -> Option<u64> {
+        let after_s = urr.terms.inactivity_detection_time_s.unwrap_or(STOPPED_AFTER_S);
+        let last = reading.last_ns.unwrap_or(self.reported.at_ns);
+        (self.started && urr.triggers.contains(Asked::STOPT)).then(|| last + u64::from(after_s) * SECOND_NS)
+    }
+
+    /// When a quota that nobody uses is to be told of.
+    fn held_until_ns(&self, reading: &Reading, urr: &Urr) -> Option<u64> {
+        let hold_s = urr.terms.quota_holding_time_s.filter(|_| !self.told.contains(Why::QUHTI))?;
+        let last = reading.last_ns.unwrap_or(0).max(self.quota.from.at_ns);
+        Some(last + u64::from(hold_s) * SECOND_NS)
+    }
+
+    fn valid_until_ns(&self, urr: &Urr) -> Option<u64> {
+        let valid_s = urr.terms.quota_validity_time_s.filter(|_| !self.told.contains(Why::QUVTI))?;
+        Some(self.quota.from.at_ns + u64::from(valid_s) * SECOND_NS)
+    }
+
+    fn set_period(&mut self, urr: &Urr, now_ns: u64) {
+        let asked = urr.triggers.contains(Asked::PERIO);
+        self.period_ns = urr.terms.period_s.filter(|_| asked).map(|period_s| now_ns + u64::from(period_s) * SECOND_NS);
+    }
+
+    fn set_terms(&mut self, urr: &Urr, now_ns: u64) {
+        self.usage.set(&self.terms(urr));
+        self.look_again = self.threshold.volume.is_some() || self.quota.volume.is_some();
+        self.schedule(urr, &self.usage.read(now_ns), now_ns);
+    }
+
+    fn terms(&self, urr: &Urr) -> UsageTerms {
+        let threshold = self.threshold.bounds();
+        let quota = self.quota.bounds();
+        let nothing = Bounds { total: Some(0), ..Bounds::default() };
+        UsageTerms {
+            tell_at: threshold.sooner(&quota),
+            stop_at: if self.stopped { nothing } else { quota },
+            inactivity_ns: urr.terms.inactivity_detection_time_s.map(|s| u64::from(s) * SECOND_NS),
+            // Time counts from the first packet on, so its threshold is timed from there.
+            tell_first: !self.started && urr.triggers.contains(Asked::START) || self.times(urr),
+        }
+    }
+
+    /// Whether time that is used matters before it is reported.
+    fn times(&self, urr: &Urr) -> bool {
+        let limited = self.threshold.time_s.is_some() || self.quota.time_s.is_some();
+        limited && urr.method.contains(MeasurementMethod::DURAT)
+    }
+
+    /// Works out when there is something to do, if no packet comes.
+    fn schedule(&mut self, urr: &Urr, reading: &Reading, now_ns: u64) {
+        let now = self.mark(urr, reading, now_ns);
+        // Without a packet no time is used, and the first one is told.
+        let runs = self.times(urr) && (reading.last_ns.is_some() || urr.starts_at_once());
+        let time = |grant: &Grant| grant.time_left_ns(&now).filter(|&left| runs && left > 0).map(|left| now_ns + left);
+        let asked = |trigger, at: Option<u64>| at.filter(|_| urr.triggers.contains(trigger));
+        let times = [
+            self.period_ns,
+            self.monitoring_ns,
+            self.stop_ns(reading, urr),
+            asked(Asked::QUHTI, self.held_until_ns(reading, urr)),
+            self.valid_until_ns(urr),
+            time(&self.threshold),
+            time(&self.quota),
+            self.look_again.then_some(now_ns + LOOK_AGAIN_NS),
+        ];
+        self.due_ns = times.into_iter().flatten().min();
+    }
+
+    /// The counts as they stand.
+    fn mark(&self, urr: &Urr, reading: &Reading, now_ns: u64) -> Mark {
+        let at_once = urr.starts_at_once() && urr.terms.inactivity_detection_time_s.is_none();
+        let used_ns =
+            if at_once { self.reported.used_ns + now_ns.saturating_sub(self.reported.at_ns) } else { reading.used_ns };
+        // A packet that could not be sent was taken back after it was reported: the next one takes its place.
+        Mark { counts: reading.counts.at_least(&self.reported.counts), used_ns, at_ns: now_ns }
+    }
+}
+
+impl Mark {
+    fn since(&self, from: &Self) -> Counts {
+        let (now, then) = (&self.counts, &from.counts);
+        Counts {
+            uplink_octets: now.uplink_octets - then.uplink_octets,
+            downlink_octets: now.downlink_octets - then.downlink_octets,
+            uplink_packets: now.uplink_packets - then.uplink_packets,
+            downlink_packets: now.downlink_packets - then.downlink_packets,
+        }
+    }
+}
+
+impl Counts {
+    fn measurement(&self, with_packets: bool) -> VolumeMeasurement {
+        let volume = |uplink: u64, downlink: u64| Volume {
+            total: Some(uplink + downlink),
+            uplink: Some(uplink),
+            downlink: Some(downlink),
+        };
+        VolumeMeasurement {
+            octets: volume(self.uplink_octets, self.downlink_octets),
+            packets: if with_packets { volume(self.uplink_packets, self.downlink_packets) } else { Volume::default() },
+        }
+    }
+}
+
+impl Grant {
+    /// The counts at which the volume is used.
+    fn bounds(&self) -> Bounds {
+        let from = &self.from.counts;
+        let volume = self.volume.unwrap_or_default();
+        let at = |volume: Option<u64>, from: u64| volume.map(|volume| from.saturating_add(volume));
+        Bounds {
+            total: at(volume.total, from.uplink_octets + from.downlink_octets),
+            uplink: at(volume.uplink, from.uplink_octets),
+            downlink: at(volume.downlink, from.downlink_octets),
+        }
+    }
+
+    fn volume_reached(&self, now: &Mark) -> bool {
+        let bounds = self.bounds();
+        let (up, down) = (now.counts.uplink_octets, now.counts.downlink_octets);
+        let reached = |bound: Option<u64>, is: u64| bound.is_some_and(|bound| is >= bound);
+        reached(bounds.total, up + down) || reached(bounds.uplink, up) || reached(bounds.downlink, down)
+    }
+
+    fn time_reached(&self, now: &Mark) -> bool {
+        self.time_left_ns(now) == Some(0)
+    }
+
+    fn time_left_ns(&self, now: &Mark) -> Option<u64> {
+        let used_ns = now.used_ns.saturating_sub(self.from.used_ns);
+        self.time_s.map(|time_s| (u64::from(time_s) * SECOND_NS).saturating_sub(used_ns))
+    }
+}
+
+impl Bounds {
+    /// Of each number the lower one.
+    fn sooner(&self, other: &Self) -> Self {
+        let lower = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        Self {
+            total: lower(self.total, other.total),
+            uplink: lower(self.uplink, other.uplink),
+            downlink: lower(self.downlink, other.downlink),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Usage on its way to session managers: in responses, and in Session Report Requests (TS 29.244, 5.2.2, 7.5.8).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use pfcp::report::{SessionReport, UsageReport, UsageReportTrigger};
+use pfcp::session::Modification;
+use pfcp::{Cause, Header, Request, Response};
+
+use super::account::Account;
+use super::contents::Contents;
+use super::sessions::Held;
+use super::{Datagram, Node, RuleTables};
+use crate::tables::SessionUpdate;
+use crate::usage::UsageId;
+
+/// How long a report waits where too many are not answered.
+const POSTPONED_NS: u64 = 1_000_000_000;
+
+impl<T: RuleTables> Node<T> {
+    /// A worker says that this rule's counters are to be looked at.
+    pub fn alarm(&mut self, id: UsageId, now: Instant) -> Option<Datagram> {
+        self.look(id.up_seid, now)
+    }
+
+    /// Looks at the counters of all rules of all sessions, since alarms were lost.
+    pub fn look_at_all(&mut self, now: Instant) -> Vec<Datagram> {
+        let seids: Vec<_> = self.sessions.keys().copied().collect();
+        seids.into_iter().filter_map(|up_seid| self.look(up_seid, now)).collect()
+    }
+
+    /// Reports that are due by the clock.
+    pub(super) fn due_reports(&mut self, now: Instant) -> Vec<Datagram> {
+        let now_ns = self.clock.ns(now);
+        let mut datagrams = vec![];
+        while let Some(&(at_ns, up_seid)) = self.timers.first().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.timers.remove(&(at_ns, up_seid));
+            datagrams.extend(self.look(up_seid, now));
+        }
+        datagrams
+    }
+
+    /// Looks at the counters of a session, and reports what is to be reported.
+    fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
+        let now_ns = self.clock.ns(now);
+        let held = self.sessions.get_mut(&up_seid)?;
+        if self.outbox.is_full() {
+            self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
+            return None;
+        }
+        let mut whys = BTreeMap::new();
+        for (&id, account) in &mut held.accounts {
+            let why = held.contents.urrs().get(&id).and_then(|urr| account.look(urr, &self.clock, now_ns));
+            whys.extend(why.map(|why| (id, why)));
+        }
+        add_linked(&held.contents, &mut whys);
+        let mut usage = vec![];
+        for (id, account) in &mut held.accounts {
+            if let (Some(&why), Some(urr)) = (whys.get(id), held.contents.urrs().get(id)) {
+                usage.extend(account.report(urr, why, &self.clock, now_ns));
+            }
+        }
+        let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
+        let seids = (up_seid, held.cp_f_seid.seid);
+        let due_ns = held.due_ns();
+        self.set_timer(up_seid, due_ns);
+        if usage.is_empty() {
+            return None;
+        }
+        let report = Request::SessionReport(SessionReport { usage, ..SessionReport::default() });
+        Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
+    }
+
+    /// Has the session's counters looked at then, and not when that was said before.
+    pub(super) fn set_timer(&mut self, up_seid: u64, at_ns: Option<u64>) {
+        let Some(held) = self.sessions.get_mut(&up_seid) else { return };
+        if let Some(former_ns) = std::mem::replace(&mut held.timer_ns, at_ns) {
+            self.timers.remove(&(former_ns, up_seid));
+        }
+        self.timers.extend(at_ns.map(|at_ns| (at_ns, up_seid)));
+    }
+
+    /// The session has become `contents`, with accounts `new`, by `request`: what there is to report of that.
+    pub(super) fn settle_accounts(
+        &mut self,
+        up_seid: u64,
+        request: &Modification,
+        contents: &Contents,
+        new: BTreeMap<u32, Account>,
+        now: Instant,
+    ) -> Vec<UsageReport> {
+        let (clock, now_ns) = (self.clock, self.clock.ns(now));
+        let Some(held) = self.sessions.get_mut(&up_seid) else { return vec![] };
+        let mut reports = vec![];
+        let stays = |id: &u32| contents.urrs().contains_key(id) && !new.contains_key(id);
+        for (id, mut account) in held.accounts.extract_if(.., |id, _| !stays(id)) {
+            // Workers have let go of it.
+            let urr = held.contents.urrs().get(&id);
+            reports.extend(urr.map(|urr| account.report(urr, UsageReportTrigger::TERMR, &clock, now_ns)));
+        }
+        held.accounts.extend(new);
+        let all = request.flags & Modification::QAURR != 0;
+        for (id, account) in &mut held.accounts {
+            let Some(urr) = contents.urrs().get(id) else { continue };
+            if all || request.query_urrs.contains(id) {
+                reports.push(account.report(urr, UsageReportTrigger::IMMER, &clock, now_ns));
+            }
+            if let Some(update) = request.update_urrs.iter().find(|update| update.id == *id) {
+                account.change(urr, &update.terms, &clock, now_ns);
+            }
+        }
+        let due_ns = held.due_ns();
+        self.set_timer(up_seid, due_ns);
+        reports.into_iter().flatten().collect()
+    }
+
+    /// A session manager answers a report.
+    pub(super) fn report_response(&mut self, header: &Header, body: &[u8], from: SocketAddr) {
+        let Some(up_seid) = self.outbox.answered(from.ip(), header.sequence) else { return };
+        match Response::parse(header, body) {
+            Ok(Response::SessionReport(response)) => match response.outcome {
+                // The session manager has lost it, and so would the session be for ever (TS 29.244, 5.2.2.2, 7.5.9).
+                Err(fault) if fault.cause == Cause::SessionContextNotFound => {
+                    tracing::warn!("{from} does not know session {up_seid:#x} any more; removing it");
+                    if let Err(error) = self.tables.apply(vec![SessionUpdate::Remove(up_seid)]) {
+                        tracing::error!("cannot remove session {up_seid:#x} from the tables: {error}");
+                    }
+                    self.forget(up_seid);
+                }
+                Err(fault) => tracing::warn!("{from} rejects a report about session {up_seid:#x}: {fault}"),
+                Ok(()) => {}
+            },
+            other => tracing::debug!("session report response of {from}: {other:?}"),
+        }
+    }
+}
+
+impl Held {
+    /// When there is something to do about usage.
+    fn due_ns(&self) -> Option<u64> {
+        self.accounts.values().filter_map(Account::due_ns).min()
+    }
+}
+
+/// Rules that are to be reported whenever others are.
+fn add_linked(contents: &Contents, whys: &mut BTreeMap<u32, UsageReportTrigger>) {
+    let reported: Vec<_> = whys.keys().copied().collect();
+    for (&id, urr) in contents.urrs() {
+        if reported.iter().any(|&other| other != id && urr.is_linked_to(other)) {
+            let why = whys.entry(id).or_default();
+            *why = why.and(UsageReportTrigger::LIUSA);
+        }
+    }
+}

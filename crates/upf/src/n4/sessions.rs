@@ -1,0 +1,221 @@
+//! Sessions on N4: validated, planned, committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use pfcp::report::{UsageReport, UsageReportTrigger};
+use pfcp::rule::{CreatedPdr, FTeid as WireFTeid};
+use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
+use pfcp::{Cause, Fault, IeType, RuleId};
+
+use super::account::Account;
+use super::association::AssociationId;
+use super::contents::{Contents, Draft, Surroundings};
+use super::translate::Choice;
+use super::{Node, RuleTables};
+use crate::rules::{CpFSeid, FTeid, Interface, Pdi, Session, UeIp};
+use crate::tables::{ApplyError, Bucket, SessionUpdate};
+use crate::usage::UsageId;
+
+/// A session in force.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub association: AssociationId,
+    pub cp_f_seid: CpFSeid,
+    pub contents: Contents,
+    /// TEIDs reserved for it.
+    teids: BTreeSet<u32>,
+    /// One for each usage reporting rule, by its ID.
+    pub accounts: BTreeMap<u32, Account>,
+    /// When these are to be looked at, as the node's timers have it.
+    pub timer_ns: Option<u64>,
+}
+
+/// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
+struct Plan {
+    contents: Contents,
+    /// TEIDs reserved for this plan.
+    reserved: BTreeSet<u32>,
+    created: Vec<CreatedPdr>,
+    /// Of new usage reporting rules.
+    accounts: BTreeMap<u32, Account>,
+}
+
+impl Held {
+    /// The session as it is in force.
+    pub fn session(&self, up_seid: u64) -> Session {
+        self.contents.session(up_seid, self.cp_f_seid, |id| self.accounts[&id].usage().clone())
+    }
+}
+
+impl<T: RuleTables> Node<T> {
+    pub(super) fn establish(&mut self, request: &Establishment, now: Instant) -> Result<Established, Fault> {
+        let association = self.association_of(&request.node_id)?;
+        let draft = Draft::establish(request, self.surroundings())?;
+        if self.sessions.len() >= self.config.limits.sessions {
+            return Err(Fault::new(Cause::NoResourcesAvailable));
+        }
+        let up_seid = self.last_seid + 1;
+        let new: Vec<_> = draft.contents.urrs().keys().copied().collect();
+        let plan = self.plan(draft, up_seid, &new, now)?;
+        let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
+        let plan = self.put(up_seid, cp_f_seid, plan)?;
+        self.last_seid = up_seid;
+        let teids = self.still_used(&plan.contents, plan.reserved);
+        let accounts = plan.accounts;
+        let due_ns = accounts.values().filter_map(Account::due_ns).min();
+        let held = Held { association, cp_f_seid, contents: plan.contents, teids, accounts, timer_ns: None };
+        self.sessions.insert(up_seid, held);
+        self.set_timer(up_seid, due_ns);
+        Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs: plan.created })
+    }
+
+    pub(super) fn modify(&mut self, up_seid: u64, request: &Modification, now: Instant) -> Result<Modified, Fault> {
+        let held = self.sessions.get(&up_seid).ok_or(Fault::new(Cause::SessionContextNotFound))?;
+        let draft = Draft::modify(&held.contents, request, self.surroundings())?;
+        let changed = request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address() });
+        let cp_f_seid = changed.unwrap_or(held.cp_f_seid);
+        let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).collect();
+        let plan = self.plan(draft, up_seid, &new, now)?;
+        let plan = self.put(up_seid, cp_f_seid, plan)?;
+        let usage = self.settle_accounts(up_seid, request, &plan.contents, plan.accounts, now);
+        let reserved = self.sessions.get(&up_seid).map_or_else(BTreeSet::new, |held| &held.teids | &plan.reserved);
+        let teids = self.still_used(&plan.contents, reserved);
+        if let Some(held) = self.sessions.get_mut(&up_seid) {
+            (held.cp_f_seid, held.contents, held.teids) = (cp_f_seid, plan.contents, teids);
+        }
+        Ok(Modified { created_pdrs: plan.created, usage })
+    }
+
+    pub(super) fn delete(&mut self, up_seid: u64, now: Instant) -> Result<Vec<UsageReport>, Fault> {
+        if !self.sessions.contains_key(&up_seid) {
+            return Err(Fault::new(Cause::SessionContextNotFound));
+        }
+        self.tables.apply(vec![SessionUpdate::Remove(up_seid)]).map_err(|error| fault_of(&error, None))?;
+        // Workers have let go of the session: what they have counted is all that there will be.
+        let now_ns = self.clock.ns(now);
+        let mut usage = vec![];
+        if let Some(held) = self.sessions.get_mut(&up_seid) {
+            for (id, urr) in held.contents.urrs() {
+                let account = held.accounts.get_mut(id);
+                usage.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
+            }
+        }
+        self.forget(up_seid);
+        Ok(usage.into_iter().flatten().collect())
+    }
+
+    /// Forgets a session that is not in force any more, and gives back what it had.
+    pub(super) fn forget(&mut self, up_seid: u64) {
+        let Some(held) = self.sessions.remove(&up_seid) else { return };
+        held.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
+        if let Some(at_ns) = held.timer_ns {
+            self.timers.remove(&(at_ns, up_seid));
+        }
+        self.outbox.forget(up_seid);
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings { config: &self.config, local: &self.local }
+    }
+
+    /// Reserves what is to be chosen, all of it or nothing, and opens accounts for the usage reporting rules `new`.
+    fn plan(&self, draft: Draft, up_seid: u64, new: &[u32], now: Instant) -> Result<Plan, Fault> {
+        let now_ns = self.clock.ns(now);
+        let open = |urr: u32| {
+            let rule = draft.contents.urrs().get(&urr)?;
+            Some((urr, Account::new(UsageId { up_seid, urr }, rule, &self.clock, now_ns)))
+        };
+        let accounts = new.iter().filter_map(|&urr| open(urr)).collect();
+        let mut plan = Plan { contents: draft.contents, reserved: BTreeSet::new(), created: vec![], accounts };
+        let home = plan.contents.ue_ip().map_or(0, |ue_ip| self.tables.home_bucket(&ue_ip));
+        let mut shared: BTreeMap<u8, (Choice, FTeid)> = BTreeMap::new();
+        for (pdr, choice) in draft.choices {
+            let known = choice.id.and_then(|id| shared.get(&id)).copied();
+            let chosen = match known {
+                Some((first, f_teid)) if first == choice => Ok(f_teid),
+                // One CHOOSE ID, but different addresses.
+                Some(_) => Err(Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid)),
+                None => self.choose(choice, home, &mut plan.reserved),
+            };
+            let f_teid = match chosen {
+                Ok(f_teid) => f_teid,
+                Err(fault) => {
+                    self.give_back(&plan);
+                    return Err(fault);
+                }
+            };
+            if let Some(id) = choice.id {
+                shared.insert(id, (choice, f_teid));
+            }
+            plan.contents.set_f_teid(pdr, f_teid);
+            let FTeid { teid, v4, v6 } = f_teid;
+            plan.created.push(CreatedPdr { id: pdr, f_teid: Some(WireFTeid::Given { teid, v4, v6 }) });
+        }
+        Ok(plan)
+    }
+
+    fn choose(&self, choice: Choice, home: Bucket, reserved: &mut BTreeSet<u32>) -> Result<FTeid, Fault> {
+        let no_resources = Fault::of(Cause::NoResourcesAvailable, IeType::Fteid);
+        let mut v4 =
+            self.local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
+        let mut v6 =
+            self.local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
+        let (v4, v6) = (choice.v4.then(|| v4.next()), choice.v6.then(|| v6.next()));
+        if v4 == Some(None) || v6 == Some(None) {
+            return Err(no_resources);
+        }
+        let teid = self.tables.reserve_teid(home).map_err(|_| no_resources)?;
+        reserved.insert(teid);
+        Ok(FTeid { teid, v4: v4.flatten(), v6: v6.flatten() })
+    }
+
+    fn give_back(&self, plan: &Plan) {
+        plan.reserved.iter().for_each(|&teid| self.tables.release_teid(teid));
+    }
+
+    /// Puts `plan` into force as the session `up_seid`. From the tables' consent on nothing can fail.
+    fn put(&self, up_seid: u64, cp_f_seid: CpFSeid, plan: Plan) -> Result<Plan, Fault> {
+        let held = self.sessions.get(&up_seid);
+        let usage = |id: u32| {
+            let account = plan.accounts.get(&id).or_else(|| held?.accounts.get(&id));
+            account.expect("a usage reporting rule has an account").usage().clone()
+        };
+        let session = plan.contents.session(up_seid, cp_f_seid, usage);
+        if let Err(error) = self.tables.apply(vec![SessionUpdate::Put(session)]) {
+            tracing::debug!("session {up_seid:#x}: {error}");
+            self.give_back(&plan);
+            return Err(fault_of(&error, Some(&plan.contents)));
+        }
+        Ok(plan)
+    }
+
+    /// Of the TEIDs `reserved` those that `contents` uses. The others are given back.
+    fn still_used(&self, contents: &Contents, reserved: BTreeSet<u32>) -> BTreeSet<u32> {
+        let (used, unused): (_, BTreeSet<u32>) = reserved.into_iter().partition(|&teid| contents.uses_teid(teid));
+        unused.iter().for_each(|&teid| self.tables.release_teid(teid));
+        used
+    }
+}
+
+/// What to tell a peer of the tables' refusal of `contents`.
+fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
+    let blame = |kind: IeType, is_meant: &dyn Fn(&Pdi) -> bool| {
+        let pdr = contents.and_then(|contents| contents.find_pdr(is_meant)).unwrap_or(0);
+        Fault { offending_ie: Some(kind as u16), ..Fault::rule(RuleId::Pdr(pdr)) }
+    };
+    match *error {
+        ApplyError::TeidInUse(teid) => {
+            blame(IeType::Fteid, &|pdi| pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
+        }
+        ApplyError::UeAddressInUse(address) => blame(IeType::UeIpAddress, &|pdi| {
+            let is_it =
+                |ue: UeIp| if address.is_ipv4() { ue.v4.map(IpAddr::V4) == Some(address) } else { ue.v6.is_some() };
+            pdi.source_interface == Interface::SgiLan && pdi.ue_ip.is_some_and(is_it)
+        }),
+        ApplyError::DanglingRule { pdr } => Fault::rule(RuleId::Pdr(pdr)),
+        ApplyError::Full => Fault::new(Cause::NoResourcesAvailable),
+        ApplyError::Stopped => Fault::new(Cause::SystemFailure),
+    }
+}

@@ -1,0 +1,447 @@
+//! What a usage reporting rule counts. The worker that owns the session counts; N4 reads, and says how far it may go.
+//!
+//! Each side writes a cache line of its own. N4 changes the terms while packets pass; a worker that has not seen them yet
+//! counts by the former ones for a moment, so N4 looks again a little later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::bell::Bell;
+
+/// Which rule of which session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UsageId {
+    /// The UPF's SEID of the session.
+    pub up_seid: u64,
+    /// URR ID.
+    pub urr: u32,
+}
+
+/// The counters of a usage reporting rule, with their terms. Two of them are equal if they are the same.
+#[derive(Clone, Debug)]
+pub struct Usage(Arc<Lines>);
+
+#[derive(Debug)]
+struct Lines {
+    counted: Counted,
+    terms: Terms,
+    id: UsageId,
+}
+
+/// Written by the worker alone.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counted {
+    uplink_octets: AtomicU64,
+    downlink_octets: AtomicU64,
+    uplink_packets: AtomicU64,
+    downlink_packets: AtomicU64,
+    /// First packet of the epoch, in nanoseconds of the [`crate::clock::Clock`].
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+    /// Time of use up to the last packet.
+    used_ns: AtomicU64,
+    /// The epoch of the last packet; 0 before the first.
+    epoch: AtomicU32,
+    /// The epoch in which a packet was refused; 0 if none was.
+    refused_in: AtomicU32,
+}
+
+/// Written by N4 alone.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Terms {
+    /// N4 is told when a count gets here. Total, uplink, downlink.
+    tell_at: [AtomicU64; 3],
+    /// What would go beyond does not pass. Total, uplink, downlink.
+    stop_at: [AtomicU64; 3],
+    /// Longer pauses between packets do not count as use beyond this.
+    inactivity_ns: AtomicU64,
+    /// Counts what N4 has done: it is told of the first packet and of the first refusal in each.
+    epoch: AtomicU32,
+    /// Whether N4 is to be told of the first packet.
+    tell_first: AtomicBool,
+}
+
+/// Octets of users' IP packets, and packets, in each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Octets uplink.
+    pub uplink_octets: u64,
+    /// Octets downlink.
+    pub downlink_octets: u64,
+    /// Packets uplink.
+    pub uplink_packets: u64,
+    /// Packets downlink.
+    pub downlink_packets: u64,
+}
+
+/// What was counted until a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Volume.
+    pub counts: Counts,
+    /// Time of use.
+    pub used_ns: u64,
+    /// First packet since the terms were last set, if there was one.
+    pub first_ns: Option<u64>,
+    /// Last packet of all.
+    pub last_ns: Option<u64>,
+    /// Whether a packet was refused since the terms were last set.
+    pub refused: bool,
+}
+
+/// Bounds on what may be counted; none where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Octets in both directions.
+    pub total: Option<u64>,
+    /// Octets uplink.
+    pub uplink: Option<u64>,
+    /// Octets downlink.
+    pub downlink: Option<u64>,
+}
+
+/// How far counting may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageTerms {
+    /// N4 is told when a count gets here.
+    pub tell_at: Bounds,
+    /// Packets that would take a count beyond this do not pass.
+    pub stop_at: Bounds,
+    /// Pauses count as use for so long at most; for ever where absent.
+    pub inactivity_ns: Option<u64>,
+    /// Whether N4 is to be told of the next packet.
+    pub tell_first: bool,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Usage {
+    /// Counters at zero, with the given terms.
+    pub fn new(id: UsageId, terms: &UsageTerms) -> Self {
+        let unset = Terms {
+            tell_at: Default::default(),
+            stop_at: Default::default(),
+            inactivity_ns: AtomicU64::new(NEVER),
+            epoch: AtomicU32::new(0),
+            tell_first: AtomicBool::new(false),
+        };
+        let usage = Self(Arc::new(Lines { counted: Counted::default(), terms: unset, id }));
+        usage.set(terms);
+        usage
+    }
+
+    /// Whose counters these are.
+    pub fn id(&self) -> UsageId {
+        self.0.id
+    }
+
+    // The worker's side.
+
+    /// Whether a packet of `octets` octets stays within the bounds. If not, N4 is told, once.
+    #[inline]
+    fn admits(&self, uplink: bool, octets: u64, alarms: &mut Alarms) -> bool {
+        let (counted, terms) = (&self.0.counted, &self.0.terms);
+        let [total, up, down] = counted.octets();
+        let one_way = if uplink { (up, &terms.stop_at[1]) } else { (down, &terms.stop_at[2]) };
+        let within = total + octets <= terms.stop_at[0].load(Relaxed) && one_way.0 + octets <= one_way.1.load(Relaxed);
+        if !within {
+            self.refuse(alarms);
+        }
+        within
+    }
+
+    #[cold]
+    fn refuse(&self, alarms: &mut Alarms) {
+        let epoch = self.0.terms.epoch.load(Relaxed);
+        if self.0.counted.refused_in.swap(epoch, Relaxed) != epoch {
+            alarms.tell(self.0.id);
+        }
+    }
+
+    #[inline]
+    fn count(&self, uplink: bool, octets: u64, now_ns: u64, alarms: &mut Alarms) {
+        let (counted, terms) = (&self.0.counted, &self.0.terms);
+        let [total, up, down] = counted.octets();
+        let (octets_of, packets_of, one_way, tell_at) = if uplink {
+            (&counted.uplink_octets, &counted.uplink_packets, up, &terms.tell_at[1])
+        } else {
+            (&counted.downlink_octets, &counted.downlink_packets, down, &terms.tell_at[2])
+        };
+        add(octets_of, octets);
+        add(packets_of, 1);
+        let reached = |before: u64, at: &AtomicU64| {
+            let at = at.load(Relaxed);
+            before < at && at <= before + octets
+        };
+        let mut tell = reached(total, &terms.tell_at[0]) | reached(one_way, tell_at);
+        let epoch = terms.epoch.load(Relaxed);
+        let pause = now_ns.saturating_sub(counted.last_ns.load(Relaxed));
+        if counted.epoch.load(Relaxed) == 0 {
+            // There was no packet before.
+            counted.first_ns.store(now_ns, Relaxed);
+        } else {
+            add(&counted.used_ns, pause.min(terms.inactivity_ns.load(Relaxed)));
+        }
+        if counted.epoch.load(Relaxed) != epoch {
+            counted.first_ns.store(now_ns, Relaxed);
+            counted.epoch.store(epoch, Relaxed);
+            tell |= terms.tell_first.load(Relaxed);
+        }
+        counted.last_ns.store(now_ns, Relaxed);
+        if tell {
+            alarms.tell(self.0.id);
+        }
+    }
+
+    fn uncount(&self, uplink: bool, octets: u64) {
+        let counted = &self.0.counted;
+        let (octets_of, packets_of) = if uplink {
+            (&counted.uplink_octets, &counted.uplink_packets)
+        } else {
+            (&counted.downlink_octets, &counted.downlink_packets)
+        };
+        add(octets_of, octets.wrapping_neg());
+        add(packets_of, 1_u64.wrapping_neg());
+    }
+
+    // N4's side.
+
+    /// Sets the terms, and begins a new epoch: the next packet is the first again, and so is the next one refused.
+    pub fn set(&self, terms: &UsageTerms) {
+        let own = &self.0.terms;
+        let store = |bounds: &Bounds, to: &[AtomicU64; 3]| {
+            let bounds = [bounds.total, bounds.uplink, bounds.downlink];
+            to.iter().zip(bounds).for_each(|(to, bound)| to.store(bound.unwrap_or(NEVER), Relaxed));
+        };
+        store(&terms.tell_at, &own.tell_at);
+        store(&terms.stop_at, &own.stop_at);
+        own.inactivity_ns.store(terms.inactivity_ns.unwrap_or(NEVER), Relaxed);
+        own.tell_first.store(terms.tell_first, Relaxed);
+        // 0 is the epoch of counters that nothing has been counted in.
+        own.epoch.store(own.epoch.load(Relaxed).checked_add(1).unwrap_or(1), Relaxed);
+    }
+
+    /// What was counted until `now_ns`.
+    pub fn read(&self, now_ns: u64) -> Reading {
+        let (counted, terms) = (&self.0.counted, &self.0.terms);
+        let epoch = terms.epoch.load(Relaxed);
+        let seen = counted.epoch.load(Relaxed);
+        let last = counted.last_ns.load(Relaxed);
+        let pause = if seen == 0 { 0 } else { now_ns.saturating_sub(last) };
+        Reading {
+            counts: Counts {
+                uplink_octets: counted.uplink_octets.load(Relaxed),
+                downlink_octets: counted.downlink_octets.load(Relaxed),
+                uplink_packets: counted.uplink_packets.load(Relaxed),
+                downlink_packets: counted.downlink_packets.load(Relaxed),
+            },
+            used_ns: counted.used_ns.load(Relaxed) + pause.min(terms.inactivity_ns.load(Relaxed)),
+            first_ns: (seen == epoch).then(|| counted.first_ns.load(Relaxed)),
+            last_ns: (seen != 0).then_some(last),
+            refused: counted.refused_in.load(Relaxed) == epoch,
+        }
+    }
+}
+
+impl Counts {
+    /// Of each number the higher one.
+    #[must_use]
+    pub fn at_least(&self, other: &Self) -> Self {
+        Self {
+            uplink_octets: self.uplink_octets.max(other.uplink_octets),
+            downlink_octets: self.downlink_octets.max(other.downlink_octets),
+            uplink_packets: self.uplink_packets.max(other.uplink_packets),
+            downlink_packets: self.downlink_packets.max(other.downlink_packets),
+        }
+    }
+}
+
+impl PartialEq for Usage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Usage {}
+
+impl Counted {
+    /// Total, uplink, downlink.
+    #[inline]
+    fn octets(&self) -> [u64; 3] {
+        let (up, down) = (self.uplink_octets.load(Relaxed), self.downlink_octets.load(Relaxed));
+        [up + down, up, down]
+    }
+}
+
+/// Adds, where nobody else writes.
+#[inline]
+fn add(to: &AtomicU64, number: u64) {
+    to.store(to.load(Relaxed).wrapping_add(number), Relaxed);
+}
+
+/// Whether a packet of `octets` octets stays within the bounds of all rules that it counts for.
+#[inline]
+pub fn admit(usages: &[Usage], uplink: bool, octets: usize, alarms: &mut Alarms) -> bool {
+    usages.iter().all(|usage| usage.admits(uplink, octets as u64, alarms))
+}
+
+/// Counts a packet for all of them.
+#[inline]
+pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms: &mut Alarms) {
+    usages.iter().for_each(|usage| usage.count(uplink, octets as u64, now_ns, alarms));
+}
+
+/// Takes back a packet that was counted and could not be sent.
+#[cold]
+pub fn uncount(usages: &[Usage], uplink: bool, octets: usize) {
+    usages.iter().for_each(|usage| usage.uncount(uplink, octets as u64));
+}
+
+/// By which a worker tells N4 that it is to look at a rule's counters.
+#[derive(Debug)]
+pub struct Alarms {
+    ring: rtrb::Producer<UsageId>,
+    overflow: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    told: bool,
+}
+
+/// N4's end.
+#[derive(Debug)]
+pub struct AlarmReceiver {
+    ring: rtrb::Consumer<UsageId>,
+    overflow: Arc<AtomicBool>,
+}
+
+/// Alarms that may wait for N4.
+const ALARMS: usize = 4_096;
+
+/// From a worker to N4, which hears `bell`.
+pub fn alarms(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
+    let (producer, consumer) = rtrb::RingBuffer::new(ALARMS);
+    let overflow = Arc::new(AtomicBool::new(false));
+    let receiver = AlarmReceiver { ring: consumer, overflow: overflow.clone() };
+    (Alarms { ring: producer, overflow, bell, told: false }, receiver)
+}
+
+impl Alarms {
+    #[cold]
+    fn tell(&mut self, id: UsageId) {
+        if self.ring.push(id).is_err() {
+            self.overflow.store(true, Relaxed);
+        }
+        self.told = true;
+    }
+
+    /// Wakes N4, if anything was told since the last call.
+    #[inline]
+    pub fn deliver(&mut self) {
+        if std::mem::take(&mut self.told) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl AlarmReceiver {
+    /// The next rule to look at.
+    pub fn take(&mut self) -> Option<UsageId> {
+        self.ring.pop().ok()
+    }
+
+    /// Whether nothing is to be looked at.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty() && !self.overflow.load(Relaxed)
+    }
+
+    /// Whether some were lost since the last call, so that all rules are to be looked at.
+    pub fn overflowed(&self) -> bool {
+        self.overflow.swap(false, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: UsageId = UsageId { up_seid: 1, urr: 2 };
+
+    fn ends() -> (Alarms, AlarmReceiver) {
+        alarms(Arc::new(Bell::new().unwrap()))
+    }
+
+    fn total(octets: u64) -> Bounds {
+        Bounds { total: Some(octets), ..Bounds::default() }
+    }
+
+    #[test]
+    fn each_direction_is_counted_for_itself() {
+        let (mut alarms, _) = ends();
+        let usage = Usage::new(ID, &UsageTerms::default());
+        usage.count(true, 100, 5, &mut alarms);
+        usage.count(false, 40, 9, &mut alarms);
+        usage.count(false, 2, 9, &mut alarms);
+        usage.uncount(false, 2);
+        let reading = usage.read(20);
+        let counts = Counts { uplink_octets: 100, downlink_octets: 40, uplink_packets: 1, downlink_packets: 1 };
+        assert_eq!((reading.counts, reading.first_ns, reading.last_ns), (counts, Some(5), Some(9)));
+        assert_eq!(reading.used_ns, 15);
+    }
+
+    #[test]
+    fn n4_is_told_once_when_a_count_gets_to_a_bound() {
+        let (mut alarms, mut told) = ends();
+        let usage = Usage::new(ID, &UsageTerms { tell_at: total(100), ..UsageTerms::default() });
+        for (octets, expected) in [(60, None), (39, None), (1, Some(ID)), (100, None)] {
+            usage.count(true, octets, 1, &mut alarms);
+            assert_eq!(told.take(), expected, "after {octets} more");
+        }
+    }
+
+    #[test]
+    fn what_would_go_beyond_a_bound_is_refused_and_told_once() {
+        let (mut alarms, mut told) = ends();
+        let usage = Usage::new(ID, &UsageTerms { stop_at: total(100), ..UsageTerms::default() });
+        assert!(usage.admits(true, 100, &mut alarms));
+        usage.count(true, 60, 1, &mut alarms);
+        assert!(!usage.read(1).refused && !usage.admits(false, 41, &mut alarms));
+        assert!(usage.read(1).refused && !usage.admits(false, 41, &mut alarms));
+        assert_eq!((told.take(), told.take()), (Some(ID), None));
+        usage.set(&UsageTerms { stop_at: total(200), ..UsageTerms::default() });
+        assert!(usage.admits(false, 41, &mut alarms) && !usage.read(1).refused);
+    }
+
+    #[test]
+    fn pauses_count_as_use_up_to_the_inactivity_time() {
+        let (mut alarms, _) = ends();
+        let usage = Usage::new(ID, &UsageTerms { inactivity_ns: Some(10), ..UsageTerms::default() });
+        assert_eq!(usage.read(1_000).used_ns, 0);
+        [1_000, 1_004, 2_000].iter().for_each(|&at| usage.count(true, 1, at, &mut alarms));
+        assert_eq!(usage.read(2_003).used_ns, 4 + 10 + 3);
+        assert_eq!(usage.read(3_000).used_ns, 4 + 10 + 10);
+    }
+
+    #[test]
+    fn the_first_packet_of_an_epoch_is_told_where_that_is_asked_for() {
+        let (mut alarms, mut told) = ends();
+        let terms = UsageTerms { tell_first: true, ..UsageTerms::default() };
+        let usage = Usage::new(ID, &terms);
+        assert_eq!(usage.read(1).first_ns, None);
+        usage.count(true, 1, 7, &mut alarms);
+        usage.count(true, 1, 8, &mut alarms);
+        assert_eq!((told.take(), told.take()), (Some(ID), None));
+        usage.set(&terms);
+        assert_eq!(usage.read(9).first_ns, None);
+        usage.count(true, 1, 10, &mut alarms);
+        assert_eq!((told.take(), usage.read(11).first_ns), (Some(ID), Some(10)));
+    }
+
+    #[test]
+    fn alarms_beyond_the_ring_are_known_to_be_lost() {
+        let (mut alarms, mut told) = ends();
+        (0..=ALARMS).for_each(|_| alarms.tell(ID));
+        assert!(told.overflowed() && !told.overflowed());
+        assert_eq!(std::iter::from_fn(|| told.take()).count(), ALARMS);
+    }
+}

@@ -1,0 +1,469 @@
+//! What a session manager may rely on of usage reports (TS 29.244, 5.2.2).
+
+mod n4_support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use n4_support::*;
+use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
+use pfcp::rule::*;
+use pfcp::session::{Modification, Modified};
+use pfcp::{Cause, Fault, Header, IeType, MessageType, Request, Response, RuleId, Volume};
+use upf::bell::Bell;
+use upf::n4::Datagram;
+use upf::usage::{self, AlarmReceiver, Alarms, Usage};
+
+use ReportingTriggers as On;
+
+/// A session with usage reporting rules, a worker's hand on its counters, and the session manager.
+struct Metered {
+    bench: Bench,
+    seid: u64,
+    alarms: Alarms,
+    heard: AlarmReceiver,
+    reports: Vec<UsageReport>,
+}
+
+fn total(octets: u64) -> Option<Volume> {
+    Some(Volume { total: Some(octets), ..Volume::default() })
+}
+
+fn urr(id: u32, triggers: ReportingTriggers, terms: UrrTerms) -> CreateUrr {
+    let method = Some(MeasurementMethod(MeasurementMethod::VOLUM.0 | MeasurementMethod::DURAT.0));
+    CreateUrr { id, method, triggers: Some(triggers), terms, others: vec![] }
+}
+
+fn volume(report: &UsageReport) -> (u64, u64) {
+    let octets = report.volume.unwrap().octets;
+    assert_eq!(octets.total, Some(octets.uplink.unwrap() + octets.downlink.unwrap()));
+    (octets.uplink.unwrap(), octets.downlink.unwrap())
+}
+
+fn response(datagram: &Datagram, outcome: Result<(), Fault>) -> Vec<u8> {
+    let (header, _) = Header::parse(&datagram.octets).unwrap();
+    Response::SessionReport(SessionReportResponse { outcome }).encode(0x77, header.sequence)
+}
+
+impl Metered {
+    fn new(urrs: Vec<CreateUrr>) -> Self {
+        let mut bench = Bench::associated();
+        let mut request = establishment(1);
+        let ids: Vec<_> = urrs.iter().map(|urr| urr.id).collect();
+        request.create_pdrs.iter_mut().for_each(|pdr| pdr.urr_ids = ids.clone());
+        request.create_urrs = urrs;
+        let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
+            panic!()
+        };
+        let seid = response.outcome.unwrap().up_f_seid.seid;
+        let (alarms, heard) = usage::alarms(Arc::new(Bell::new().unwrap()));
+        Self { bench, seid, alarms, heard, reports: vec![] }
+    }
+
+    fn usage(&self, urr: u32) -> Usage {
+        let session = &self.bench.seen().sessions[&self.seid];
+        session.urrs.iter().find(|found| found.id == urr).unwrap().usage.clone()
+    }
+
+    /// A packet of the session, as the worker treats it. Whether it passed.
+    fn packet(&mut self, uplink: bool, octets: usize) -> bool {
+        let session = self.bench.seen().sessions[&self.seid].clone();
+        let usages: Vec<_> = session.urrs.iter().filter(|urr| urr.measures).map(|urr| urr.usage.clone()).collect();
+        let now_ns = self.bench.clock.ns(self.bench.now);
+        let passes = usage::admit(&usages, uplink, octets, &mut self.alarms);
+        if passes {
+            usage::count(&usages, uplink, octets, now_ns, &mut self.alarms);
+        }
+        while let Some(id) = self.heard.take() {
+            let datagrams = Vec::from_iter(self.bench.node.alarm(id, self.bench.now));
+            self.take_in(datagrams);
+        }
+        passes
+    }
+
+    /// Time passes. The association is kept alive.
+    fn wait(&mut self, time: Duration) {
+        let end = self.bench.now + time;
+        while self.bench.now < end {
+            let due = self.bench.node.due().unwrap_or(end);
+            self.bench.now = due.clamp(self.bench.now + Duration::from_millis(1), end);
+            let datagrams = self.bench.node.tick(self.bench.now);
+            self.take_in(datagrams);
+        }
+    }
+
+    /// Takes reports in, and answers.
+    fn take_in(&mut self, datagrams: Vec<Datagram>) {
+        for datagram in datagrams {
+            let (header, body) = Header::parse(&datagram.octets).unwrap();
+            assert_eq!(datagram.to, (SMF, pfcp::PORT).into());
+            let answer = match Request::parse(&header, body).unwrap() {
+                Request::SessionReport(SessionReport { usage, downlink_data: None, .. }) => {
+                    assert_eq!(header.seid, Some(0x5001), "a report is for the session manager's SEID");
+                    self.reports.extend(usage);
+                    response(&datagram, Ok(()))
+                }
+                Request::Heartbeat(_) => {
+                    let recovery = pfcp::RecoveryTimeStamp(1_000);
+                    Response::Heartbeat(pfcp::node::Heartbeat { recovery }).encode(0, header.sequence)
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(self.bench.octets(&answer), None);
+        }
+    }
+
+    fn modify(&mut self, request: Modification) -> Result<Modified, Fault> {
+        match self.bench.ask(self.seid, &Request::SessionModification(request)) {
+            Response::SessionModification(response) => response.outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn update(&mut self, id: u32, terms: UrrTerms) {
+        let update = UpdateUrr { id, terms, ..UpdateUrr::default() };
+        self.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    }
+
+    fn delete(&mut self) -> Vec<UsageReport> {
+        match self.bench.ask(self.seid, &Request::SessionDeletion) {
+            Response::SessionDeletion(response) => response.outcome.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reasons and volumes of the reports since the last call.
+    fn told(&mut self) -> Vec<(u32, Why, u64)> {
+        let told = |report: UsageReport| (report.urr_id, report.trigger, report.volume.unwrap().octets.total.unwrap());
+        self.reports.drain(..).map(told).collect()
+    }
+}
+
+#[test]
+fn the_end_of_a_session_reports_what_was_used_to_the_octet() {
+    let mut session = Metered::new(vec![urr(1, On::default(), UrrTerms::default())]);
+    session.wait(Duration::from_secs(5));
+    [(true, 100), (false, 1_400), (true, 41)].into_iter().for_each(|(up, len)| assert!(session.packet(up, len)));
+    session.wait(Duration::from_secs(20));
+    let [report] = &session.delete()[..] else { panic!() };
+    assert_eq!((report.urr_id, report.sequence, report.trigger, volume(report)), (1, 0, Why::TERMR, (141, 1_400)));
+    assert_eq!(report.duration_s, Some(20), "time counts from the first packet");
+    let (start, end) = (report.start.unwrap(), report.end.unwrap());
+    assert_eq!((end - start, report.first_packet), (25, Some(start + 5)));
+    assert_eq!(report.volume.unwrap().packets, Volume::default(), "not asked for");
+    assert_eq!(session.told(), []);
+}
+
+#[test]
+fn a_volume_threshold_is_told_each_time_it_is_reached() {
+    let terms = UrrTerms { volume_threshold: total(1_000), measurement_information: Some(0x10), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(7, On::VOLTH, terms)]);
+    session.packet(true, 600);
+    assert_eq!(session.told(), []);
+    session.packet(false, 600);
+    let packets = Volume { total: Some(2), uplink: Some(1), downlink: Some(1) };
+    assert_eq!(session.reports[0].volume.unwrap().packets, packets);
+    assert_eq!(session.told(), [(7, Why::VOLTH, 1_200)]);
+    session.packet(true, 999);
+    assert_eq!(session.told(), []);
+    session.packet(true, 1);
+    assert_eq!((session.reports[0].sequence, session.told()), (1, vec![(7, Why::VOLTH, 1_000)]));
+    let uplink = Some(Volume { uplink: Some(10), ..Volume::default() });
+    session.update(7, UrrTerms { volume_threshold: uplink, ..UrrTerms::default() });
+    session.packet(false, 1_000);
+    assert_eq!(session.told(), []);
+    session.packet(true, 10);
+    assert_eq!(session.told(), [(7, Why::VOLTH, 1_010)]);
+}
+
+#[test]
+fn nothing_passes_beyond_a_volume_quota_until_there_is_another() {
+    let terms = UrrTerms { volume_quota: total(1_000), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLQU, terms)]);
+    assert!(session.packet(true, 600) && !session.packet(false, 401) && !session.packet(true, 401));
+    assert_eq!(session.told(), [(1, Why::VOLQU, 600)]);
+    assert!(session.packet(true, 400) && !session.packet(true, 1));
+    session.wait(Duration::from_secs(1));
+    assert_eq!(session.told(), [], "it was told");
+    session.update(1, UrrTerms { volume_quota: total(500), ..UrrTerms::default() });
+    // What was used since the report is used of the new quota.
+    assert!(session.packet(true, 100) && !session.packet(true, 1));
+    assert_eq!(session.told(), [(1, Why::VOLQU, 500)]);
+}
+
+#[test]
+fn a_quota_that_is_used_exactly_is_told_at_once() {
+    let terms = UrrTerms { volume_quota: total(1_000), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLQU, terms)]);
+    assert!(session.packet(true, 1_000));
+    assert_eq!(session.told(), [(1, Why::VOLQU, 1_000)]);
+}
+
+#[test]
+fn a_rule_may_set_a_quota_that_nobody_is_told_of() {
+    let terms = UrrTerms { volume_quota: total(10), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::default(), terms)]);
+    assert!(session.packet(true, 10) && !session.packet(true, 1));
+    assert_eq!(session.told(), []);
+}
+
+#[test]
+fn time_counts_while_there_is_traffic() {
+    let terms = UrrTerms { time_threshold_s: Some(10), inactivity_detection_time_s: Some(2), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::TIMTH, terms)]);
+    session.wait(Duration::from_secs(60));
+    for _ in 0..8 {
+        session.packet(true, 1);
+        session.wait(Duration::from_secs(1));
+    }
+    // A pause counts for two seconds.
+    session.wait(Duration::from_secs(100));
+    assert_eq!(session.told(), []);
+    session.packet(true, 1);
+    session.wait(Duration::from_millis(900));
+    assert_eq!(session.told(), []);
+    session.wait(Duration::from_millis(200));
+    assert_eq!(session.reports[0].duration_s, Some(10));
+    assert_eq!(session.told(), [(1, Why::TIMTH, 9)]);
+}
+
+#[test]
+fn nothing_passes_beyond_a_time_quota() {
+    let terms = UrrTerms { time_quota_s: Some(30), measurement_information: Some(8), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::TIMQU, terms)]);
+    session.wait(Duration::from_secs(29));
+    assert!(session.packet(true, 100) && session.told().is_empty());
+    session.wait(Duration::from_secs(1));
+    assert_eq!(session.told(), [(1, Why::TIMQU, 100)]);
+    assert!(!session.packet(true, 100));
+    session.update(1, UrrTerms { time_quota_s: Some(5), ..UrrTerms::default() });
+    assert!(session.packet(true, 100));
+    session.wait(Duration::from_secs(6));
+    assert_eq!(session.told(), [(1, Why::TIMQU, 100)]);
+}
+
+#[test]
+fn reports_come_periodically() {
+    let mut session = Metered::new(vec![urr(1, On::PERIO, UrrTerms { period_s: Some(60), ..UrrTerms::default() })]);
+    session.wait(Duration::from_secs(30));
+    session.packet(true, 10);
+    session.wait(Duration::from_secs(150));
+    assert_eq!(session.told(), [(1, Why::PERIO, 10), (1, Why::PERIO, 0), (1, Why::PERIO, 0)]);
+}
+
+#[test]
+fn the_start_and_stop_of_traffic_are_told() {
+    let terms = UrrTerms { inactivity_detection_time_s: Some(3), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::START.and(On::STOPT), terms)]);
+    session.wait(Duration::from_secs(10));
+    for _ in 0..2 {
+        session.packet(true, 10);
+        assert_eq!(session.told(), [(1, Why::START, 10)]);
+        session.wait(Duration::from_secs(2));
+        session.packet(true, 5);
+        session.wait(Duration::from_millis(2_900));
+        assert_eq!(session.told(), []);
+        session.wait(Duration::from_millis(200));
+        assert_eq!(session.told(), [(1, Why::STOPT, 5)]);
+        session.wait(Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_quota_that_nobody_uses_or_that_has_expired_is_told() {
+    let terms = UrrTerms {
+        volume_quota: total(1_000),
+        quota_holding_time_s: Some(10),
+        quota_validity_time_s: Some(60),
+        ..UrrTerms::default()
+    };
+    let mut session = Metered::new(vec![urr(1, On::QUHTI.and(On::QUVTI), terms)]);
+    session.wait(Duration::from_secs(5));
+    session.packet(true, 10);
+    session.wait(Duration::from_millis(9_900));
+    assert_eq!(session.told(), []);
+    session.wait(Duration::from_millis(200));
+    assert_eq!(session.told(), [(1, Why::QUHTI, 10)]);
+    assert!(session.packet(true, 10));
+    session.wait(Duration::from_secs(45));
+    assert_eq!(session.told(), [(1, Why::QUVTI, 10)]);
+    assert!(!session.packet(true, 10));
+    session.update(1, UrrTerms { volume_quota: total(1_000), ..UrrTerms::default() });
+    assert!(session.packet(true, 10));
+}
+
+#[test]
+fn usage_before_and_after_the_monitoring_time_is_told_apart() {
+    let mut session = Metered::new(vec![urr(
+        1,
+        On::VOLTH,
+        UrrTerms { volume_threshold: total(1_000), subsequent_volume_threshold: total(100), ..UrrTerms::default() },
+    )]);
+    let now = session.bench.clock.ntp_s(session.bench.clock.ns(session.bench.now));
+    session.update(1, UrrTerms { monitoring_time: Some(now + 60), ..UrrTerms::default() });
+    session.packet(true, 900);
+    session.wait(Duration::from_secs(61));
+    session.packet(false, 99);
+    assert_eq!(session.reports, []);
+    session.packet(true, 1);
+    let [before, after] = &session.reports[..] else { panic!("{:?}", session.reports) };
+    assert_eq!(
+        (before.sequence, before.trigger, before.information, volume(before)),
+        (0, Why::MONIT, Some(1), (900, 0))
+    );
+    assert_eq!((after.sequence, after.trigger, after.information, volume(after)), (1, Why::VOLTH, Some(2), (1, 99)));
+    assert_eq!((before.end, before.end), (after.start, Some(now + 60)));
+    session.reports.clear();
+    session.packet(true, 100);
+    assert_eq!(session.reports[0].information, None);
+    assert_eq!(session.told(), [(1, Why::VOLTH, 100)], "the subsequent threshold goes on");
+}
+
+#[test]
+fn linked_rules_are_reported_together() {
+    let threshold = |octets| UrrTerms { volume_threshold: total(octets), ..UrrTerms::default() };
+    let linked = UrrTerms { linked_urr_ids: vec![1], ..threshold(5_000) };
+    let mut session = Metered::new(vec![
+        urr(1, On::VOLTH, threshold(1_000)),
+        urr(2, On::VOLTH.and(On::LIUSA), linked),
+        urr(3, On::VOLTH, threshold(1_500)),
+    ]);
+    session.packet(true, 1_000);
+    assert_eq!(session.told(), [(1, Why::VOLTH, 1_000), (2, Why::LIUSA, 1_000)]);
+    session.packet(true, 500);
+    assert_eq!(session.told(), [(3, Why::VOLTH, 1_500)]);
+}
+
+#[test]
+fn usage_is_told_when_it_is_asked_for_and_when_its_rule_goes() {
+    let mut session = Metered::new((1..=2).map(|id| urr(id, On::default(), UrrTerms::default())).collect());
+    let told = |modified: Modified| -> Vec<_> {
+        modified.usage.iter().map(|report| (report.urr_id, report.trigger, report.sequence, volume(report).0)).collect()
+    };
+    session.packet(true, 10);
+    let query = Modification { query_urrs: vec![2], ..Modification::default() };
+    assert_eq!(told(session.modify(query).unwrap()), [(2, Why::IMMER, 0, 10)]);
+    session.packet(true, 5);
+    let all = Modification { flags: Modification::QAURR, ..Modification::default() };
+    assert_eq!(told(session.modify(all).unwrap()), [(1, Why::IMMER, 0, 15), (2, Why::IMMER, 1, 5)]);
+    session.packet(true, 3);
+    let pdr = |id| UpdatePdr { urr_ids: vec![1], ..UpdatePdr::new(id) };
+    let removal = Modification { remove_urrs: vec![2], update_pdrs: vec![pdr(1), pdr(2)], ..Modification::default() };
+    assert_eq!(told(session.modify(removal).unwrap()), [(2, Why::TERMR, 2, 3)]);
+    assert_eq!(session.delete().len(), 1);
+}
+
+#[test]
+fn a_rule_may_pause() {
+    let mut session = Metered::new(vec![urr(1, On::default(), UrrTerms::default())]);
+    session.packet(true, 10);
+    session.update(1, UrrTerms { measurement_information: Some(2), ..UrrTerms::default() });
+    session.packet(true, 100);
+    session.update(1, UrrTerms { measurement_information: Some(0), ..UrrTerms::default() });
+    session.packet(true, 1);
+    assert_eq!(volume(&session.delete()[0]), (11, 0));
+}
+
+#[test]
+fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered_or_given_up() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let usage = [session.usage(1)];
+    let now_ns = session.bench.clock.ns(session.bench.now);
+    let report = |session: &mut Metered| {
+        usage::count(&usage, true, 1, now_ns, &mut session.alarms);
+        let id = session.heard.take().unwrap();
+        session.bench.node.alarm(id, session.bench.now).unwrap()
+    };
+    let second = Duration::from_secs(1);
+    // Nobody answers: three times in all, N1.
+    let first = report(&mut session);
+    for _ in 1..3 {
+        session.bench.now += second;
+        assert_eq!(session.bench.node.tick(session.bench.now), std::slice::from_ref(&first));
+    }
+    session.bench.now += second;
+    assert_eq!(session.bench.node.tick(session.bench.now), []);
+    // An answer ends it; one from elsewhere, or to another report, does not.
+    let next = report(&mut session);
+    assert_ne!(Header::parse(&first.octets).unwrap().0.sequence, Header::parse(&next.octets).unwrap().0.sequence);
+    let answer = response(&next, Ok(()));
+    assert_eq!(session.bench.node.handle(&answer, "10.4.0.9:8805".parse().unwrap(), session.bench.now), None);
+    assert_eq!(session.bench.octets(&response(&first, Ok(()))), None);
+    session.bench.now += second;
+    assert_eq!(session.bench.node.tick(session.bench.now), std::slice::from_ref(&next));
+    assert_eq!(session.bench.octets(&answer), None);
+    session.bench.now += second;
+    assert_eq!(session.bench.node.tick(session.bench.now), []);
+}
+
+#[test]
+fn a_session_that_its_manager_does_not_know_any_more_is_removed() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let usage = [session.usage(1)];
+    for (cause, is_left) in [(Cause::SystemFailure, true), (Cause::SessionContextNotFound, false)] {
+        usage::count(&usage, true, 1, 1, &mut session.alarms);
+        let report = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).unwrap();
+        assert_eq!(session.bench.octets(&response(&report, Err(Fault::new(cause)))), None);
+        assert_eq!(session.bench.seen().sessions.contains_key(&session.seid), is_left);
+        session.bench.check();
+    }
+    assert_eq!(session.bench.node.due().map(|due| due > session.bench.now + Duration::from_secs(5)), Some(true));
+}
+
+#[test]
+fn rules_that_would_not_be_carried_out_in_full_are_refused() {
+    let volume_only = |triggers| urr(1, triggers, UrrTerms::default());
+    let with = |terms| urr(1, On::default(), terms);
+    let failed = Fault { offending_ie: Some(IeType::LinkedUrrId as u16), ..Fault::rule(RuleId::Urr(1)) };
+    let not_supported = |kind| Fault::of(Cause::ServiceNotSupported, kind);
+    let missing = |kind| Fault::of(Cause::ConditionalIeMissing, kind);
+    let wrong = |kind| Fault::of(Cause::MandatoryIeIncorrect, kind);
+    let threshold = |octets| UrrTerms { volume_threshold: total(octets), ..UrrTerms::default() };
+    let cases = [
+        (volume_only(On::VOLTH), missing(IeType::VolumeThreshold)),
+        (volume_only(On::TIMTH), missing(IeType::TimeThreshold)),
+        (volume_only(On::PERIO), missing(IeType::MeasurementPeriod)),
+        (volume_only(On::QUHTI), missing(IeType::QuotaHoldingTime)),
+        (volume_only(On::QUVTI), missing(IeType::QuotaValidityTime)),
+        (urr(1, On::VOLTH, threshold(0)), wrong(IeType::VolumeThreshold)),
+        (volume_only(On::DROTH), not_supported(IeType::ReportingTriggers)),
+        (volume_only(On::EVETH), not_supported(IeType::ReportingTriggers)),
+        (
+            with(UrrTerms { measurement_information: Some(1), ..UrrTerms::default() }),
+            not_supported(IeType::MeasurementInformation),
+        ),
+        (with(UrrTerms { quota_action_far_id: Some(1), ..UrrTerms::default() }), not_supported(IeType::FarId)),
+        (with(UrrTerms { linked_urr_ids: vec![4], ..UrrTerms::default() }), failed),
+        (
+            CreateUrr { method: Some(MeasurementMethod::EVENT), ..volume_only(On::default()) },
+            not_supported(IeType::MeasurementMethod),
+        ),
+        (
+            CreateUrr { method: Some(MeasurementMethod(0)), ..volume_only(On::default()) },
+            wrong(IeType::MeasurementMethod),
+        ),
+    ];
+    let mut bench = Bench::associated();
+    for (urr, fault) in cases {
+        let mut request = establishment(1);
+        request.create_urrs = vec![urr];
+        let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
+            panic!()
+        };
+        assert_eq!(response.outcome, Err(fault));
+    }
+    let mut request = establishment(1);
+    request.create_pdrs[0].urr_ids = vec![9];
+    let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
+        panic!()
+    };
+    let fault = Fault { offending_ie: Some(IeType::UrrId as u16), ..Fault::rule(RuleId::Pdr(1)) };
+    assert_eq!(response.outcome, Err(fault));
+    assert_eq!(bench.seen(), Seen::default());
+    // Only a UPF reports: who gets a report by mistake says nothing.
+    let report = Request::SessionReport(SessionReport::default()).encode(1, 99);
+    assert_eq!(Header::parse(&report).unwrap().0.message_type, MessageType::SESSION_REPORT_REQUEST);
+    assert_eq!(bench.octets(&report), None);
+}
