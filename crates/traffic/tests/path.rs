@@ -75,7 +75,7 @@ impl Slice {
         let text = format!(
             "gnb: {{port: n3}}\nue: {{port: uu}}\n\
              smf: {{address: 127.9.{net}.2, upf: 127.9.{net}.1, heartbeatMs: 100, t1Ms: 50}}\n\
-             sessions: [{{count: {sessions}, ue: 10.60.0.1, downlinkTeid: 0x1001, networkInstance: internet}}]\n"
+             sessions: [{{count: {sessions}, ue: 10.60.0.1, downlinkTeid: 0x1001, networkInstance: internet, measureUsage: true}}]\n"
         );
         let config = self.folder.path().join("ran.yaml");
         std::fs::write(&config, text).expect("a writable directory");
@@ -187,6 +187,21 @@ impl RunningRan {
     }
 }
 
+impl RunningRan {
+    /// Ends it, and returns what the UPF says that all sessions have used: octets and packets, uplink and downlink.
+    fn usage(mut self) -> [u64; 4] {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        self.child.wait().expect("it ends");
+        let mut sum = [0; 4];
+        for line in self.lines.iter().filter(|line| line.contains(" used ")) {
+            let numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok()).skip(1);
+            sum.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        }
+        sum
+    }
+}
+
 impl Drop for RunningRan {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -216,6 +231,26 @@ fn packets_of_many_ues_pass_both_ways_in_order() {
     assert_clean(&slice, true, 20);
     slice.traffic(false, 1);
     assert_clean(&slice, false, 1);
+}
+
+#[test]
+fn the_upf_bills_what_arrives_to_the_octet() {
+    let slice = Slice::new(5);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(3);
+    ran.await_ready();
+    let mut arrived = [0; 4];
+    for (uplink, flows) in [(true, 1), (true, 3), (false, 1), (false, 1)] {
+        let found = &slice.traffic(uplink, flows)["found"];
+        let number = |key: &str| found[key].as_u64().expect("a number");
+        // The sink counts frames, whose Ethernet header no user pays for.
+        let packets = number("received");
+        let (octets, at) = (number("bytes") - 14 * packets, if uplink { 0 } else { 2 });
+        arrived[at] += octets;
+        arrived[at + 1] += packets;
+    }
+    assert!(arrived.iter().all(|&number| number > 500), "{arrived:?}");
+    assert_eq!(ran.usage(), arrived);
 }
 
 #[test]

@@ -128,6 +128,7 @@ mod tests {
             access_instance: None,
             network_instance: None,
             mbr_bps: None,
+            measure_usage: false,
             filters: Vec::new(),
         };
         Bearers::new(&[wanted(0), wanted(1)])

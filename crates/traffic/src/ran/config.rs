@@ -97,6 +97,9 @@ pub struct Sessions {
     /// SDF filters (IPFilterRules), such as `permit out ip from any to assigned`. Without any, everything passes.
     #[serde(default)]
     pub filters: Vec<String>,
+    /// Have the UPF measure usage, and print what it reports at the end.
+    #[serde(default)]
+    pub measure_usage: bool,
 }
 
 /// Maximum bit rates of a session.
@@ -126,6 +129,8 @@ pub struct Wanted {
     pub network_instance: Option<String>,
     /// Maximum bit rates up and down, in bit/s.
     pub mbr_bps: Option<(u64, u64)>,
+    /// Whether the UPF is to measure usage.
+    pub measure_usage: bool,
     /// SDF filters.
     pub filters: Vec<String>,
 }
@@ -209,6 +214,7 @@ impl Sessions {
             access_instance: self.access_instance.clone(),
             network_instance: self.network_instance.clone(),
             mbr_bps: self.mbr.map(|mbr| (mbr.uplink.0, mbr.downlink.0)),
+            measure_usage: self.measure_usage,
             filters: self.filters.clone(),
         })
     }

@@ -514,6 +514,7 @@ mod tests {
             access_instance: None,
             network_instance: None,
             mbr_bps: None,
+            measure_usage: false,
             filters: Vec::new(),
         };
         let mut gnb = Gnb::new(GNB.into(), &info("n3"), &info("uu"), Bearers::new(&[wanted]));

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pfcp::client::{Client, ClientError, Retry};
 use pfcp::node::{AssociationChange, AssociationSetup, Heartbeat};
+use pfcp::report::UsageReport;
 use pfcp::rule::{
-    ApplyAction, BitRate, CreateFar, CreatePdr, CreateQer, FTeid, ForwardingParameters, GateStatus, Interface,
-    OuterHeaderCreation, OuterHeaderRemoval, Pdi, SdfFilter, UeIp,
+    ApplyAction, BitRate, CreateFar, CreatePdr, CreateQer, CreateUrr, FTeid, ForwardingParameters, GateStatus,
+    Interface, MeasurementMethod, OuterHeaderCreation, OuterHeaderRemoval, Pdi, ReportingTriggers, SdfFilter, UeIp,
+    UrrTerms,
 };
 use pfcp::session::{Established, Establishment, FSeid};
 use pfcp::{Fault, NodeId, RecoveryTimeStamp, Request, Response};
@@ -27,6 +29,7 @@ const DOWNLINK_PDR: u16 = 2;
 const UPLINK_FAR: u32 = 1;
 const DOWNLINK_FAR: u32 = 2;
 const QER: u32 = 1;
+const URR: u32 = 1;
 /// Precedence of the rules; sessions have but one for each direction.
 const PRECEDENCE: u32 = 255;
 /// How long it serves the socket before it looks whether it is to stop.
@@ -231,10 +234,14 @@ impl<'a> Smf<'a> {
     /// Deletes all sessions and the association, as far as the UPF answers.
     fn leave(&mut self) {
         for number in 0..self.wanted.len() {
-            if let Some(seid) = self.established[number]
-                && self.client.request(seid, &Request::SessionDeletion).is_err()
-            {
-                return;
+            if let Some(seid) = self.established[number] {
+                match self.client.request(seid, &Request::SessionDeletion) {
+                    Ok(Response::SessionDeletion(response)) => {
+                        print_usage(number, response.outcome.as_deref().unwrap_or(&[]));
+                    }
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
             }
             self.forget(number);
         }
@@ -297,7 +304,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         outer_header_removal: removal,
         far_id: Some(far_id),
         qer_ids: vec![QER],
-        urr_ids: vec![],
+        urr_ids: if wanted.measure_usage { vec![URR] } else { vec![] },
         others: Vec::new(),
     };
     let tunnel = OuterHeaderCreation::gtpu(wanted.downlink_teid, gnb);
@@ -314,7 +321,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
             forward(DOWNLINK_FAR, Interface::Access, wanted.access_instance.clone(), Some(tunnel)),
         ],
         create_qers: vec![qer(wanted)],
-        create_urrs: vec![],
+        create_urrs: if wanted.measure_usage { vec![urr()] } else { vec![] },
         others: Vec::new(),
     }
 }
@@ -339,6 +346,32 @@ fn qer(wanted: &Wanted) -> CreateQer {
         gbr: None,
         qfi: Some(wanted.qfi),
         others: Vec::new(),
+    }
+}
+
+/// Counts octets and packets until the session ends.
+fn urr() -> CreateUrr {
+    const COUNT_PACKETS: u8 = 1 << 4;
+    CreateUrr {
+        id: URR,
+        method: Some(MeasurementMethod::VOLUM),
+        triggers: Some(ReportingTriggers::default()),
+        terms: UrrTerms { measurement_information: Some(COUNT_PACKETS), ..UrrTerms::default() },
+        others: Vec::new(),
+    }
+}
+
+/// Says what a session has used.
+fn print_usage(number: usize, reports: &[UsageReport]) {
+    for volume in reports.iter().filter_map(|report| report.volume) {
+        let (octets, packets) = (volume.octets, volume.packets);
+        println!(
+            "kaista-ran: session {number} used {} octets in {} packets uplink, {} octets in {} packets downlink",
+            octets.uplink.unwrap_or(0),
+            packets.uplink.unwrap_or(0),
+            octets.downlink.unwrap_or(0),
+            packets.downlink.unwrap_or(0)
+        );
     }
 }
 
@@ -445,6 +478,7 @@ mod tests {
             access_instance: Some("access".into()),
             network_instance: Some("internet".into()),
             mbr_bps: Some((1_500, 2_000_000)),
+            measure_usage: true,
             filters: vec!["permit out ip from any to assigned".into()],
         };
         (0..count).map(session).collect()
