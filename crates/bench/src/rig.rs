@@ -12,17 +12,17 @@ use port::{PacketRef, PortInfo, QueuePair, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
 use traffic::generator::{Flow, Tunnel, packet};
+use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
 use upf::clock::Clock;
 use upf::drops::DropReason;
 use upf::mail::{self, Inbox};
 use upf::rules::{
-    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Pdr, Qer,
-    Session, UeIp,
+    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting, Pdi, Pdr,
+    Qer, Session, UeIp,
 };
 use upf::side::{PortId, Side};
 use upf::tables::{Reader, SessionUpdate, Settings, Tables};
-use upf::usage::{self, AlarmReceiver};
 use upf::worker::{Habits, Links, Worker};
 
 /// The way that packets go through the UPF.
@@ -135,9 +135,14 @@ impl Upf {
 
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
-        let (alarms, heard) = usage::alarms(Arc::new(Bell::new()?));
+        let (alarms, heard) = alarms::channel(Arc::new(Bell::new()?));
         let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox, alarms };
-        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: false, clock: Clock::new() };
+        let habits = Habits {
+            policers: settings.max_policers(),
+            max_buffered_octets: 0,
+            ipv6_zero_checksum: false,
+            clock: Clock::new(),
+        };
         let worker = Worker::new(reader, n3, n6, links, habits);
         Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path, _alarms: heard })
     }
@@ -262,6 +267,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
             qfi: Some(QFI),
         }],
         urrs: vec![],
+        parting: Parting::default(),
     }
 }
 

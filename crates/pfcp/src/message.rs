@@ -10,6 +10,7 @@ use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Mod
 /// A request that this crate can parse and build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is not moved about")]
 pub enum Request {
     Heartbeat(Heartbeat),
     AssociationSetup(AssociationSetup),

@@ -201,10 +201,13 @@ impl AssociationSetupResponse {
         }
     }
 
-    /// The UP Function Features that say: this UPF chooses F-TEIDs (FTUP).
-    pub fn features_ftup() -> Vec<u8> {
+    /// The UP Function Features of a UPF that delays notifications of downlink data (DDND), chooses F-TEIDs (FTUP), sends
+    /// end markers (EMPU), and keeps as many packets as is suggested (UDBC).
+    pub fn features() -> Vec<u8> {
         let mut features = UPFunctionFeatures::new();
-        features.insert(UPFunctionFeatures::FTUP);
+        [UPFunctionFeatures::DDND, UPFunctionFeatures::FTUP, UPFunctionFeatures::EMPU, UPFunctionFeatures::UDBC]
+            .into_iter()
+            .for_each(|feature| features.insert(feature));
         let mut octets = features.marshal();
         // The element has at least its first two octets.
         octets.resize(octets.len().max(2), 0);

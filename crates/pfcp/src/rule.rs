@@ -3,12 +3,14 @@
 //! An absent element is `None`. What an element is for is not judged here: the field `others` of a rule lists the types of
 //! elements that were there but are not modelled, so that who applies the rule can refuse what it would have to ignore.
 
+mod bar;
 mod far;
 mod pdi;
 mod pdr;
 mod qer;
 mod urr;
 
+pub use bar::{CreateBar, UpdateBar};
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,
 };

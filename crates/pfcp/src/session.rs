@@ -9,7 +9,10 @@ use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie, Ies, decode};
 use crate::node::{NodeId, read_outcome, write_outcome};
 use crate::report::{Occasion, UsageReport};
-use crate::rule::{CreateFar, CreatePdr, CreateQer, CreateUrr, CreatedPdr, UpdateFar, UpdatePdr, UpdateQer, UpdateUrr};
+use crate::rule::{
+    CreateBar, CreateFar, CreatePdr, CreateQer, CreateUrr, CreatedPdr, UpdateBar, UpdateFar, UpdatePdr, UpdateQer,
+    UpdateUrr,
+};
 
 /// One end of a session (8.2.37).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct Establishment {
     pub create_qers: Vec<CreateQer>,
     /// URRs to create.
     pub create_urrs: Vec<CreateUrr>,
+    /// BARs to create.
+    pub create_bars: Vec<CreateBar>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -74,6 +79,8 @@ pub struct Modification {
     pub remove_qers: Vec<u32>,
     /// URRs to remove.
     pub remove_urrs: Vec<u32>,
+    /// BARs to remove.
+    pub remove_bars: Vec<u8>,
     /// PDRs to create.
     pub create_pdrs: Vec<CreatePdr>,
     /// FARs to create.
@@ -82,6 +89,8 @@ pub struct Modification {
     pub create_qers: Vec<CreateQer>,
     /// URRs to create.
     pub create_urrs: Vec<CreateUrr>,
+    /// BARs to create.
+    pub create_bars: Vec<CreateBar>,
     /// PDRs to change.
     pub update_pdrs: Vec<UpdatePdr>,
     /// FARs to change.
@@ -90,6 +99,8 @@ pub struct Modification {
     pub update_qers: Vec<UpdateQer>,
     /// URRs to change.
     pub update_urrs: Vec<UpdateUrr>,
+    /// BARs to change.
+    pub update_bars: Vec<UpdateBar>,
     /// URRs whose usage is to be reported in the response.
     pub query_urrs: Vec<u32>,
     /// PFCPSMReq-Flags (8.2.36), such as [`Modification::QAURR`].
@@ -157,6 +168,7 @@ const ESTABLISHMENT_KNOWN: &[IeType] = &[
     IeType::CreateFar,
     IeType::CreateQer,
     IeType::CreateUrr,
+    IeType::CreateBar,
 ];
 
 impl Establishment {
@@ -173,6 +185,7 @@ impl Establishment {
             create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
             create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
+            create_bars: ies.all(IeType::CreateBar).map(CreateBar::read).collect::<Result<_, _>>()?,
             others: ies.others(ESTABLISHMENT_KNOWN),
         })
     }
@@ -184,6 +197,7 @@ impl Establishment {
         self.create_fars.iter().for_each(|rule| rule.write(out));
         self.create_qers.iter().for_each(|rule| rule.write(out));
         self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
+        self.create_bars.iter().for_each(|rule| rule.write(IeType::CreateBar, out));
         if let Some(pdn_type) = self.pdn_type {
             out.element(IeType::PdnType, &[pdn_type]);
         }
@@ -238,14 +252,17 @@ const MODIFICATION_KNOWN: &[IeType] = &[
     IeType::RemoveFar,
     IeType::RemoveQer,
     IeType::RemoveUrr,
+    IeType::RemoveBar,
     IeType::CreatePdr,
     IeType::CreateFar,
     IeType::CreateQer,
     IeType::CreateUrr,
+    IeType::CreateBar,
     IeType::UpdatePdr,
     IeType::UpdateFar,
     IeType::UpdateQer,
     IeType::UpdateUrr,
+    IeType::UpdateBar,
     IeType::QueryUrr,
     IeType::PfcpsmReqFlags,
 ];
@@ -270,20 +287,24 @@ impl Modification {
         let qer_id = |ie| id_in(ie, IeType::QerId)?.u32();
         let pdr_id = |ie| id_in(ie, IeType::PdrId)?.u16();
         let urr_id = |ie| id_in(ie, IeType::UrrId)?.u32();
+        let bar_id = |ie| id_in(ie, IeType::BarId)?.octet();
         Ok(Self {
             cp_f_seid: ies.first(IeType::Fseid).map(FSeid::read).transpose()?,
             remove_pdrs: ies.all(IeType::RemovePdr).map(pdr_id).collect::<Result<_, _>>()?,
             remove_fars: ies.all(IeType::RemoveFar).map(far_id).collect::<Result<_, _>>()?,
             remove_qers: ies.all(IeType::RemoveQer).map(qer_id).collect::<Result<_, _>>()?,
             remove_urrs: ies.all(IeType::RemoveUrr).map(urr_id).collect::<Result<_, _>>()?,
+            remove_bars: ies.all(IeType::RemoveBar).map(bar_id).collect::<Result<_, _>>()?,
             create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
             create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
             create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
+            create_bars: ies.all(IeType::CreateBar).map(CreateBar::read).collect::<Result<_, _>>()?,
             update_pdrs: ies.all(IeType::UpdatePdr).map(UpdatePdr::read).collect::<Result<_, _>>()?,
             update_fars: ies.all(IeType::UpdateFar).map(UpdateFar::read).collect::<Result<_, _>>()?,
             update_qers: ies.all(IeType::UpdateQer).map(UpdateQer::read).collect::<Result<_, _>>()?,
             update_urrs: ies.all(IeType::UpdateUrr).map(UpdateUrr::read_update).collect::<Result<_, _>>()?,
+            update_bars: ies.all(IeType::UpdateBar).map(UpdateBar::read).collect::<Result<_, _>>()?,
             query_urrs: ies.all(IeType::QueryUrr).map(urr_id).collect::<Result<_, _>>()?,
             flags: ies.first(IeType::PfcpsmReqFlags).map(|ie| ie.octet()).transpose()?.unwrap_or(0),
             others: ies.others(MODIFICATION_KNOWN),
@@ -306,14 +327,19 @@ impl Modification {
         for id in &self.remove_urrs {
             write_id(IeType::RemoveUrr, IeType::UrrId, &id.to_be_bytes(), out);
         }
+        for id in &self.remove_bars {
+            write_id(IeType::RemoveBar, IeType::BarId, &[*id], out);
+        }
         self.create_pdrs.iter().for_each(|rule| rule.write(out));
         self.create_fars.iter().for_each(|rule| rule.write(out));
         self.create_qers.iter().for_each(|rule| rule.write(out));
         self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
+        self.create_bars.iter().for_each(|rule| rule.write(IeType::CreateBar, out));
         self.update_pdrs.iter().for_each(|rule| rule.write(out));
         self.update_fars.iter().for_each(|rule| rule.write(out));
         self.update_qers.iter().for_each(|rule| rule.write(out));
         self.update_urrs.iter().for_each(|rule| rule.write(IeType::UpdateUrr, out));
+        self.update_bars.iter().for_each(|rule| rule.write(IeType::UpdateBar, out));
         if self.flags != 0 {
             out.element(IeType::PfcpsmReqFlags, &[self.flags]);
         }

@@ -72,6 +72,7 @@ fn far(id: u32, destination_interface: Interface, tunnel: Option<OuterHeaderCrea
             outer_header_creation: tunnel,
             others: vec![],
         }),
+        bar_id: None,
         others: vec![],
     }
 }
@@ -100,6 +101,7 @@ fn establishment() -> Establishment {
         create_fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(gnb_tunnel(0x7001)))],
         create_qers: vec![create_qer()],
         create_urrs: vec![],
+        create_bars: vec![],
         others: vec![],
     }
 }
@@ -114,6 +116,7 @@ fn modification() -> Modification {
                 outer_header_creation: Some(gnb_tunnel(5)),
                 ..Default::default()
             }),
+            bar_id: None,
             others: vec![],
         }],
         ..Default::default()
@@ -155,10 +158,12 @@ fn whole_modification() -> Modification {
         remove_fars: vec![3],
         remove_qers: vec![4],
         remove_urrs: vec![5],
+        remove_bars: vec![2],
         create_pdrs: vec![pdr.clone()],
         create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
         create_qers: vec![CreateQer { gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }), ..create_qer() }],
         create_urrs: vec![whole_urr()],
+        create_bars: vec![whole_bar(1)],
         update_pdrs: vec![UpdatePdr {
             precedence: Some(1),
             pdi: Some(pdr.pdi),
@@ -175,8 +180,10 @@ fn whole_modification() -> Modification {
                 destination_interface: Some(Interface::Core),
                 network_instance: Some("internet".into()),
                 outer_header_creation: Some(gnb_tunnel(8)),
+                send_end_marker: true,
                 others: vec![],
             }),
+            bar_id: Some(1),
             others: vec![],
         }],
         update_qers: vec![UpdateQer {
@@ -188,8 +195,9 @@ fn whole_modification() -> Modification {
             others: vec![],
         }],
         update_urrs: vec![UpdateUrr { id: 6, ..UpdateUrr::default() }],
+        update_bars: vec![whole_bar(3)],
         query_urrs: vec![7],
-        flags: Modification::QAURR,
+        flags: Modification::QAURR | Modification::DROBU,
         others: vec![],
     }
 }
@@ -221,6 +229,10 @@ fn whole_urr() -> CreateUrr {
         },
         others: vec![],
     }
+}
+
+fn whole_bar(id: u8) -> CreateBar {
+    CreateBar { id, notification_delay: Some(4), suggested_packets: Some(200), others: vec![] }
 }
 
 fn usage_report() -> UsageReport {
@@ -274,7 +286,7 @@ fn responses() -> Vec<Response> {
     vec![
         Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1) }),
         Response::PfdManagement(Err(Fault::new(Cause::ServiceNotSupported))),
-        Response::AssociationSetup(setup(Ok(()), Some(AssociationSetupResponse::features_ftup()))),
+        Response::AssociationSetup(setup(Ok(()), Some(AssociationSetupResponse::features()))),
         Response::AssociationSetup(setup(Err(fault), None)),
         Response::AssociationUpdate(outcome(Ok(()))),
         Response::AssociationRelease(outcome(Err(Fault::new(Cause::NoEstablishedPfcpAssociation)))),
@@ -366,6 +378,8 @@ fn wireshark_understands_every_message() {
         "QUVTI (Quota Validity Time): True",
         "TERMR (Termination Report): True",
         "UR-SEQN: 3",
+        "SNDEM (Send End Marker Packets): True",
+        "DROBU (Drop Buffered Packets): True",
     ] {
         assert!(details.contains(reading), "{reading} is not in\n{details}");
     }

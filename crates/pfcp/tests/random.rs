@@ -31,6 +31,7 @@ fn without_others(request: Request) -> Request {
             request.create_fars.clear();
             request.create_qers.clear();
             request.create_urrs.clear();
+            request.create_bars.clear();
             Request::SessionEstablishment(request)
         }
         Request::SessionReport(_) => Request::SessionReport(SessionReport::default()),

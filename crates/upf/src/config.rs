@@ -28,6 +28,12 @@ pub struct Config {
     /// How much of a maximum bit rate may pass at once after a pause, in milliseconds of that rate.
     #[serde(default = "default_policer_burst_ms")]
     pub policer_burst_ms: u32,
+    /// Most packets of a session that wait while its UE is paged, where the session manager suggests no number.
+    #[serde(default = "default_max_buffered_packets")]
+    pub max_buffered_packets: u16,
+    /// Mebibytes of packets that may wait, of all sessions.
+    #[serde(default = "default_max_buffered_mib")]
+    pub max_buffered_mib: u32,
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,
@@ -119,6 +125,9 @@ impl Config {
         if !(1..=1_000).contains(&self.policer_burst_ms) {
             return wrong("policerBurstMs", "must be from 1 to 1000");
         }
+        if !(1..=65_536).contains(&self.max_buffered_mib) {
+            return wrong("maxBufferedMib", "must be from 1 to 65536");
+        }
         if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
             return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
         }
@@ -145,6 +154,14 @@ fn default_max_sessions() -> usize {
 
 fn default_policer_burst_ms() -> u32 {
     50
+}
+
+fn default_max_buffered_packets() -> u16 {
+    128
+}
+
+fn default_max_buffered_mib() -> u32 {
+    64
 }
 
 fn default_heartbeat_s() -> u32 {

@@ -71,6 +71,10 @@ reasons! {
     QuotaExhausted = "quota_exhausted",
     /// A QER's maximum bit rate is used up.
     MbrExceeded = "mbr_exceeded",
+    /// As many packets of the session, or octets in all, wait already as may.
+    BufferFull = "buffer_full",
+    /// The packet waited, and the session manager had it discarded.
+    BufferDiscarded = "buffer_discarded",
     /// The FAR says so.
     FarDrop = "far_drop",
     /// The PDR does not remove the outer header that the packet has.

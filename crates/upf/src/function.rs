@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use port::{Control, Port};
 
+use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -13,7 +14,6 @@ use crate::mail::{self, Inbox, Outbox};
 use crate::side::Side;
 use crate::slow_path::{self, Counters, SlowPath};
 use crate::tables::{Settings, Tables};
-use crate::usage::{self, AlarmReceiver, Alarms};
 use crate::worker::{self, Habits, Worker};
 
 /// Bytes of a ring between two workers.
@@ -28,6 +28,8 @@ pub struct Plan {
     pub max_sessions: usize,
     /// How much of a maximum bit rate may pass at once after a pause, in milliseconds of that rate.
     pub policer_burst_ms: u32,
+    /// Octets of packets that may wait for their UEs, of all sessions.
+    pub max_buffered_octets: usize,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
     /// Network instances of N3; any where there are none.
@@ -41,6 +43,7 @@ impl Default for Plan {
         Self {
             max_sessions: 1 << 17,
             policer_burst_ms: 50,
+            max_buffered_octets: 64 << 20,
             ipv6_zero_checksum: false,
             n3_instances: vec![],
             n6_instances: vec![],
@@ -53,6 +56,7 @@ impl From<&Config> for Plan {
         Self {
             max_sessions: config.max_sessions,
             policer_burst_ms: config.policer_burst_ms,
+            max_buffered_octets: (config.max_buffered_mib as usize) << 20,
             ipv6_zero_checksum: config.ipv6_zero_checksum,
             n3_instances: config.n3.network_instances.clone(),
             n6_instances: config.n6.network_instances.clone(),
@@ -136,9 +140,15 @@ impl Upf {
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
         let clock = Clock::new();
         let n4_bell = Arc::new(Bell::new()?);
-        let (alarms, receivers) = (0..count).map(|_| usage::alarms(n4_bell.clone())).unzip();
+        let (alarms, receivers) = (0..count).map(|_| alarms::channel(n4_bell.clone())).unzip();
         let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms);
-        let habits = Habits { policers: settings.max_policers(), ipv6_zero_checksum: plan.ipv6_zero_checksum, clock };
+        let max_buffered_octets = plan.max_buffered_octets / count;
+        let habits = Habits {
+            policers: settings.max_policers(),
+            max_buffered_octets,
+            ipv6_zero_checksum: plan.ipv6_zero_checksum,
+            clock,
+        };
         let queues = n3.queues.into_iter().zip(n6.queues);
         let workers: Vec<_> = readers
             .into_iter()

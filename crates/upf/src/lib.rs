@@ -1,6 +1,8 @@
 //! The User Plane Function: session tables, the packet function, run-to-completion workers, the slow path, and N4.
 
+pub mod alarms;
 pub mod bell;
+pub mod buffers;
 pub mod clock;
 pub mod config;
 pub mod drops;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use gtpu::{MessageType, ParseError};
 
+use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::side::{self, NextHop, PortId};
@@ -33,6 +34,8 @@ pub enum Verdict<'t> {
     Forward(Forward<'t>),
     /// Send it once the Ethernet address of this neighbour of its port is known.
     Resolve(Forward<'t>, IpAddr),
+    /// Keep it until there are other rules.
+    Buffer(&'t Waiting),
     /// Give it to the slow path.
     Punt(Punt),
 }
@@ -333,7 +336,7 @@ fn decide_uplink<'t, const V6: bool>(
     let verdict = match rule.action() {
         Action::Route => route(tables, &inner, user.at, bill)?,
         Action::Drop(reason) => return Err(*reason),
-        Action::Tunnel(_) => return Err(DropReason::UnsupportedPath),
+        Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
     count(state, &bill, now);
     Ok(verdict)
@@ -348,12 +351,16 @@ fn decide_downlink<'t, const V6: bool>(
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
     let rule = user.rules.iter().find(|rule| rule.match_downlink(&packet)).ok_or(DropReason::NoPdr)?;
+    if let Action::Buffer(waiting) = rule.action() {
+        // It counts when it is sent.
+        return if rule.is_open() { Ok(Verdict::Buffer(waiting)) } else { Err(DropReason::GateClosed) };
+    }
     enforce(state, rule, false, packet.len(), now)?;
     let bill = Bill { usages: rule.usages(), uplink: false, octets: packet.len() as u16 };
     let verdict = match rule.action() {
         Action::Tunnel(tunnel) => encapsulate(tables, packet.len(), tunnel, bill)?,
         Action::Drop(reason) => return Err(*reason),
-        Action::Route => return Err(DropReason::UnsupportedPath),
+        Action::Route | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
     count(state, &bill, now);
     Ok(verdict)
@@ -462,6 +469,24 @@ fn encapsulate<'t>(
         None => Verdict::Resolve(forward(&UNRESOLVED), hop.address),
     })
 }
+
+/// The frame of an end marker; none while its neighbour is not resolved.
+#[cold]
+pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<Vec<u8>> {
+    let hop = tables.hop(marker.hop());
+    let ether_type = if marker.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker) };
+    let mut frame = vec![0; prepend.len()];
+    prepend.write(0, &mut frame);
+    if let Some(tunnel) = prepend.checksummed() {
+        let checksum = tunnel.udp6_checksum(&frame[ETHERNET_LEN..], &[]);
+        frame[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+    Some(frame)
+}
+
+/// Where the UDP checksum is in a frame with IPv6.
+pub const UDP6_CHECKSUM: usize = ETHERNET_LEN + 40 + 6;
 
 /// Ethernet addresses of a frame whose next hop is not resolved.
 static UNRESOLVED: [u8; 12] = [0; 12];

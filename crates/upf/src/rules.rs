@@ -21,6 +21,17 @@ pub struct Session {
     pub qers: Vec<Qer>,
     /// Usage reporting rules.
     pub urrs: Vec<Urr>,
+    /// What is done once, when the session is put in force.
+    pub parting: Parting,
+}
+
+/// What is done for the rules that a session had before, before anything is done by the new ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parting {
+    /// Tunnels that get an end marker.
+    pub end_markers: Vec<OuterHeaderCreation>,
+    /// Discard packets that wait.
+    pub drop_buffered: bool,
 }
 
 /// The SMF's end of a session.
@@ -149,6 +160,17 @@ pub enum FarAction {
     Drop,
     /// Send on.
     Forward(Forwarding),
+    /// Keep until the rule says otherwise.
+    Buffer(Buffering),
+}
+
+/// How packets wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffering {
+    /// Whether the SMF is told when they begin to.
+    pub notify: bool,
+    /// Most packets of the session.
+    pub max_packets: u16,
 }
 
 /// Forwarding parameters.

@@ -1,13 +1,16 @@
 //! What packets change of the sessions that a worker owns. Nobody else writes it.
 
+use crate::alarms::Alarms;
+use crate::buffers::Buffers;
 use crate::policer::Policers;
-use crate::usage::Alarms;
 
 /// The state.
 #[derive(Debug)]
 pub struct State {
     /// Policers of maximum bit rates.
     pub policers: Policers,
-    /// Tells N4 which counters of usage to look at.
+    /// Packets that wait for their UE.
+    pub buffers: Buffers,
+    /// Tells N4 what it has to know.
     pub alarms: Alarms,
 }

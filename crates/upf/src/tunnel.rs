@@ -54,6 +54,14 @@ impl Tunnel {
         Some(Self { headers, len, v6: peer.is_ipv6(), sum, hop })
     }
 
+    /// The end marker of the tunnel to `teid` at `peer`: a whole packet, with nothing inside.
+    pub fn end_marker(source: IpAddr, peer: IpAddr, teid: u32, hop: u32) -> Option<Self> {
+        let mut marker = Self::new(source, peer, teid, None, hop)?;
+        let at = usize::from(marker.len) - gtpu::BASE_LEN;
+        gtpu::end_marker(teid, &mut marker.headers[at..]);
+        Some(marker)
+    }
+
     /// Bytes that the outer headers take.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "headers are never empty")]

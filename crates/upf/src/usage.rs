@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::bell::Bell;
+use crate::alarms::{Alarm, Alarms};
 
 /// Which rule of which session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,7 +156,7 @@ impl Usage {
     fn refuse(&self, alarms: &mut Alarms) {
         let epoch = self.0.terms.epoch.load(Relaxed);
         if self.0.counted.refused_in.swap(epoch, Relaxed) != epoch {
-            alarms.tell(self.0.id);
+            alarms.tell(Alarm::Usage(self.0.id));
         }
     }
 
@@ -191,7 +191,7 @@ impl Usage {
         }
         counted.last_ns.store(now_ns, Relaxed);
         if tell {
-            alarms.tell(self.0.id);
+            alarms.tell(Alarm::Usage(self.0.id));
         }
     }
 
@@ -299,76 +299,17 @@ pub fn uncount(usages: &[Usage], uplink: bool, octets: usize) {
     usages.iter().for_each(|usage| usage.uncount(uplink, octets as u64));
 }
 
-/// By which a worker tells N4 that it is to look at a rule's counters.
-#[derive(Debug)]
-pub struct Alarms {
-    ring: rtrb::Producer<UsageId>,
-    overflow: Arc<AtomicBool>,
-    bell: Arc<Bell>,
-    told: bool,
-}
-
-/// N4's end.
-#[derive(Debug)]
-pub struct AlarmReceiver {
-    ring: rtrb::Consumer<UsageId>,
-    overflow: Arc<AtomicBool>,
-}
-
-/// Alarms that may wait for N4.
-const ALARMS: usize = 4_096;
-
-/// From a worker to N4, which hears `bell`.
-pub fn alarms(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
-    let (producer, consumer) = rtrb::RingBuffer::new(ALARMS);
-    let overflow = Arc::new(AtomicBool::new(false));
-    let receiver = AlarmReceiver { ring: consumer, overflow: overflow.clone() };
-    (Alarms { ring: producer, overflow, bell, told: false }, receiver)
-}
-
-impl Alarms {
-    #[cold]
-    fn tell(&mut self, id: UsageId) {
-        if self.ring.push(id).is_err() {
-            self.overflow.store(true, Relaxed);
-        }
-        self.told = true;
-    }
-
-    /// Wakes N4, if anything was told since the last call.
-    #[inline]
-    pub fn deliver(&mut self) {
-        if std::mem::take(&mut self.told) {
-            self.bell.ring();
-        }
-    }
-}
-
-impl AlarmReceiver {
-    /// The next rule to look at.
-    pub fn take(&mut self) -> Option<UsageId> {
-        self.ring.pop().ok()
-    }
-
-    /// Whether nothing is to be looked at.
-    pub fn is_empty(&self) -> bool {
-        self.ring.is_empty() && !self.overflow.load(Relaxed)
-    }
-
-    /// Whether some were lost since the last call, so that all rules are to be looked at.
-    pub fn overflowed(&self) -> bool {
-        self.overflow.swap(false, Relaxed)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alarms::{self, AlarmReceiver};
+    use crate::bell::Bell;
 
     const ID: UsageId = UsageId { up_seid: 1, urr: 2 };
+    const TOLD: Option<Alarm> = Some(Alarm::Usage(ID));
 
     fn ends() -> (Alarms, AlarmReceiver) {
-        alarms(Arc::new(Bell::new().unwrap()))
+        alarms::channel(Arc::new(Bell::new().unwrap()))
     }
 
     fn total(octets: u64) -> Bounds {
@@ -393,7 +334,7 @@ mod tests {
     fn n4_is_told_once_when_a_count_gets_to_a_bound() {
         let (mut alarms, mut told) = ends();
         let usage = Usage::new(ID, &UsageTerms { tell_at: total(100), ..UsageTerms::default() });
-        for (octets, expected) in [(60, None), (39, None), (1, Some(ID)), (100, None)] {
+        for (octets, expected) in [(60, None), (39, None), (1, TOLD), (100, None)] {
             usage.count(true, octets, 1, &mut alarms);
             assert_eq!(told.take(), expected, "after {octets} more");
         }
@@ -407,7 +348,7 @@ mod tests {
         usage.count(true, 60, 1, &mut alarms);
         assert!(!usage.read(1).refused && !usage.admits(false, 41, &mut alarms));
         assert!(usage.read(1).refused && !usage.admits(false, 41, &mut alarms));
-        assert_eq!((told.take(), told.take()), (Some(ID), None));
+        assert_eq!((told.take(), told.take()), (TOLD, None));
         usage.set(&UsageTerms { stop_at: total(200), ..UsageTerms::default() });
         assert!(usage.admits(false, 41, &mut alarms) && !usage.read(1).refused);
     }
@@ -430,18 +371,10 @@ mod tests {
         assert_eq!(usage.read(1).first_ns, None);
         usage.count(true, 1, 7, &mut alarms);
         usage.count(true, 1, 8, &mut alarms);
-        assert_eq!((told.take(), told.take()), (Some(ID), None));
+        assert_eq!((told.take(), told.take()), (TOLD, None));
         usage.set(&terms);
         assert_eq!(usage.read(9).first_ns, None);
         usage.count(true, 1, 10, &mut alarms);
-        assert_eq!((told.take(), usage.read(11).first_ns), (Some(ID), Some(10)));
-    }
-
-    #[test]
-    fn alarms_beyond_the_ring_are_known_to_be_lost() {
-        let (mut alarms, mut told) = ends();
-        (0..=ALARMS).for_each(|_| alarms.tell(ID));
-        assert!(told.overflowed() && !told.overflowed());
-        assert_eq!(std::iter::from_fn(|| told.take()).count(), ALARMS);
+        assert_eq!((told.take(), usage.read(11).first_ns), (TOLD, Some(10)));
     }
 }

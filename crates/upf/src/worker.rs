@@ -12,18 +12,21 @@ use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
 
+use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
+use crate::buffers::{Buffers, Kept, Waiting};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
-use crate::packet::{Bill, Class, ETHERNET_LEN, Forward, Punt, Verdict, classify, decide};
+use crate::packet::{
+    Bill, Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, decide, end_marker_frame,
+};
 use crate::policer::Policers;
 use crate::side::PortId;
 use crate::state::State;
-use crate::tables::{BUCKETS, Reader, Version};
+use crate::tables::{BUCKETS, News, Reader, Version};
 use crate::tunnel::Tunnel;
-use crate::usage::Alarms;
 
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;
@@ -60,6 +63,8 @@ pub struct Links {
 pub struct Habits {
     /// Most policers, see [`crate::tables::Settings::max_policers`].
     pub policers: usize,
+    /// Octets of frames that may wait for their UEs.
+    pub max_buffered_octets: usize,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
     /// What time it is.
@@ -107,7 +112,11 @@ impl Worker {
         let hands = Hands {
             index: reader.index() as u8,
             owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
-            state: State { policers: Policers::new(habits.policers), alarms: links.alarms },
+            state: State {
+                policers: Policers::new(habits.policers),
+                buffers: Buffers::new(habits.max_buffered_octets),
+                alarms: links.alarms,
+            },
             drops: Drops::default(),
             workers: links.workers,
             slow_path: links.slow_path,
@@ -149,9 +158,12 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
-        self.reader.refresh();
+        let is_new = self.reader.refresh();
         let tables = self.reader.version();
         let mut exits = Exits { n3: &mut *self.n3.tx, n6: &mut *self.n6.tx };
+        if is_new {
+            self.hands.hear(tables, &mut exits);
+        }
         let mut worked = false;
         for inbox in &mut self.inboxes {
             worked |= self.hands.read(tables, inbox, &mut exits);
@@ -232,6 +244,35 @@ impl Hands {
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
+    /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
+    /// treated by the one before.
+    #[cold]
+    fn hear(&mut self, tables: &Version, exits: &mut Exits<'_>) {
+        for news in tables.news() {
+            if self.owners[usize::from(news.home()) % BUCKETS] != self.index {
+                continue;
+            }
+            match news {
+                News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
+                News::Discard { up_seid, .. } => {
+                    let discarded = self.state.buffers.take(*up_seid).len();
+                    self.drops.add(DropReason::BufferDiscarded, discarded as u64);
+                }
+                News::Release { up_seid, .. } => {
+                    for frame in self.state.buffers.take(*up_seid) {
+                        self.serve_one(tables, PortId::N6, &frame, exits);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing was sent to a neighbour that is not resolved, and so there is nothing to mark the end of.
+    fn send_end_marker(&mut self, tables: &Version, marker: &Tunnel, exits: &mut Exits<'_>) {
+        let Some(frame) = end_marker_frame(tables, marker) else { return };
+        self.send(PortId::N3, &[PacketRef::from_slice(&frame)], exits);
+    }
+
     /// Frames that another thread left, up to a burst of them.
     fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits<'_>) -> bool {
         let mut taken = 0;
@@ -302,6 +343,10 @@ impl Hands {
                 self.drops.count(reason);
                 None
             }
+            Verdict::Buffer(waiting) => {
+                self.keep(waiting, &whole(packet, *behind));
+                None
+            }
             Verdict::Punt(punt) => {
                 self.punt(from, punt, &whole(packet, *behind), now);
                 None
@@ -310,6 +355,20 @@ impl Hands {
                 self.leave_unresolved(&forward, address, packet, behind, now);
                 None
             }
+        }
+    }
+
+    /// A packet that waits for its UE.
+    #[cold]
+    fn keep(&mut self, waiting: &Waiting, packet: &PacketRef<'_>) {
+        match self.state.buffers.keep(waiting, packet) {
+            Kept::Waits => {}
+            Kept::IsNews => {
+                if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
+                    self.state.buffers.told(waiting);
+                }
+            }
+            Kept::Full => self.drops.count(DropReason::BufferFull),
         }
     }
 
@@ -424,11 +483,10 @@ fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<
 /// before it is sent, the peer only spoils its own packet.
 #[cold]
 fn fill_in_checksum(tunnel: &Tunnel, packet: &mut PacketMut<'_>, behind: Rest<'_>, scratch: &mut [u8; FRAME_MAX]) {
-    const UDP_CHECKSUM: usize = ETHERNET_LEN + 40 + 6;
     let whole = whole(packet, behind);
     whole.rest.copy_to(&mut scratch[..]);
     let checksum = tunnel.udp6_checksum(&whole.head[ETHERNET_LEN..], &scratch[..whole.rest.len()]);
-    packet.head_mut()[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    packet.head_mut()[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// A packet with what follows the part that `packet` holds.

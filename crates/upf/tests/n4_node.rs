@@ -49,8 +49,8 @@ fn an_association_tells_the_upfs_name_start_and_features() {
     let Response::AssociationSetup(response) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
     assert_eq!(response.outcome, Ok(()));
     assert_eq!((response.node_id, response.recovery), (config().node_id, config().recovery));
-    // FTUP: the fifth bit of the first octet.
-    assert_eq!(response.up_features, Some(vec![0x10, 0]));
+    // DDND and FTUP, EMPU and UDBC.
+    assert_eq!(response.up_features, Some(vec![0x12, 0x05]));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_session_follows_its_modifications() {
     let mut bench = Bench::associated();
     let mut request = establishment(1);
     request.create_fars[1] =
-        CreateFar { id: 2, apply_action: ApplyAction::DROP, forwarding_parameters: None, others: vec![] };
+        CreateFar { id: 2, apply_action: ApplyAction::DROP, forwarding_parameters: None, bar_id: None, others: vec![] };
     let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
     let far = |bench: &Bench| bench.seen().sessions[&seid].fars[1].action.clone();
     assert_eq!(far(&bench), FarAction::Drop);
@@ -184,7 +184,13 @@ fn a_session_follows_its_modifications() {
         ..Default::default()
     };
     let update = |action, parameters| Modification {
-        update_fars: vec![UpdateFar { id: 2, apply_action: action, forwarding_parameters: parameters, others: vec![] }],
+        update_fars: vec![UpdateFar {
+            id: 2,
+            apply_action: action,
+            forwarding_parameters: parameters,
+            bar_id: None,
+            others: vec![],
+        }],
         ..Default::default()
     };
     modify(&mut bench, seid, update(Some(ApplyAction::FORW), Some(tunnel(5, "10.3.0.9")))).unwrap();
@@ -335,9 +341,11 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
         ("no removal", |r| r.create_pdrs[0].outer_header_removal = None, {
             blame(ConditionalIeMissing, IeType::OuterHeaderRemoval)
         }),
-        ("buffering", |r| r.create_fars[1].apply_action = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0), {
-            blame(ServiceNotSupported, IeType::ApplyAction)
-        }),
+        (
+            "buffering uplink",
+            |r| r.create_fars[0].apply_action = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0),
+            { blame(ServiceNotSupported, IeType::ApplyAction) },
+        ),
         ("duplicating", |r| r.create_fars[1].apply_action = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0), {
             blame(ServiceNotSupported, IeType::ApplyAction)
         }),
@@ -432,7 +440,8 @@ fn a_wrong_modification_is_refused_for_the_right_reason_and_leaves_no_trace() {
         (
             "update unknown FAR",
             |m| {
-                let update = UpdateFar { id: 9, apply_action: None, forwarding_parameters: None, others: vec![] };
+                let update =
+                    UpdateFar { id: 9, apply_action: None, forwarding_parameters: None, bar_id: None, others: vec![] };
                 m.update_fars = vec![update];
             },
             Fault::rule(RuleId::Far(9)),
@@ -737,7 +746,7 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
         octets[2..4].copy_from_slice(&length.to_be_bytes());
         octets
     };
-    let refused = [IeType::CreateSrr, IeType::CreateBar, IeType::CreateTrafficEndpoint, IeType::CreateMar];
+    let refused = [IeType::CreateSrr, IeType::CreateBridgeInfoForTsc, IeType::CreateTrafficEndpoint, IeType::CreateMar];
     for kind in refused.into_iter().chain([IeType::UserPlaneInactivityTimer]) {
         let answer = bench.octets(&with(kind as u16, &[0, 81, 0, 4, 0, 0, 0, 1])).unwrap();
         let (header, body) = Header::parse(&answer).unwrap();

@@ -10,9 +10,10 @@ use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageRepor
 use pfcp::rule::*;
 use pfcp::session::{Modification, Modified};
 use pfcp::{Cause, Fault, Header, IeType, MessageType, Request, Response, RuleId, Volume};
+use upf::alarms::{self, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
-use upf::usage::{self, AlarmReceiver, Alarms, Usage};
+use upf::usage::{self, Usage};
 
 use ReportingTriggers as On;
 
@@ -56,7 +57,7 @@ impl Metered {
             panic!()
         };
         let seid = response.outcome.unwrap().up_f_seid.seid;
-        let (alarms, heard) = usage::alarms(Arc::new(Bell::new().unwrap()));
+        let (alarms, heard) = alarms::channel(Arc::new(Bell::new().unwrap()));
         Self { bench, seid, alarms, heard, reports: vec![] }
     }
 
@@ -74,8 +75,8 @@ impl Metered {
         if passes {
             usage::count(&usages, uplink, octets, now_ns, &mut self.alarms);
         }
-        while let Some(id) = self.heard.take() {
-            let datagrams = Vec::from_iter(self.bench.node.alarm(id, self.bench.now));
+        while let Some(alarm) = self.heard.take() {
+            let datagrams = Vec::from_iter(self.bench.node.alarm(alarm, self.bench.now));
             self.take_in(datagrams);
         }
         passes
@@ -372,8 +373,8 @@ fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered_or_given_up(
     let now_ns = session.bench.clock.ns(session.bench.now);
     let report = |session: &mut Metered| {
         usage::count(&usage, true, 1, now_ns, &mut session.alarms);
-        let id = session.heard.take().unwrap();
-        session.bench.node.alarm(id, session.bench.now).unwrap()
+        let alarm = session.heard.take().unwrap();
+        session.bench.node.alarm(alarm, session.bench.now).unwrap()
     };
     let second = Duration::from_secs(1);
     // Nobody answers: three times in all, N1.

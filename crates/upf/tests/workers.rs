@@ -6,46 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use port::synthetic::{Captured, Synthetic};
-use port::{PacketRef, Port, PortInfo, Steering, TxCounters, TxQueue};
-use sessions::{qer, session, ue};
+use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
+use sessions::{downlink, info, mark, qer, session, stop, ue};
 use upf::drops::DropReason;
 use upf::function::{AssemblyError, Plan, Upf};
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
 use vport::steering::address_bucket;
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-
-/// An IPv4/UDP packet to UE `number` with this many bytes behind the header, marked with `mark`.
-fn downlink(number: u32, mark: u32, len: usize) -> Vec<u8> {
-    let mut frame = vec![0; 14 + 20 + len];
-    frame[..6].copy_from_slice(&MAC);
-    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-    frame[16..18].copy_from_slice(&(20 + len as u16).to_be_bytes());
-    frame[22..24].copy_from_slice(&[64, 17]);
-    frame[26..30].copy_from_slice(&[192, 0, 2, 1]);
-    frame[30..34].copy_from_slice(&ue(number).octets());
-    let checksum = upf::ip::checksum(upf::ip::sum(&frame[14..34]));
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-    frame[34..38].copy_from_slice(&mark.to_be_bytes());
-    frame
-}
-
-/// The mark of a packet as it leaves by N3, without a PDU session container.
-fn mark(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[14 + 36 + 20..][..4].try_into().unwrap())
-}
-
-fn info(name: &str, address: &str, queues: u16, steering: Steering) -> PortInfo {
-    PortInfo {
-        mac: MAC,
-        mtu: 9_000,
-        queues,
-        steering,
-        addresses: vec![(address.parse().unwrap(), 24)],
-        ..PortInfo::named(name)
-    }
-}
 
 fn ports(queues: u16, n6_steering: Steering, from_n6: Vec<Vec<u8>>) -> (Port, Captured, Port) {
     let n3 = info("n3", "10.3.0.1", queues, Steering::Teid);
@@ -175,10 +142,4 @@ fn all_threads_end_when_they_are_told_to() {
         stop.store(true, Ordering::Relaxed);
         upf.bells.iter().for_each(|bell| bell.ring());
     });
-}
-
-/// Has the workers publish what they have counted.
-fn stop(upf: &mut Upf) {
-    let stopped = AtomicBool::new(true);
-    upf.workers.iter_mut().for_each(|worker| worker.run(&stopped).unwrap());
 }

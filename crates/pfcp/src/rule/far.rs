@@ -128,9 +128,13 @@ pub struct UpdateForwardingParameters {
     pub network_instance: Option<String>,
     /// Outer header creation.
     pub outer_header_creation: Option<OuterHeaderCreation>,
+    /// Whether the tunnel that is left gets an end marker (SNDEM of 8.2.36).
+    pub send_end_marker: bool,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
+
+const SNDEM: u8 = 1 << 1;
 
 impl UpdateForwardingParameters {
     fn read(ie: Ie) -> Result<Self, Fault> {
@@ -139,7 +143,11 @@ impl UpdateForwardingParameters {
             destination_interface: ies.first(IeType::DestinationInterface).map(Interface::read).transpose()?,
             network_instance: ies.first(IeType::NetworkInstance).map(read_network_instance).transpose()?,
             outer_header_creation: ies.first(IeType::OuterHeaderCreation).map(OuterHeaderCreation::read).transpose()?,
-            others: ies.others(FORWARDING_KNOWN),
+            send_end_marker: match ies.first(IeType::PfcpsmReqFlags) {
+                Some(flags) => flags.octet()? & SNDEM != 0,
+                None => false,
+            },
+            others: ies.others(UPDATE_FORWARDING_KNOWN),
         })
     }
 }
@@ -153,6 +161,8 @@ pub struct CreateFar {
     pub apply_action: ApplyAction,
     /// Forwarding parameters.
     pub forwarding_parameters: Option<ForwardingParameters>,
+    /// The BAR that says how to buffer.
+    pub bar_id: Option<u8>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -167,7 +177,8 @@ impl CreateFar {
                 .first(IeType::ForwardingParameters)
                 .map(ForwardingParameters::read)
                 .transpose()?,
-            others: ies.others(&[IeType::FarId, IeType::ApplyAction, IeType::ForwardingParameters]),
+            bar_id: ies.first(IeType::BarId).map(|ie| ie.octet()).transpose()?,
+            others: ies.others(&[IeType::FarId, IeType::ApplyAction, IeType::ForwardingParameters, IeType::BarId]),
         })
     }
 
@@ -178,7 +189,10 @@ impl CreateFar {
             if let Some(p) = &self.forwarding_parameters {
                 let destination = Some(p.destination_interface);
                 let kind = IeType::ForwardingParameters;
-                write_forwarding(kind, destination, &p.network_instance, &p.outer_header_creation, out);
+                write_forwarding(kind, destination, &p.network_instance, &p.outer_header_creation, false, out);
+            }
+            if let Some(id) = self.bar_id {
+                out.element(IeType::BarId, &[id]);
             }
         });
     }
@@ -193,6 +207,8 @@ pub struct UpdateFar {
     pub apply_action: Option<ApplyAction>,
     /// Forwarding parameters.
     pub forwarding_parameters: Option<UpdateForwardingParameters>,
+    /// The BAR that says how to buffer.
+    pub bar_id: Option<u8>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -207,7 +223,13 @@ impl UpdateFar {
                 .first(IeType::UpdateForwardingParameters)
                 .map(UpdateForwardingParameters::read)
                 .transpose()?,
-            others: ies.others(&[IeType::FarId, IeType::ApplyAction, IeType::UpdateForwardingParameters]),
+            bar_id: ies.first(IeType::BarId).map(|ie| ie.octet()).transpose()?,
+            others: ies.others(&[
+                IeType::FarId,
+                IeType::ApplyAction,
+                IeType::UpdateForwardingParameters,
+                IeType::BarId,
+            ]),
         })
     }
 
@@ -219,7 +241,11 @@ impl UpdateFar {
             }
             if let Some(p) = &self.forwarding_parameters {
                 let kind = IeType::UpdateForwardingParameters;
-                write_forwarding(kind, p.destination_interface, &p.network_instance, &p.outer_header_creation, out);
+                let tunnel = &p.outer_header_creation;
+                write_forwarding(kind, p.destination_interface, &p.network_instance, tunnel, p.send_end_marker, out);
+            }
+            if let Some(id) = self.bar_id {
+                out.element(IeType::BarId, &[id]);
             }
         });
     }
@@ -228,11 +254,15 @@ impl UpdateFar {
 const FORWARDING_KNOWN: &[IeType] =
     &[IeType::DestinationInterface, IeType::NetworkInstance, IeType::OuterHeaderCreation];
 
+const UPDATE_FORWARDING_KNOWN: &[IeType] =
+    &[IeType::DestinationInterface, IeType::NetworkInstance, IeType::OuterHeaderCreation, IeType::PfcpsmReqFlags];
+
 fn write_forwarding(
     kind: IeType,
     destination: Option<Interface>,
     network_instance: &Option<String>,
     creation: &Option<OuterHeaderCreation>,
+    send_end_marker: bool,
     out: &mut Vec<u8>,
 ) {
     out.grouped(kind, |out| {
@@ -244,6 +274,9 @@ fn write_forwarding(
         }
         if let Some(creation) = creation {
             creation.write(out);
+        }
+        if send_end_marker {
+            out.element(IeType::PfcpsmReqFlags, &[SNDEM]);
         }
     });
 }

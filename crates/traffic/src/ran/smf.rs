@@ -322,6 +322,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         ],
         create_qers: vec![qer(wanted)],
         create_urrs: if wanted.measure_usage { vec![urr()] } else { vec![] },
+        create_bars: vec![],
         others: Vec::new(),
     }
 }
@@ -333,7 +334,13 @@ fn forward(id: u32, to: Interface, instance: Option<String>, tunnel: Option<Oute
         outer_header_creation: tunnel,
         others: Vec::new(),
     };
-    CreateFar { id, apply_action: ApplyAction::FORW, forwarding_parameters: Some(parameters), others: Vec::new() }
+    CreateFar {
+        id,
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(parameters),
+        bar_id: None,
+        others: Vec::new(),
+    }
 }
 
 fn qer(wanted: &Wanted) -> CreateQer {

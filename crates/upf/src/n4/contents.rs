@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use pfcp::rule as wire;
+use pfcp::rule::{self as wire, ApplyAction};
 use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
@@ -11,7 +12,8 @@ use super::translate::{self, Choice, Place, refuse};
 use super::urr::Urr;
 use super::{Config, Limits};
 use crate::rules::{
-    self, CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Pdi, Pdr, Qer, Session, UeIp,
+    self, Buffering, CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Parting, Pdi, Pdr,
+    Qer, Session, UeIp,
 };
 use crate::usage::Usage;
 
@@ -22,13 +24,33 @@ pub(super) struct Contents {
     fars: BTreeMap<u32, HeldFar>,
     qers: BTreeMap<u32, Qer>,
     urrs: BTreeMap<u32, Urr>,
+    bars: BTreeMap<u8, Bar>,
 }
 
-/// A FAR. Its parameters are kept while it drops, for when it forwards again.
+/// A buffering action rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Bar {
+    /// Units of 50 ms before packets are told of.
+    notification_delay: u8,
+    suggested_packets: Option<u8>,
+}
+
+/// A FAR. Its parameters are kept while it drops or buffers, for when it forwards again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldFar {
-    forwards: bool,
+    action: ApplyAction,
     forwarding: Option<Forwarding>,
+    bar: Option<u8>,
+}
+
+impl HeldFar {
+    fn forwards(&self) -> bool {
+        self.action.contains(ApplyAction::FORW)
+    }
+
+    fn buffers(&self) -> bool {
+        self.action.contains(ApplyAction::BUFF)
+    }
 }
 
 /// What a request would make of a session, before the UPF has chosen what it is to choose.
@@ -73,6 +95,7 @@ impl Draft {
             Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::PdnType)),
         }
         let mut draft = Self { contents: Contents::default(), choices: vec![] };
+        draft.contents.create_bars(&request.create_bars)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.contents.check(around)?;
         Ok(draft)
@@ -83,6 +106,7 @@ impl Draft {
         refuse(Place::Message, &request.others)?;
         let mut draft = Self { contents: contents.clone(), choices: vec![] };
         draft.contents.remove(request)?;
+        draft.contents.create_bars(&request.create_bars)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.update(request, around)?;
         draft.contents.check(around)?;
@@ -141,6 +165,10 @@ impl Draft {
         for update in &request.update_urrs {
             let urr = self.contents.urrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Urr(update.id)))?;
             *urr = urr.updated(update)?;
+        }
+        for update in &request.update_bars {
+            let bar = self.contents.bars.get_mut(&update.id).ok_or(bar_fault(IeType::UpdateBar))?;
+            bar.update(update)?;
         }
         for id in &request.query_urrs {
             self.contents.urrs.get(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
@@ -212,26 +240,28 @@ fn distinct(ids: &[u32], kind: IeType, around: Surroundings) -> Result<Vec<u32>,
 
 fn new_far(create: &wire::CreateFar, around: Surroundings) -> Result<HeldFar, Fault> {
     refuse(Place::Far, &create.others)?;
-    let forwards = translate::forwards(create.apply_action)?;
+    let action = translate::action(create.apply_action)?;
     let forwarding = match &create.forwarding_parameters {
         Some(parameters) => Some(translate::forwarding(parameters, around.local)?),
         None => None,
     };
-    if forwards && forwarding.is_none() {
+    let far = HeldFar { action, forwarding, bar: create.bar_id };
+    if far.forwards() && far.forwarding.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::ForwardingParameters));
     }
-    Ok(HeldFar { forwards, forwarding })
+    Ok(far)
 }
 
 fn update_far(far: &mut HeldFar, update: &wire::UpdateFar, around: Surroundings) -> Result<(), Fault> {
     refuse(Place::Far, &update.others)?;
     if let Some(action) = update.apply_action {
-        far.forwards = translate::forwards(action)?;
+        far.action = translate::action(action)?;
     }
+    far.bar = update.bar_id.or(far.bar);
     if let Some(parameters) = &update.forwarding_parameters {
         far.forwarding = Some(translate::update_forwarding(far.forwarding.as_ref(), parameters, around.local)?);
     }
-    if far.forwards && far.forwarding.is_none() {
+    if far.forwards() && far.forwarding.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UpdateForwardingParameters));
     }
     Ok(())
@@ -250,6 +280,9 @@ impl Contents {
         }
         for id in &request.remove_urrs {
             self.urrs.remove(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
+        }
+        for id in &request.remove_bars {
+            self.bars.remove(id).ok_or(bar_fault(IeType::RemoveBar))?;
         }
         Ok(())
     }
@@ -291,12 +324,65 @@ impl Contents {
             return Err(blamed(IeType::NetworkInstance));
         }
         let far = self.fars.get(&pdr.far_id).ok_or(blamed(IeType::FarId))?;
-        let Some(forwarding) = far.forwarding.as_ref().filter(|_| far.forwards) else { return Ok(()) };
+        if far.buffers() {
+            return self.check_buffering(pdr, far);
+        }
+        let Some(forwarding) = far.forwarding.as_ref().filter(|_| far.forwards()) else { return Ok(()) };
         if !around.serves(forwarding.destination_interface, &forwarding.network_instance) {
             let failed = Fault::rule(RuleId::Far(pdr.far_id));
             return Err(Fault { offending_ie: Some(IeType::NetworkInstance as u16), ..failed });
         }
         check_path(pdr, forwarding)
+    }
+
+    /// Only what is for the UE waits.
+    fn check_buffering(&self, pdr: &Pdr, far: &HeldFar) -> Result<(), Fault> {
+        if pdr.pdi.source_interface == Interface::Access {
+            return Err(Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction));
+        }
+        match far.bar {
+            Some(id) if !self.bars.contains_key(&id) => {
+                Err(Fault { offending_ie: Some(IeType::BarId as u16), ..Fault::rule(RuleId::Far(pdr.far_id)) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn create_bars(&mut self, bars: &[wire::CreateBar]) -> Result<(), Fault> {
+        for create in bars {
+            let mut bar = Bar::default();
+            bar.update(create)?;
+            if self.bars.insert(create.id, bar).is_some() {
+                return Err(bar_fault(IeType::CreateBar));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long N4 waits before it tells of packets that wait by this PDR; none if it does not tell.
+    pub fn notification_delay(&self, pdr: u16) -> Option<Duration> {
+        let far = self.fars.get(&self.pdrs.get(&pdr)?.far_id)?;
+        let tells = far.buffers() && far.action.contains(ApplyAction::NOCP);
+        let units = self.bar(far).notification_delay;
+        tells.then(|| Duration::from_millis(50) * u32::from(units))
+    }
+
+    fn bar(&self, far: &HeldFar) -> Bar {
+        far.bar.and_then(|id| self.bars.get(&id)).copied().unwrap_or_default()
+    }
+
+    /// Tunnels that `after` leaves, of the FARs that `request` wants end markers for.
+    pub fn left_tunnels(&self, after: &Self, request: &Modification) -> Vec<OuterHeaderCreation> {
+        let tunnel = |contents: &Self, id: u32| {
+            let far = contents.fars.get(&id).filter(|far| far.forwards());
+            far.and_then(|far| far.forwarding.as_ref()?.outer_header_creation)
+        };
+        let marked = request.update_fars.iter().filter(|update| {
+            update.forwarding_parameters.as_ref().is_some_and(|parameters| parameters.send_end_marker)
+        });
+        marked
+            .filter_map(|update| tunnel(self, update.id).filter(|left| tunnel(after, update.id) != Some(*left)))
+            .collect()
     }
 
     /// Downlink packets find their session by the UE's address.
@@ -338,19 +424,39 @@ impl Contents {
         &self.urrs
     }
 
-    /// The session in the form that the tables take. `usage` has the counters of the URRs.
-    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid, usage: impl Fn(u32) -> Usage) -> Session {
+    /// The session in the form that the tables take. `usage` has the counters of the URRs. Where no BAR suggests a number,
+    /// `max_packets` packets wait.
+    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid, max_packets: u16, usage: impl Fn(u32) -> Usage) -> Session {
         let mut pdrs: Vec<_> = self.pdrs.values().cloned().collect();
         pdrs.sort_by_key(|pdr| pdr.precedence);
         let action = |far: &HeldFar| match &far.forwarding {
-            Some(forwarding) if far.forwards => FarAction::Forward(forwarding.clone()),
+            Some(forwarding) if far.forwards() => FarAction::Forward(forwarding.clone()),
+            _ if far.buffers() => FarAction::Buffer(Buffering {
+                notify: far.action.contains(ApplyAction::NOCP),
+                max_packets: self.bar(far).suggested_packets.map_or(max_packets, u16::from),
+            }),
             _ => FarAction::Drop,
         };
         let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far) }).collect();
         let urr = |(&id, urr): (&u32, &Urr)| rules::Urr { id, measures: urr.measures(), usage: usage(id) };
         let qers = self.qers.values().copied().collect();
-        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs: self.urrs.iter().map(urr).collect() }
+        let urrs = self.urrs.iter().map(urr).collect();
+        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs, parting: Parting::default() }
     }
+}
+
+impl Bar {
+    fn update(&mut self, update: &wire::UpdateBar) -> Result<(), Fault> {
+        refuse(Place::Bar, &update.others)?;
+        self.notification_delay = update.notification_delay.unwrap_or(self.notification_delay);
+        self.suggested_packets = update.suggested_packets.or(self.suggested_packets);
+        Ok(())
+    }
+}
+
+/// BARs have no failed rule ID that our codec knows.
+fn bar_fault(kind: IeType) -> Fault {
+    Fault::of(Cause::RuleCreationModificationFailure, kind)
 }
 
 /// Between N3 and N6, with a tunnel on N3 and none on N6.

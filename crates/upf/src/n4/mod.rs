@@ -49,6 +49,8 @@ pub struct Config {
     pub t1: Duration,
     /// How often a request is sent in all before its peer counts as gone (N1).
     pub n1: u32,
+    /// Most packets of a session that wait, where no BAR suggests a number.
+    pub max_buffered_packets: u16,
     /// The port that requests to peers are sent to.
     pub peer_port: u16,
     /// Network instances of the N3 side; any where there are none.
@@ -72,6 +74,7 @@ impl From<&config::Config> for Config {
             heartbeat: config.heartbeat(),
             t1: config.t1(),
             n1: config.n4.n1,
+            max_buffered_packets: config.max_buffered_packets,
             peer_port: pfcp::PORT,
             access_instances: config.n3.network_instances.clone(),
             data_instances: config.n6.network_instances.clone(),

@@ -299,12 +299,12 @@ impl<T: RuleTables> Node<T> {
 
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
-        self.sessions.iter().map(|(&seid, held)| held.session(seid))
+        self.sessions.iter().map(|(&seid, held)| held.session(seid, self.config.max_buffered_packets))
     }
 
     /// The session with the UPF's SEID `up_seid`.
     pub fn session(&self, up_seid: u64) -> Option<Session> {
-        self.sessions.get(&up_seid).map(|held| held.session(up_seid))
+        self.sessions.get(&up_seid).map(|held| held.session(up_seid, self.config.max_buffered_packets))
     }
 
     /// When this node started, as its peers are told.
@@ -341,6 +341,6 @@ fn rejection(request: MessageType, fault: Fault, own: &NodeId, recovery: Recover
 }
 
 fn setup_response(outcome: Result<(), Fault>, own: &NodeId, recovery: RecoveryTimeStamp) -> Response {
-    let up_features = outcome.is_ok().then(AssociationSetupResponse::features_ftup);
+    let up_features = outcome.is_ok().then(AssociationSetupResponse::features);
     Response::AssociationSetup(AssociationSetupResponse { node_id: own.clone(), outcome, recovery, up_features })
 }

@@ -1,10 +1,10 @@
 //! Usage on its way to session managers: in responses, and in Session Report Requests (TS 29.244, 5.2.2, 7.5.8).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use pfcp::report::{SessionReport, UsageReport, UsageReportTrigger};
+use pfcp::report::{DownlinkDataReport, SessionReport, UsageReport, UsageReportTrigger};
 use pfcp::session::Modification;
 use pfcp::{Cause, Header, Request, Response};
 
@@ -12,16 +12,25 @@ use super::account::Account;
 use super::contents::Contents;
 use super::sessions::Held;
 use super::{Datagram, Node, RuleTables};
+use crate::alarms::Alarm;
 use crate::tables::SessionUpdate;
-use crate::usage::UsageId;
 
 /// How long a report waits where too many are not answered.
 const POSTPONED_NS: u64 = 1_000_000_000;
 
 impl<T: RuleTables> Node<T> {
-    /// A worker says that this rule's counters are to be looked at.
-    pub fn alarm(&mut self, id: UsageId, now: Instant) -> Option<Datagram> {
-        self.look(id.up_seid, now)
+    /// A worker tells something.
+    pub fn alarm(&mut self, alarm: Alarm, now: Instant) -> Option<Datagram> {
+        match alarm {
+            Alarm::Usage(id) => self.look(id.up_seid, now),
+            Alarm::Data { up_seid, pdr } => {
+                let now_ns = self.clock.ns(now);
+                let held = self.sessions.get_mut(&up_seid)?;
+                let delay = held.contents.notification_delay(pdr)?;
+                held.paging.add(pdr, now_ns + delay.as_nanos() as u64);
+                self.look(up_seid, now)
+            }
+        }
     }
 
     /// Looks at the counters of all rules of all sessions, since alarms were lost.
@@ -61,14 +70,15 @@ impl<T: RuleTables> Node<T> {
                 usage.extend(account.report(urr, why, &self.clock, now_ns));
             }
         }
+        let downlink_data = held.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
         let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
         let seids = (up_seid, held.cp_f_seid.seid);
         let due_ns = held.due_ns();
         self.set_timer(up_seid, due_ns);
-        if usage.is_empty() {
+        if usage.is_empty() && downlink_data.is_none() {
             return None;
         }
-        let report = Request::SessionReport(SessionReport { usage, ..SessionReport::default() });
+        let report = Request::SessionReport(SessionReport { downlink_data, usage, others: vec![] });
         Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
     }
 
@@ -137,9 +147,37 @@ impl<T: RuleTables> Node<T> {
 }
 
 impl Held {
-    /// When there is something to do about usage.
+    /// When there is something to do about usage, or about packets that wait.
     fn due_ns(&self) -> Option<u64> {
-        self.accounts.values().filter_map(Account::due_ns).min()
+        self.accounts.values().filter_map(Account::due_ns).chain(self.paging.due_ns).min()
+    }
+}
+
+/// Packets of a session that wait, as far as the session manager is to know.
+#[derive(Debug, Default)]
+pub(super) struct Paging {
+    /// PDRs that it was told of.
+    told: BTreeSet<u16>,
+    /// PDRs that it will be told of.
+    untold: BTreeSet<u16>,
+    /// When.
+    due_ns: Option<u64>,
+}
+
+impl Paging {
+    /// Packets that this PDR has matched wait; that is to be told at `at_ns`, unless it was told.
+    fn add(&mut self, pdr: u16, at_ns: u64) {
+        if !self.told.contains(&pdr) && self.untold.insert(pdr) {
+            self.due_ns = Some(self.due_ns.map_or(at_ns, |due_ns| due_ns.min(at_ns)));
+        }
+    }
+
+    /// What is to be told at `now_ns`, if anything.
+    fn take(&mut self, now_ns: u64) -> Option<Vec<u16>> {
+        self.due_ns.take_if(|due_ns| *due_ns <= now_ns)?;
+        let pdrs = std::mem::take(&mut self.untold);
+        self.told.extend(&pdrs);
+        Some(pdrs.into_iter().collect())
     }
 }
 

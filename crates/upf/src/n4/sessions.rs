@@ -12,9 +12,10 @@ use pfcp::{Cause, Fault, IeType, RuleId};
 use super::account::Account;
 use super::association::AssociationId;
 use super::contents::{Contents, Draft, Surroundings};
+use super::reports::Paging;
 use super::translate::Choice;
 use super::{Node, RuleTables};
-use crate::rules::{CpFSeid, FTeid, Interface, Pdi, Session, UeIp};
+use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, Bucket, SessionUpdate};
 use crate::usage::UsageId;
 
@@ -28,7 +29,9 @@ pub(super) struct Held {
     teids: BTreeSet<u32>,
     /// One for each usage reporting rule, by its ID.
     pub accounts: BTreeMap<u32, Account>,
-    /// When these are to be looked at, as the node's timers have it.
+    /// Packets that wait.
+    pub paging: Paging,
+    /// When all that is to be looked at, as the node's timers have it.
     pub timer_ns: Option<u64>,
 }
 
@@ -44,8 +47,8 @@ struct Plan {
 
 impl Held {
     /// The session as it is in force.
-    pub fn session(&self, up_seid: u64) -> Session {
-        self.contents.session(up_seid, self.cp_f_seid, |id| self.accounts[&id].usage().clone())
+    pub fn session(&self, up_seid: u64, max_packets: u16) -> Session {
+        self.contents.session(up_seid, self.cp_f_seid, max_packets, |id| self.accounts[&id].usage().clone())
     }
 }
 
@@ -60,12 +63,20 @@ impl<T: RuleTables> Node<T> {
         let new: Vec<_> = draft.contents.urrs().keys().copied().collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
         let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
-        let plan = self.put(up_seid, cp_f_seid, plan)?;
+        let plan = self.put(up_seid, cp_f_seid, plan, Parting::default())?;
         self.last_seid = up_seid;
         let teids = self.still_used(&plan.contents, plan.reserved);
         let accounts = plan.accounts;
         let due_ns = accounts.values().filter_map(Account::due_ns).min();
-        let held = Held { association, cp_f_seid, contents: plan.contents, teids, accounts, timer_ns: None };
+        let held = Held {
+            association,
+            cp_f_seid,
+            contents: plan.contents,
+            teids,
+            accounts,
+            paging: Paging::default(),
+            timer_ns: None,
+        };
         self.sessions.insert(up_seid, held);
         self.set_timer(up_seid, due_ns);
         Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs: plan.created })
@@ -78,12 +89,18 @@ impl<T: RuleTables> Node<T> {
         let cp_f_seid = changed.unwrap_or(held.cp_f_seid);
         let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
-        let plan = self.put(up_seid, cp_f_seid, plan)?;
+        let end_markers = held.contents.left_tunnels(&plan.contents, request);
+        let drop_buffered = request.flags & Modification::DROBU != 0;
+        let plan = self.put(up_seid, cp_f_seid, plan, Parting { end_markers, drop_buffered })?;
         let usage = self.settle_accounts(up_seid, request, &plan.contents, plan.accounts, now);
         let reserved = self.sessions.get(&up_seid).map_or_else(BTreeSet::new, |held| &held.teids | &plan.reserved);
         let teids = self.still_used(&plan.contents, reserved);
         if let Some(held) = self.sessions.get_mut(&up_seid) {
             (held.cp_f_seid, held.contents, held.teids) = (cp_f_seid, plan.contents, teids);
+            if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
+                // What waits from now on is news again.
+                held.paging = Paging::default();
+            }
         }
         Ok(Modified { created_pdrs: plan.created, usage })
     }
@@ -176,13 +193,14 @@ impl<T: RuleTables> Node<T> {
     }
 
     /// Puts `plan` into force as the session `up_seid`. From the tables' consent on nothing can fail.
-    fn put(&self, up_seid: u64, cp_f_seid: CpFSeid, plan: Plan) -> Result<Plan, Fault> {
+    fn put(&self, up_seid: u64, cp_f_seid: CpFSeid, plan: Plan, parting: Parting) -> Result<Plan, Fault> {
         let held = self.sessions.get(&up_seid);
         let usage = |id: u32| {
             let account = plan.accounts.get(&id).or_else(|| held?.accounts.get(&id));
             account.expect("a usage reporting rule has an account").usage().clone()
         };
-        let session = plan.contents.session(up_seid, cp_f_seid, usage);
+        let max_packets = self.config.max_buffered_packets;
+        let session = Session { parting, ..plan.contents.session(up_seid, cp_f_seid, max_packets, usage) };
         if let Err(error) = self.tables.apply(vec![SessionUpdate::Put(session)]) {
             tracing::debug!("session {up_seid:#x}: {error}");
             self.give_back(&plan);

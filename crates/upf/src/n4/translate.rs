@@ -19,6 +19,7 @@ pub(super) enum Place {
     ForwardingParameters,
     Qer,
     Urr,
+    Bar,
 }
 
 /// Refuses elements that ask for what this UPF does not do. Elements that only inform, and those that the standard does
@@ -40,8 +41,6 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             kind,
             // Reports of other kinds than usage.
             CreateSrr | UpdateSrr | RemoveSrr | UserPlaneInactivityTimer
-            // Buffering.
-            | CreateBar | UpdateBar | RemoveBar
             // Features not advertised: PDIU, MPTCP and ATSSS-LL, TRACE, TSCTS, RDS, L2TP, MBSN4.
             | CreateTrafficEndpoint | UpdateTrafficEndpoint | RemoveTrafficEndpoint
             | CreateMar | UpdateMar | RemoveMar | ProvideAtsssControlInformation
@@ -71,7 +70,6 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             kind,
             DuplicatingParameters
                 | UpdateDuplicatingParameters
-                | BarId
                 | RedundantTransmissionForwardingParameters
                 | MbsMulticastParameters
                 | AddMbsUnicastParameters
@@ -80,11 +78,11 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         Place::ForwardingParameters => match kind {
             ForwardingPolicy => return Some(Cause::InvalidForwardingPolicy),
             RedirectInformation | TransportLevelMarking | HeaderEnrichment | TrafficEndpointId | Proxying => true,
-            // End markers: the feature EMPU is not advertised.
-            PfcpsmReqFlags => true,
             IpAddressAndPortNumberReplacement => true,
             _ => false,
         },
+        // Paging of machines that sleep long.
+        Place::Bar => matches!(kind, MtedtControlInformation),
         // Its events, and features not advertised: QUOAC, and aggregation.
         Place::Urr => matches!(
             kind,
@@ -227,19 +225,21 @@ pub(super) fn outer_header_removal(
     }
 }
 
-/// Whether to forward. Of the basic actions exactly one is to be set (8.2.26).
-pub(super) fn forwards(action: ApplyAction) -> Result<bool, Fault> {
-    const NOT_SUPPORTED: u16 = !(ApplyAction::DROP.0 | ApplyAction::FORW.0);
+/// Drop, forward, or buffer with or without notification. Of the basic actions exactly one is to be set (8.2.26).
+pub(super) fn action(action: ApplyAction) -> Result<ApplyAction, Fault> {
+    use ApplyAction as Action;
+    const NOT_SUPPORTED: u16 = !(Action::DROP.0 | Action::FORW.0 | Action::BUFF.0 | Action::NOCP.0);
     /// Drop, forward, buffer, join and leave a multicast group.
     const BASIC: u16 = 0b110_0111;
     let fault = |cause| Err(Fault::of(cause, IeType::ApplyAction));
-    if (action.0 & BASIC).count_ones() != 1 {
+    let notifies_of_nothing = action.contains(Action::NOCP) && !action.contains(Action::BUFF);
+    if (action.0 & BASIC).count_ones() != 1 || notifies_of_nothing {
         return fault(Cause::MandatoryIeIncorrect);
     }
     if action.0 & NOT_SUPPORTED != 0 {
         return fault(Cause::ServiceNotSupported);
     }
-    Ok(action.contains(ApplyAction::FORW))
+    Ok(action)
 }
 
 pub(super) fn forwarding(parameters: &wire::ForwardingParameters, local: &[IpAddr]) -> Result<Forwarding, Fault> {

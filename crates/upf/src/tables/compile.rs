@@ -8,10 +8,12 @@ use vport::steering::teid_bucket;
 use super::rule::{Action, AddressesV4, AddressesV6, Filter, Net, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
+use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::policer::Meter;
 use crate::rules::{
-    Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, SdfFilter, Session,
+    Buffering, Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdr,
+    Qer, SdfFilter, Session,
 };
 use crate::side::{self, PortId, Side};
 use crate::tunnel::Tunnel;
@@ -38,11 +40,17 @@ pub(super) struct Compiled {
     pub uplink: Vec<(u32, Vec<Rule>)>,
     pub ues: Vec<UeKey>,
     pub downlink: Vec<Rule>,
+    /// End markers for the tunnels that are left.
+    pub end_markers: Vec<Tunnel>,
 }
 
 /// Compiles `session`. Its rules must name only each other, see [`check`].
 pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn Context) -> Compiled {
-    let mut compiled = Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![] };
+    let mut compiled =
+        Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![], end_markers: vec![] };
+    for peer in &session.parting.end_markers {
+        compiled.end_markers.extend(Compiler { session, n3, n6, context }.end_marker(peer));
+    }
     for pdr in &session.pdrs {
         let rule = Compiler { session, n3, n6, context }.rule(pdr);
         match (pdr.pdi.source_interface, pdr.pdi.f_teid) {
@@ -158,6 +166,10 @@ impl Compiler<'_> {
     fn action(&mut self, pdr: &Pdr, qers: &[Qer]) -> Action {
         let forwarding = match far(self.session, pdr).map(|far| &far.action) {
             Some(FarAction::Forward(forwarding)) => forwarding,
+            Some(FarAction::Buffer(buffering)) => {
+                let Buffering { notify, max_packets } = *buffering;
+                return Action::Buffer(Waiting { up_seid: self.session.up_seid, pdr: pdr.id, max_packets, notify });
+            }
             Some(FarAction::Drop) | None => return Action::Drop(DropReason::FarDrop),
         };
         let to = forwarding.destination_interface;
@@ -186,6 +198,13 @@ impl Compiler<'_> {
         let container = qfi.map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
         let hop = self.context.hop(next_hop);
         Tunnel::new(source, peer.address, peer.teid, container, hop).map(Action::Tunnel).ok_or(DropReason::NoRoute)
+    }
+
+    /// The end marker of a tunnel; none if the tunnel cannot have been in use.
+    fn end_marker(&mut self, peer: &OuterHeaderCreation) -> Option<Tunnel> {
+        let next_hop = self.n3.next_hop(peer.address)?;
+        let source = self.source(peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address))?;
+        Tunnel::end_marker(source, peer.address, peer.teid, self.context.hop(next_hop))
     }
 
     /// The address that the session's uplink is sent to, so that both directions of a tunnel have the same two ends.

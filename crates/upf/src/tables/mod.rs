@@ -24,7 +24,7 @@ pub use publish::Reader;
 pub use rule::{Action, Outer, Rule};
 use teid::TeidAllocator;
 pub use teid::TeidsExhausted;
-pub use version::{Hop, Rules, Version};
+pub use version::{Hop, News, Rules, Version};
 use writer::{Hops, Writer};
 
 /// A share of the sessions (0..[`BUCKETS`]), which one worker owns.

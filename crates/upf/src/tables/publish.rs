@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 use super::ApplyError;
-use super::version::{Change, Version};
+use super::version::{Change, News, Version};
 use crate::bell::Bell;
 
 /// How long a publisher spins for workers before it sleeps between looks.
@@ -68,12 +68,14 @@ pub(super) fn channel(version: Version, workers: usize) -> (Publisher, Vec<Reade
 }
 
 impl Reader {
-    /// Takes the current version. Called between two bursts.
+    /// Takes the current version, and says whether it is a new one. Called between two bursts.
     #[inline]
-    pub fn refresh(&mut self) {
-        if self.is_stale() {
+    pub fn refresh(&mut self) -> bool {
+        let is_stale = self.is_stale();
+        if is_stale {
             self.take();
         }
+        is_stale
     }
 
     /// Whether there is a newer version than the one taken.
@@ -122,10 +124,12 @@ impl Drop for Reader {
 }
 
 impl Publisher {
-    /// Publishes a version with the changes made, and returns when every worker uses it.
-    pub fn publish(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
+    /// Publishes a version with the changes made, and returns when every worker uses it. None misses one, so each has its
+    /// `news` done.
+    pub fn publish(&mut self, changes: &[Change], news: Vec<News>) -> Result<(), ApplyError> {
         let next = exclusive(&mut self.standby);
         changes.iter().for_each(|change| next.make(change.clone()));
+        next.set_news(news);
         let mut former = self.shared.current.swap(self.standby.clone());
         let serial = self.shared.serial.load(Ordering::Relaxed) + 1;
         self.shared.serial.store(serial, Ordering::Release);

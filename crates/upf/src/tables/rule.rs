@@ -1,6 +1,7 @@
 //! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from
 //! it.
 
+use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::policer::Meter;
@@ -41,6 +42,8 @@ pub enum Action {
     Route,
     /// Put into the tunnel and send out of N3.
     Tunnel(Tunnel),
+    /// Keep until there are other rules.
+    Buffer(Waiting),
 }
 
 /// Addresses that match; none matches where there is none.

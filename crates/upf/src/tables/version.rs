@@ -10,6 +10,7 @@ use super::Bucket;
 use super::mix::Mix;
 use super::rule::Rule;
 use crate::side::{self, PortId, Side};
+use crate::tunnel::Tunnel;
 
 /// The tables.
 #[derive(Clone, Debug)]
@@ -31,6 +32,43 @@ pub struct Version {
     /// Other neighbours on N6, as indices into `hops`.
     neighbours_v4: HashMap<u32, u32, Mix>,
     neighbours_v6: HashMap<u128, u32>,
+    /// What workers do when they take this version.
+    news: Arc<[News]>,
+}
+
+/// What the worker that owns a session does once, between the packets of the version before and those of this one.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// Treat what waits by the rules that there are now.
+    Release {
+        /// The UPF's SEID.
+        up_seid: u64,
+        /// The session's bucket.
+        home: Bucket,
+    },
+    /// Discard what waits.
+    Discard {
+        /// The UPF's SEID.
+        up_seid: u64,
+        /// The session's bucket.
+        home: Bucket,
+    },
+    /// Send this end marker out of N3.
+    EndMarker {
+        /// The packet.
+        marker: Tunnel,
+        /// The session's bucket.
+        home: Bucket,
+    },
+}
+
+impl News {
+    /// The bucket of the session that it is about.
+    pub fn home(&self) -> Bucket {
+        match *self {
+            Self::Release { home, .. } | Self::Discard { home, .. } | Self::EndMarker { home, .. } => home,
+        }
+    }
 }
 
 /// One direction of a session.
@@ -94,6 +132,7 @@ impl Version {
             gateways: Box::new([]),
             neighbours_v4: HashMap::default(),
             neighbours_v6: HashMap::new(),
+            news: Arc::new([]),
         }
     }
 
@@ -146,6 +185,15 @@ impl Version {
     pub fn neighbour(&self, v6: bool, bits: u128) -> Option<&Hop> {
         let found = if v6 { self.neighbours_v6.get(&bits) } else { self.neighbours_v4.get(&(bits as u32)) };
         found.map(|&index| self.hop(index))
+    }
+
+    /// What is to be done when this version is taken.
+    pub fn news(&self) -> &[News] {
+        &self.news
+    }
+
+    pub(super) fn set_news(&mut self, news: Vec<News>) {
+        self.news = news.into();
     }
 
     pub(super) fn set_gateways(&mut self, gateways: Box<[u32]>) {

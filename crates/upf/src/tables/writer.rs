@@ -8,8 +8,8 @@ use hashbrown::{HashMap, HashSet};
 
 use super::compile::{self, Context, MeterKey, TUNNEL_PORT};
 use super::publish::Publisher;
-use super::version::{Change, Hop, Rules, UeKey, Version};
-use super::{ApplyError, SessionUpdate, Settings, Wanted};
+use super::version::{Change, Hop, News, Rules, UeKey, Version};
+use super::{Action, ApplyError, Bucket, SessionUpdate, Settings, Wanted};
 use crate::policer::Meter;
 use crate::rules::Session;
 use crate::side::{self, PortId, Side};
@@ -36,6 +36,10 @@ struct Installed {
     policers: HashMap<MeterKey, Policer>,
     /// Neighbours that its tunnels lead to, as often as they do.
     hops: Vec<u32>,
+    /// Its bucket.
+    home: Bucket,
+    /// Whether packets may wait.
+    buffers: bool,
 }
 
 /// A policer in use.
@@ -80,7 +84,7 @@ impl Writer {
     pub fn apply(&mut self, updates: Vec<SessionUpdate>, own: &dyn Fn(u32) -> bool) -> Result<(), ApplyError> {
         let updates = last_of_each(updates);
         self.check(&updates)?;
-        let mut changes = Vec::new();
+        let (mut changes, mut news) = (Vec::new(), Vec::new());
         // Everything is taken out first, so that what moves from one session to another ends up where it belongs.
         let mut former: HashMap<u64, Installed> = HashMap::new();
         for seid in updates.keys() {
@@ -91,13 +95,20 @@ impl Writer {
         }
         for (seid, update) in &updates {
             let before = former.remove(seid).unwrap_or_default();
+            let (up_seid, home) = (*seid, before.home);
+            if update.as_ref().is_some_and(|session| session.parting.drop_buffered) {
+                news.push(News::Discard { up_seid, home });
+            }
             if let Some(session) = update {
-                self.put_in(session, &before, own, &mut changes);
+                self.put_in(session, &before, own, &mut changes, &mut news);
+            }
+            if before.buffers {
+                news.push(News::Release { up_seid, home });
             }
             self.retire(*seid, before);
         }
         let wanted = self.hops.settle(&mut changes);
-        let result = self.publisher.publish(&changes);
+        let result = self.publisher.publish(&changes, news);
         wanted.into_iter().for_each(|(port, address)| (self.wanted)(port, address));
         result
     }
@@ -107,7 +118,7 @@ impl Writer {
         for &(port, address, mac) in neighbours {
             self.hops.set(port, address, mac, &mut changes);
         }
-        if changes.is_empty() { Ok(()) } else { self.publisher.publish(&changes) }
+        if changes.is_empty() { Ok(()) } else { self.publisher.publish(&changes, vec![]) }
     }
 
     /// Everything that could be wrong, before anything is changed.
@@ -152,11 +163,22 @@ impl Writer {
         }
     }
 
-    fn put_in(&mut self, session: &Session, before: &Installed, own: &dyn Fn(u32) -> bool, changes: &mut Vec<Change>) {
+    fn put_in(
+        &mut self,
+        session: &Session,
+        before: &Installed,
+        own: &dyn Fn(u32) -> bool,
+        changes: &mut Vec<Change>,
+        news: &mut Vec<News>,
+    ) {
         let mut installing =
             Installing { before, policers: &mut self.policers, hops: &mut self.hops, installed: Installed::default() };
         let compiled = compile::compile(session, &self.n3, &self.n6, &mut installing);
         let mut installed = installing.installed;
+        let home = compiled.home;
+        installed.home = home;
+        installed.buffers = compiled.downlink.iter().any(|rule| matches!(rule.action(), Action::Buffer(_)));
+        news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: before.home }));
         let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
         for (teid, uplink) in compiled.uplink {
             let own = own(teid);

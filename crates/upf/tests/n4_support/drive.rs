@@ -189,6 +189,7 @@ fn any_establishment(node_id: NodeId, choices: &mut Choices) -> Establishment {
         create_fars: choices.many(4, any_far),
         create_qers: choices.many(3, any_qer),
         create_urrs: choices.many(2, any_urr),
+        create_bars: choices.many(1, any_bar),
         others: vec![],
     }
 }
@@ -201,16 +202,19 @@ fn any_modification(choices: &mut Choices) -> Modification {
         remove_fars: choices.many(1, |choices| choices.below(6) as u32),
         remove_qers: choices.many(1, |choices| choices.below(6) as u32),
         remove_urrs: choices.many(1, |choices| choices.below(3) as u32),
+        remove_bars: choices.many(1, |choices| choices.octet() % 3),
         create_pdrs: choices.many(2, |choices| any_pdr(ue, choices)),
         create_fars: choices.many(2, any_far),
         create_qers: choices.many(1, any_qer),
         create_urrs: choices.many(1, any_urr),
+        create_bars: choices.many(1, any_bar),
         update_pdrs: choices.many(1, |choices| any_pdr_update(ue, choices)),
         update_fars: choices.many(1, any_far_update),
         update_qers: choices.many(1, any_qer_update),
         update_urrs: choices.many(1, any_urr_update),
+        update_bars: choices.many(1, any_bar),
         query_urrs: choices.many(1, |choices| choices.below(3) as u32),
-        flags: choices.of(&[0, 0, Modification::QAURR]),
+        flags: choices.of(&[0, 0, Modification::QAURR, Modification::DROBU]),
         others: vec![],
     }
 }
@@ -309,14 +313,26 @@ fn any_far(choices: &mut Choices) -> CreateFar {
 fn any_far_update(choices: &mut Choices) -> UpdateFar {
     UpdateFar {
         id: choices.below(4) as u32,
-        apply_action: choices.maybe(|choices| choices.of(&[ApplyAction::DROP, ApplyAction::FORW, ApplyAction(4)])),
+        apply_action: choices
+            .maybe(|choices| choices.of(&[ApplyAction::DROP, ApplyAction::FORW, ApplyAction(4), ApplyAction(12)])),
         forwarding_parameters: choices.maybe(|choices| UpdateForwardingParameters {
             destination_interface: choices.maybe(any_interface),
             network_instance: choices.maybe(|choices| choices.of(&["access", "internet", ""]).into()),
             outer_header_creation: choices
                 .maybe(|choices| OuterHeaderCreation::gtpu(choices.octet().into(), GNB.into())),
+            send_end_marker: choices.octet() & 1 == 1,
             others: vec![],
         }),
+        bar_id: None,
+        others: vec![],
+    }
+}
+
+fn any_bar(choices: &mut Choices) -> CreateBar {
+    CreateBar {
+        id: choices.octet() % 3,
+        notification_delay: choices.maybe(Choices::octet),
+        suggested_packets: choices.maybe(Choices::octet),
         others: vec![],
     }
 }

@@ -17,7 +17,7 @@ use pfcp::session::{Establishment, FSeid};
 use pfcp::{Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, RuleTables};
-use upf::rules::Session;
+use upf::rules::{Parting, Session};
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
 pub const N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
@@ -36,6 +36,8 @@ pub struct Watched {
 pub struct Seen {
     pub sessions: BTreeMap<u64, Session>,
     pub reserved: BTreeSet<u32>,
+    /// What the last update was to do once.
+    pub parting: Parting,
     /// To be returned by the next update instead of doing it.
     pub refuse: Option<ApplyError>,
 }
@@ -100,7 +102,10 @@ impl RuleTables for Watched {
         self.tables.apply(updates.clone())?;
         for update in updates {
             match update {
-                SessionUpdate::Put(session) => seen.sessions.insert(session.up_seid, session),
+                SessionUpdate::Put(mut session) => {
+                    seen.parting = std::mem::take(&mut session.parting);
+                    seen.sessions.insert(session.up_seid, session)
+                }
                 SessionUpdate::Remove(seid) => seen.sessions.remove(&seid),
             };
         }
@@ -116,6 +121,7 @@ pub fn config() -> Config {
         heartbeat: Duration::from_secs(10),
         t1: Duration::from_secs(1),
         n1: 3,
+        max_buffered_packets: 100,
         peer_port: pfcp::PORT,
         access_instances: vec!["access".into()],
         data_instances: vec!["internet".into()],
@@ -245,6 +251,7 @@ pub fn uplink_far(id: u32) -> CreateFar {
             outer_header_creation: None,
             others: vec![],
         }),
+        bar_id: None,
         others: vec![],
     }
 }
@@ -259,6 +266,7 @@ pub fn downlink_far(id: u32, teid: u32) -> CreateFar {
             outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, GNB.into())),
             others: vec![],
         }),
+        bar_id: None,
         others: vec![],
     }
 }
@@ -286,6 +294,7 @@ pub fn establishment(number: u8) -> Establishment {
         create_fars: vec![uplink_far(1), downlink_far(2, 0x7000 + u32::from(number))],
         create_qers: vec![qer(1)],
         create_urrs: vec![],
+        create_bars: vec![],
         others: vec![],
     }
 }

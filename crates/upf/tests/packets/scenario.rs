@@ -257,7 +257,15 @@ impl Words<'_> {
 /// `session SEID`.
 fn session(words: &mut Words<'_>) -> Result<Session, String> {
     let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
-    Ok(Session { up_seid: words.number()?, cp_f_seid, pdrs: vec![], fars: vec![], qers: vec![], urrs: vec![] })
+    Ok(Session {
+        up_seid: words.number()?,
+        cp_f_seid,
+        pdrs: vec![],
+        fars: vec![],
+        qers: vec![],
+        urrs: vec![],
+        parting: Parting::default(),
+    })
 }
 
 fn interface(text: &str) -> Result<Interface, String> {

@@ -1,9 +1,45 @@
-//! Sessions for tests: one UE, uplink to N6, downlink to a gNB at 10.3.0.2.
+//! Sessions and packets for tests: one UE, uplink to N6, downlink to a gNB at 10.3.0.2.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicBool;
 
+use port::{PortInfo, Steering};
+use upf::function::Upf;
 use upf::rules::*;
+
+pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// An IPv4/UDP packet to UE `number` with this many bytes behind the header, marked with `mark`.
+pub fn downlink(number: u32, mark: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + len];
+    frame[..6].copy_from_slice(&MAC);
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[16..18].copy_from_slice(&(20 + len as u16).to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 17]);
+    frame[26..30].copy_from_slice(&[192, 0, 2, 1]);
+    frame[30..34].copy_from_slice(&ue(number).octets());
+    let checksum = upf::ip::checksum(upf::ip::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame[34..38].copy_from_slice(&mark.to_be_bytes());
+    frame
+}
+
+/// The mark of a packet as it leaves by N3, without a PDU session container.
+pub fn mark(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(frame[14 + 36 + 20..][..4].try_into().unwrap())
+}
+
+pub fn info(name: &str, address: &str, queues: u16, steering: Steering) -> PortInfo {
+    PortInfo {
+        mac: MAC,
+        mtu: 9_000,
+        queues,
+        steering,
+        addresses: vec![(address.parse().unwrap(), 24)],
+        ..PortInfo::named(name)
+    }
+}
 
 /// The address of UE `number`.
 pub fn ue(number: u32) -> Ipv4Addr {
@@ -55,6 +91,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
         ],
         qers: vec![],
         urrs: vec![],
+        parting: Parting::default(),
     }
 }
 
@@ -68,4 +105,10 @@ pub fn qer(id: u32, mbr_bps: Option<u64>) -> Qer {
         downlink_mbr_bps: mbr_bps,
         qfi: None,
     }
+}
+
+/// Has the workers publish what they have counted.
+pub fn stop(upf: &mut Upf) {
+    let stopped = AtomicBool::new(true);
+    upf.workers.iter_mut().for_each(|worker| worker.run(&stopped).unwrap());
 }

@@ -1,0 +1,101 @@
+//! What workers tell N4: counters to look at, and packets that wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::bell::Bell;
+use crate::usage::UsageId;
+
+/// What a worker tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// A rule's counters are to be looked at.
+    Usage(UsageId),
+    /// Packets of a session wait that this PDR has matched.
+    Data {
+        /// The UPF's SEID of the session.
+        up_seid: u64,
+        /// PDR ID.
+        pdr: u16,
+    },
+}
+
+/// A worker's end.
+#[derive(Debug)]
+pub struct Alarms {
+    ring: rtrb::Producer<Alarm>,
+    overflow: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    told: bool,
+}
+
+/// N4's end.
+#[derive(Debug)]
+pub struct AlarmReceiver {
+    ring: rtrb::Consumer<Alarm>,
+    overflow: Arc<AtomicBool>,
+}
+
+/// Alarms that may wait for N4.
+const CAPACITY: usize = 4_096;
+
+/// From a worker to N4, which hears `bell`.
+pub fn channel(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
+    let (producer, consumer) = rtrb::RingBuffer::new(CAPACITY);
+    let overflow = Arc::new(AtomicBool::new(false));
+    let receiver = AlarmReceiver { ring: consumer, overflow: overflow.clone() };
+    (Alarms { ring: producer, overflow, bell, told: false }, receiver)
+}
+
+impl Alarms {
+    /// Tells N4, if there is room. If not, N4 will know that something was lost.
+    #[cold]
+    pub fn tell(&mut self, alarm: Alarm) -> bool {
+        let has_room = self.ring.push(alarm).is_ok();
+        if !has_room {
+            self.overflow.store(true, Relaxed);
+        }
+        self.told = true;
+        has_room
+    }
+
+    /// Wakes N4, if anything was told since the last call.
+    #[inline]
+    pub fn deliver(&mut self) {
+        if std::mem::take(&mut self.told) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl AlarmReceiver {
+    /// The next alarm.
+    pub fn take(&mut self) -> Option<Alarm> {
+        self.ring.pop().ok()
+    }
+
+    /// Whether nothing is to be looked at.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty() && !self.overflow.load(Relaxed)
+    }
+
+    /// Whether some were lost since the last call, so that all counters are to be looked at. Of packets that wait another
+    /// one tells.
+    pub fn overflowed(&self) -> bool {
+        self.overflow.swap(false, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_beyond_the_ring_are_known_to_be_lost() {
+        let (mut alarms, mut heard) = channel(Arc::new(Bell::new().unwrap()));
+        let alarm = Alarm::Data { up_seid: 1, pdr: 2 };
+        assert_eq!((0..=CAPACITY).filter(|_| alarms.tell(alarm)).count(), CAPACITY);
+        assert!(heard.overflowed() && !heard.overflowed());
+        assert_eq!(std::iter::from_fn(|| heard.take()).count(), CAPACITY);
+    }
+}

@@ -1,0 +1,122 @@
+//! Packets that wait for their UE to be paged (TS 23.501, 5.8.3): in order, so many of a session, so many octets in all.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use port::PacketRef;
+
+/// How packets of a PDR wait. Part of the compiled rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The UPF's SEID of the session.
+    pub up_seid: u64,
+    /// PDR ID.
+    pub pdr: u16,
+    /// Most packets of the session that wait.
+    pub max_packets: u16,
+    /// Whether N4 is told when packets begin to wait.
+    pub notify: bool,
+}
+
+/// What became of a packet that was to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It waits.
+    Waits,
+    /// It waits, and N4 has not been told of its PDR.
+    IsNews,
+    /// There is no room.
+    Full,
+}
+
+/// The waiting packets of a worker's sessions.
+#[derive(Debug)]
+pub struct Buffers {
+    /// By the UPF's SEID.
+    queues: HashMap<u64, Queue>,
+    max_octets: usize,
+    octets: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Whole frames, as they came from N6.
+    frames: VecDeque<Box<[u8]>>,
+    /// PDRs that N4 was told of.
+    told: Vec<u16>,
+}
+
+impl Buffers {
+    /// Room for `max_octets` octets of frames.
+    pub fn new(max_octets: usize) -> Self {
+        Self { queues: HashMap::new(), max_octets, octets: 0 }
+    }
+
+    /// Has the frame wait.
+    pub fn keep(&mut self, waiting: &Waiting, frame: &PacketRef<'_>) -> Kept {
+        let len = frame.len();
+        if self.octets + len > self.max_octets {
+            return Kept::Full;
+        }
+        let queue = self.queues.entry(waiting.up_seid).or_default();
+        if queue.frames.len() >= waiting.max_packets.into() {
+            return Kept::Full;
+        }
+        let mut copy = vec![0; len].into_boxed_slice();
+        frame.copy_to(&mut copy);
+        queue.frames.push_back(copy);
+        self.octets += len;
+        if waiting.notify && !queue.told.contains(&waiting.pdr) { Kept::IsNews } else { Kept::Waits }
+    }
+
+    /// N4 was told of packets that the PDR has matched.
+    pub fn told(&mut self, waiting: &Waiting) {
+        if let Some(queue) = self.queues.get_mut(&waiting.up_seid) {
+            queue.told.push(waiting.pdr);
+        }
+    }
+
+    /// All frames of the session that wait, in order; they do not any more.
+    pub fn take(&mut self, up_seid: u64) -> VecDeque<Box<[u8]>> {
+        let frames = self.queues.remove(&up_seid).unwrap_or_default().frames;
+        self.octets -= frames.iter().map(|frame| frame.len()).sum::<usize>();
+        frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAITING: Waiting = Waiting { up_seid: 1, pdr: 2, max_packets: 3, notify: true };
+
+    fn keep(buffers: &mut Buffers, waiting: &Waiting, frame: &[u8]) -> Kept {
+        buffers.keep(waiting, &PacketRef::from_slice(frame))
+    }
+
+    #[test]
+    fn frames_wait_in_order_and_each_pdr_is_news_once() {
+        let mut buffers = Buffers::new(1_000);
+        assert_eq!(keep(&mut buffers, &WAITING, b"a"), Kept::IsNews);
+        buffers.told(&WAITING);
+        assert_eq!(keep(&mut buffers, &WAITING, b"b"), Kept::Waits);
+        assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), Kept::IsNews);
+        assert_eq!(buffers.take(2).len(), 0);
+        assert_eq!(buffers.take(1).iter().map(|frame| frame[0]).collect::<Vec<_>>(), b"abc");
+        assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), Kept::Waits);
+    }
+
+    #[test]
+    fn a_session_and_all_sessions_have_their_bounds() {
+        let mut buffers = Buffers::new(100);
+        for kept in [Kept::IsNews, Kept::IsNews, Kept::IsNews, Kept::Full] {
+            assert_eq!(keep(&mut buffers, &WAITING, &[0; 20]), kept);
+        }
+        let other = Waiting { up_seid: 2, ..WAITING };
+        assert_eq!(keep(&mut buffers, &other, &[0; 41]), Kept::Full);
+        assert_eq!(keep(&mut buffers, &other, &[0; 40]), Kept::IsNews);
+        assert_eq!(buffers.take(1).len(), 3);
+        assert_eq!(keep(&mut buffers, &other, &[0; 60]), Kept::IsNews);
+        assert_eq!((buffers.take(2).len(), buffers.octets, buffers.queues.len()), (2, 0, 0));
+    }
+}

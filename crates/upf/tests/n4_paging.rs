@@ -1,0 +1,196 @@
+//! What a session manager may rely on when packets wait for a UE, and when a tunnel is left (TS 29.244, 5.2.1, 5.2.4, 5.2.3).
+
+mod n4_support;
+
+use std::time::Duration;
+
+use n4_support::*;
+use pfcp::report::{DownlinkDataReport, SessionReport, SessionReportResponse};
+use pfcp::rule::*;
+use pfcp::session::Modification;
+use pfcp::{Cause, Fault, Header, IeType, Request, Response, RuleId};
+use upf::alarms::Alarm;
+use upf::n4::Datagram;
+use upf::rules::{Buffering, FarAction, OuterHeaderCreation as Tunnel, Parting};
+
+const BUFF_NOCP: ApplyAction = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0);
+
+/// An idle UE's session.
+fn idle(bench: &mut Bench, action: ApplyAction, bar: Option<CreateBar>) -> Result<u64, Fault> {
+    let mut request = establishment(1);
+    let bar_id = bar.as_ref().map(|bar| bar.id);
+    request.create_fars[1] = CreateFar { apply_action: action, bar_id, ..request.create_fars[1].clone() };
+    request.create_bars = bar.into_iter().collect();
+    match bench.ask(0, &Request::SessionEstablishment(request)) {
+        Response::SessionEstablishment(response) => response.outcome.map(|outcome| outcome.up_f_seid.seid),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<(), Fault> {
+    match bench.ask(seid, &Request::SessionModification(request)) {
+        Response::SessionModification(response) => response.outcome.map(|_| ()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn act(action: ApplyAction) -> Modification {
+    let update =
+        UpdateFar { id: 2, apply_action: Some(action), forwarding_parameters: None, bar_id: None, others: vec![] };
+    Modification { update_fars: vec![update], ..Modification::default() }
+}
+
+fn packet_waits(bench: &mut Bench, up_seid: u64) -> Option<Datagram> {
+    bench.node.alarm(Alarm::Data { up_seid, pdr: 2 }, bench.now)
+}
+
+/// The PDRs that a report tells of; it is answered.
+fn told(bench: &mut Bench, datagram: &Datagram) -> Vec<u16> {
+    let (header, body) = Header::parse(&datagram.octets).unwrap();
+    let Ok(Request::SessionReport(SessionReport { downlink_data: Some(DownlinkDataReport { pdr_ids }), .. })) =
+        Request::parse(&header, body)
+    else {
+        panic!()
+    };
+    let answer = Response::SessionReport(SessionReportResponse { outcome: Ok(()) }).encode(0, header.sequence);
+    assert_eq!(bench.octets(&answer), None);
+    pdr_ids
+}
+
+#[test]
+fn the_first_packet_that_waits_is_told_once_for_each_apply_action() {
+    let mut bench = Bench::associated();
+    let seid = idle(&mut bench, BUFF_NOCP, None).unwrap();
+    let far = bench.seen().sessions[&seid].fars[1].action.clone();
+    assert_eq!(far, FarAction::Buffer(Buffering { notify: true, max_packets: 100 }));
+    for _ in 0..2 {
+        let report = packet_waits(&mut bench, seid).expect("a report");
+        assert_eq!(told(&mut bench, &report), [2]);
+        assert_eq!(packet_waits(&mut bench, seid), None);
+        // A change of something else is no reason to tell again.
+        let qer = UpdateQer { id: 1, gate_status: None, mbr: None, gbr: None, qfi: Some(5), others: vec![] };
+        modify(&mut bench, seid, Modification { update_qers: vec![qer], ..Modification::default() }).unwrap();
+        assert_eq!(packet_waits(&mut bench, seid), None);
+        modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
+        assert_eq!(packet_waits(&mut bench, seid), None, "it does not buffer");
+        modify(&mut bench, seid, act(BUFF_NOCP)).unwrap();
+    }
+    modify(&mut bench, seid, act(ApplyAction::BUFF)).unwrap();
+    assert_eq!(packet_waits(&mut bench, seid), None, "nobody asked to be told");
+    bench.check();
+}
+
+#[test]
+fn a_bar_says_how_many_wait_and_when_that_is_told() {
+    let mut bench = Bench::associated();
+    let bar = CreateBar { id: 7, notification_delay: Some(4), suggested_packets: Some(30), others: vec![] };
+    let seid = idle(&mut bench, BUFF_NOCP, Some(bar)).unwrap();
+    let max_packets = |bench: &Bench| match bench.seen().sessions[&seid].fars[1].action {
+        FarAction::Buffer(Buffering { max_packets, .. }) => max_packets,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(max_packets(&bench), 30);
+    assert_eq!(packet_waits(&mut bench, seid), None);
+    bench.now += Duration::from_millis(199);
+    assert_eq!(bench.node.tick(bench.now), []);
+    bench.now += Duration::from_millis(1);
+    assert!(bench.node.due().unwrap() <= bench.now);
+    let [report] = &bench.node.tick(bench.now)[..] else { panic!() };
+    assert_eq!(told(&mut bench, report), [2]);
+
+    let update = UpdateBar { id: 7, notification_delay: Some(0), suggested_packets: Some(40), others: vec![] };
+    modify(&mut bench, seid, Modification { update_bars: vec![update], ..act(BUFF_NOCP) }).unwrap();
+    assert_eq!(max_packets(&bench), 40);
+    let report = packet_waits(&mut bench, seid).expect("a report, at once");
+    assert_eq!(told(&mut bench, &report), [2]);
+    // The UE answers before the time has come: there is nothing to tell any more.
+    let update = UpdateBar { id: 7, notification_delay: Some(4), suggested_packets: None, others: vec![] };
+    modify(&mut bench, seid, Modification { update_bars: vec![update], ..act(BUFF_NOCP) }).unwrap();
+    assert_eq!(packet_waits(&mut bench, seid), None);
+    modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
+    bench.now += Duration::from_secs(1);
+    assert_eq!(bench.node.tick(bench.now), []);
+    let removal = Modification { remove_bars: vec![7], ..Modification::default() };
+    modify(&mut bench, seid, removal).unwrap();
+    bench.check();
+}
+
+#[test]
+fn packets_that_wait_are_discarded_on_request() {
+    let mut bench = Bench::associated();
+    let seid = idle(&mut bench, BUFF_NOCP, None).unwrap();
+    modify(&mut bench, seid, Modification { flags: Modification::DROBU, ..Modification::default() }).unwrap();
+    assert_eq!(bench.seen().parting, Parting { drop_buffered: true, end_markers: vec![] });
+    modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
+    assert_eq!(bench.seen().parting, Parting::default());
+}
+
+#[test]
+fn a_tunnel_that_is_left_gets_an_end_marker_if_that_is_asked_for() {
+    let mut bench = Bench::associated();
+    let seid = idle(&mut bench, ApplyAction::FORW, None).unwrap();
+    let path_switch = |teid, send_end_marker| {
+        let outer_header_creation = Some(OuterHeaderCreation::gtpu(teid, GNB.into()));
+        let parameters = UpdateForwardingParameters {
+            outer_header_creation,
+            send_end_marker,
+            ..UpdateForwardingParameters::default()
+        };
+        let update = UpdateFar {
+            id: 2,
+            apply_action: None,
+            forwarding_parameters: Some(parameters),
+            bar_id: None,
+            others: vec![],
+        };
+        Modification { update_fars: vec![update], ..Modification::default() }
+    };
+    let left = |teid| vec![Tunnel { teid, address: GNB.into() }];
+    for (teid, send, end_markers) in
+        [(0x7101, true, left(0x7001)), (0x7102, false, vec![]), (0x7102, true, vec![]), (0x7103, true, left(0x7102))]
+    {
+        modify(&mut bench, seid, path_switch(teid, send)).unwrap();
+        assert_eq!(bench.seen().parting, Parting { end_markers, drop_buffered: false });
+    }
+    // Nothing was sent into the tunnel of a UE that was idle.
+    modify(&mut bench, seid, act(BUFF_NOCP)).unwrap();
+    modify(&mut bench, seid, path_switch(0x7104, true)).unwrap();
+    assert_eq!(bench.seen().parting, Parting::default());
+    bench.check();
+}
+
+#[test]
+fn what_would_not_be_buffered_as_it_is_asked_for_is_refused() {
+    let mut bench = Bench::associated();
+    let not_supported = Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction);
+    let wrong = Fault::of(Cause::MandatoryIeIncorrect, IeType::ApplyAction);
+    assert_eq!(idle(&mut bench, ApplyAction(ApplyAction::FORW.0 | ApplyAction::NOCP.0), None), Err(wrong));
+    assert_eq!(idle(&mut bench, ApplyAction(ApplyAction::BUFF.0 | ApplyAction::DUPL.0), None), Err(not_supported));
+    // Uplink packets do not wait.
+    let mut request = establishment(1);
+    request.create_fars[0].apply_action = ApplyAction::BUFF;
+    let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
+        panic!()
+    };
+    assert_eq!(response.outcome, Err(not_supported));
+    // A BAR that is not there, twice there, or still needed.
+    let mut request = establishment(1);
+    request.create_fars[1] = CreateFar { apply_action: BUFF_NOCP, bar_id: Some(9), ..request.create_fars[1].clone() };
+    let unknown = Fault { offending_ie: Some(IeType::BarId as u16), ..Fault::rule(RuleId::Far(2)) };
+    let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
+        panic!()
+    };
+    assert_eq!(response.outcome, Err(unknown));
+    assert_eq!(bench.seen(), Seen::default());
+    let bar = CreateBar { id: 1, ..CreateBar::default() };
+    let seid = idle(&mut bench, BUFF_NOCP, Some(bar.clone())).unwrap();
+    let failed = |kind| Err(Fault::of(Cause::RuleCreationModificationFailure, kind));
+    let create = Modification { create_bars: vec![bar.clone()], ..Modification::default() };
+    assert_eq!(modify(&mut bench, seid, create), failed(IeType::CreateBar));
+    let update = Modification { update_bars: vec![CreateBar { id: 2, ..bar }], ..Modification::default() };
+    assert_eq!(modify(&mut bench, seid, update), failed(IeType::UpdateBar));
+    let remove = |id| Modification { remove_bars: vec![id], ..Modification::default() };
+    assert_eq!(modify(&mut bench, seid, remove(2)), failed(IeType::RemoveBar));
+    assert_eq!(modify(&mut bench, seid, remove(1)), Err(unknown));
+    bench.check();
+}

@@ -1,0 +1,187 @@
+//! Packets that wait for their UE, and tunnels that are left: what becomes of packets when rules change under them.
+
+mod sessions;
+
+use port::Steering;
+use port::synthetic::{Captured, Synthetic};
+use sessions::{downlink, info, mark, session, stop};
+use upf::alarms::Alarm;
+use upf::drops::DropReason;
+use upf::function::{Plan, Upf};
+use upf::rules::{Buffering, FarAction, OuterHeaderCreation, Parting, Session, Urr};
+use upf::side::PortId;
+use upf::tables::SessionUpdate;
+use upf::usage::{Usage, UsageId, UsageTerms};
+
+const GNB: &str = "10.3.0.2";
+const OTHER_GNB: &str = "2001:db8:3::2";
+
+/// A UPF of one worker, and what comes out of N3.
+struct Bench {
+    upf: Upf,
+    to_n3: Captured,
+}
+
+impl Bench {
+    /// With `frames` packets for UE 1 at N6, of which the worker has taken a burst by the rules that `first` puts in force.
+    fn new(frames: u32, max_buffered_octets: usize, first: SessionUpdate) -> Self {
+        let mut n3_info = info("n3", "10.3.0.1", 1, Steering::Teid);
+        n3_info.addresses.push(("2001:db8:3::1".parse().unwrap(), 64));
+        let (n3, to_n3) = Synthetic::new(vec![]).info(n3_info).open_captured();
+        let from_n6 = (0..frames).map(|round| downlink(1, round, 100)).collect();
+        let n6 = Synthetic::new(from_n6).once().info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
+        let upf = Upf::new(&Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() }, n3, n6).unwrap();
+        let neighbours = [GNB, OTHER_GNB].map(|gnb| (PortId::N3, gnb.parse().unwrap(), Some([2; 6])));
+        upf.tables.set_neighbours(&neighbours).unwrap();
+        upf.tables.apply(vec![first]).unwrap();
+        let mut bench = Self { upf, to_n3 };
+        assert!(bench.upf.workers[0].run_once());
+        bench
+    }
+
+    /// Applies the update while the worker goes on with its packets.
+    fn apply(&mut self, update: SessionUpdate) {
+        let tables = self.upf.tables.clone();
+        std::thread::scope(|scope| {
+            let change = scope.spawn(move || tables.apply(vec![update]));
+            while !change.is_finished() {
+                self.upf.workers[0].run_once();
+            }
+            change.join().unwrap().unwrap();
+        });
+        self.upf.workers[0].run_once();
+    }
+
+    fn run(&mut self) {
+        while self.upf.workers[0].run_once() {}
+    }
+
+    fn dropped(&mut self, reason: DropReason) -> u64 {
+        stop(&mut self.upf);
+        self.upf.counts.dropped(reason)
+    }
+
+    fn alarms(&mut self) -> Vec<Alarm> {
+        let receiver = &mut self.upf.meters.alarms[0];
+        std::iter::from_fn(|| receiver.take()).collect()
+    }
+}
+
+fn buffering(max_packets: u16) -> Session {
+    let mut session = session(1, 1, 1);
+    session.fars[1].action = FarAction::Buffer(Buffering { notify: true, max_packets });
+    session
+}
+
+fn put(session: Session) -> SessionUpdate {
+    SessionUpdate::Put(session)
+}
+
+fn teid(frame: &[u8]) -> u32 {
+    let at = if frame[14] >> 4 == 6 { 14 + 48 } else { 14 + 28 };
+    u32::from_be_bytes(frame[at + 4..][..4].try_into().unwrap())
+}
+
+#[test]
+fn what_waits_leaves_in_order_before_anything_newer_and_counts_once() {
+    let usage = Usage::new(UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
+    let metered = |mut session: Session| {
+        session.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone() }];
+        session.pdrs[1].urr_ids = vec![1];
+        put(session)
+    };
+    let mut bench = Bench::new(320, 1 << 20, metered(buffering(1_000)));
+    assert!(bench.to_n3.take().is_empty());
+    assert_eq!(usage.read(0).counts.downlink_packets, 0, "what waits is not billed");
+    assert_eq!(bench.alarms(), [Alarm::Data { up_seid: 1, pdr: 2 }]);
+    bench.apply(metered(session(1, 1, 1)));
+    bench.run();
+    let marks: Vec<_> = bench.to_n3.take().iter().map(|frame| mark(frame)).collect();
+    assert_eq!(marks, (0..320).collect::<Vec<_>>());
+    assert_eq!(usage.read(0).counts.downlink_octets, 320 * 120);
+    assert!(bench.upf.counts.all().is_empty());
+}
+
+#[test]
+fn rules_that_still_buffer_keep_the_order_and_tell_again() {
+    let mut bench = Bench::new(320, 1 << 20, put(buffering(1_000)));
+    bench.apply(put(buffering(999)));
+    assert_eq!(bench.alarms().len(), 2);
+    bench.run();
+    bench.apply(put(session(1, 1, 1)));
+    let marks: Vec<_> = bench.to_n3.take().iter().map(|frame| mark(frame)).collect();
+    assert_eq!(marks, (0..320).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_more_wait_than_may() {
+    // So many of a session, and so many octets in all: frames have 134.
+    for (max_packets, max_octets, kept) in [(20, 1 << 20, 20), (1_000, 134 * 50 + 133, 50), (0, 1 << 20, 0)] {
+        let mut bench = Bench::new(64, max_octets, put(buffering(max_packets)));
+        bench.run();
+        assert_eq!(bench.dropped(DropReason::BufferFull), 64 - kept);
+        bench.apply(put(session(1, 1, 1)));
+        assert_eq!(bench.to_n3.take().len() as u64, kept);
+    }
+}
+
+#[test]
+fn what_waits_is_dropped_when_the_rules_say_so() {
+    let mut dropping = session(1, 1, 1);
+    dropping.fars[1].action = FarAction::Drop;
+    let mut discarding = buffering(1_000);
+    discarding.parting = Parting { drop_buffered: true, ..Parting::default() };
+    let cases = [
+        (put(dropping), DropReason::FarDrop),
+        (SessionUpdate::Remove(1), DropReason::UnknownUe),
+        (put(discarding), DropReason::BufferDiscarded),
+    ];
+    for (update, reason) in cases {
+        let mut bench = Bench::new(64, 1 << 20, put(buffering(1_000)));
+        bench.run();
+        bench.apply(update);
+        assert_eq!(bench.dropped(reason), 64);
+        // Nothing is left.
+        bench.apply(put(session(1, 1, 1)));
+        assert_eq!(bench.to_n3.take().len(), 0);
+    }
+}
+
+#[test]
+fn an_end_marker_comes_after_the_last_packet_of_the_old_tunnel_and_before_the_first_of_the_new() {
+    let (old, new) = (GNB.parse().unwrap(), OTHER_GNB.parse().unwrap());
+    for (from, to) in [(old, new), (new, old), (old, old)] {
+        let tunnelled = |teid, address, end_markers| {
+            let mut session = session(1, 1, 1);
+            if let FarAction::Forward(forwarding) = &mut session.fars[1].action {
+                forwarding.outer_header_creation = Some(OuterHeaderCreation { teid, address });
+            }
+            put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session })
+        };
+        let mut bench = Bench::new(320, 1 << 20, tunnelled(0xa, from, vec![]));
+        bench.apply(tunnelled(0xb, to, vec![OuterHeaderCreation { teid: 0xa, address: from }]));
+        bench.run();
+        let frames = bench.to_n3.take();
+        let is_marker = |frame: &Vec<u8>| frame[if frame[14] >> 4 == 6 { 14 + 49 } else { 14 + 29 }] == 254;
+        let at = frames.iter().position(is_marker).expect("an end marker");
+        assert_eq!(frames.iter().filter(|frame| is_marker(frame)).count(), 1);
+        assert!(at > 0 && frames[..=at].iter().all(|frame| teid(frame) == 0xa));
+        assert!(frames.len() == 321 && frames[at + 1..].iter().all(|frame| teid(frame) == 0xb));
+        let marker = &frames[at];
+        assert_eq!(marker.len(), 14 + if from == new { 40 } else { 20 } + 8 + 8);
+        if from == new {
+            let pseudo = upf::ip::sum(&marker[14 + 8..14 + 40]) + 16 + 17;
+            assert_eq!(upf::ip::checksum(pseudo + upf::ip::sum(&marker[14 + 40..])), 0, "the UDP checksum is right");
+        }
+    }
+}
+
+#[test]
+fn an_end_marker_comes_before_what_waited() {
+    let mut bench = Bench::new(32, 1 << 20, put(buffering(1_000)));
+    bench.run();
+    let end_markers = vec![OuterHeaderCreation { teid: 0xa, address: GNB.parse().unwrap() }];
+    bench.apply(put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session(1, 1, 1) }));
+    let teids: Vec<_> = bench.to_n3.take().iter().map(|frame| teid(frame)).collect();
+    assert_eq!(teids, [vec![0xa], vec![1; 32]].concat());
+}
