@@ -51,7 +51,7 @@ reasons! {
     GtpuExtension = "gtpu_extension",
     /// The GTP-U message is of a type that a UPF does not expect.
     GtpuMessage = "gtpu_message",
-    /// A GTP-U end marker, of no use where no downlink data comes through a tunnel.
+    /// A GTP-U end marker in a tunnel whose packets do not go on in another one.
     EndMarker = "end_marker",
     /// No session has the TEID.
     UnknownTeid = "unknown_teid",
@@ -81,7 +81,7 @@ reasons! {
     HeaderRemoval = "header_removal",
     /// The FAR leads to a tunnel, but creates no outer header.
     NoTunnel = "no_tunnel",
-    /// The FAR leads back to the side that the packet came from, or to another UPF.
+    /// The FAR leads from N6 back to N6, or into the data network with an outer header.
     UnsupportedPath = "unsupported_path",
     /// No route leads to the destination.
     NoRoute = "no_route",

@@ -14,8 +14,8 @@ use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::side::{self, NextHop, PortId};
 use crate::state::State;
 use crate::tables::{Action, Bucket, Outer, Rule, Version};
-use crate::tunnel::Tunnel;
-use crate::usage::{self, Usage};
+use crate::tunnel::{Relay, Tunnel};
+use crate::usage;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
@@ -51,23 +51,16 @@ pub struct Forward<'t> {
     pub keep: u16,
     /// What to put before these.
     pub prepend: Prepend<'t>,
-    /// What it was counted as.
-    pub bill: Bill<'t>,
+    /// The rule whose usage it was counted for, if it was.
+    pub counted: Option<&'t Rule>,
 }
 
-/// A packet that was counted by usage reporting rules.
-#[derive(Clone, Copy, Debug)]
-pub struct Bill<'t> {
-    usages: &'t [Usage],
-    uplink: bool,
-    octets: u16,
-}
-
-impl Bill<'_> {
-    /// Takes the packet back out of the counts, as it could not be sent.
+impl Forward<'_> {
+    /// Takes a packet that `rule` has counted, and of which `octets` octets were the user's, back out of the counts, as it
+    /// could not be sent.
     #[cold]
-    pub fn cancel(&self) {
-        usage::uncount(self.usages, self.uplink, self.octets.into());
+    pub fn uncount(rule: &Rule, octets: u16) {
+        usage::uncount(rule.usages(), rule.is_uplink(), octets.into());
     }
 }
 
@@ -78,7 +71,12 @@ pub struct Prepend<'t> {
     ethernet: &'t [u8; 12],
     ether_type: u16,
     tunnel: Option<&'t Tunnel>,
+    /// To be set in the tunnel's PDU session container, or [`KEEP_QFI`].
+    qfi: u8,
 }
+
+/// The QFI that the tunnel's headers have.
+const KEEP_QFI: u8 = u8::MAX;
 
 /// Why a packet goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +98,15 @@ pub enum Class<'t> {
     Drop(DropReason),
     /// Give it to the slow path.
     Punt(Punt),
+    /// An end marker in a tunnel that is there.
+    EndMarker {
+        /// The session's rules for the tunnel.
+        rules: &'t [Rule],
+        /// The bucket of the worker that owns the session.
+        home: Bucket,
+        /// Whether it came over IPv6.
+        v6: bool,
+    },
     /// A user's packet.
     User {
         /// The session's rules for its direction.
@@ -204,7 +211,7 @@ fn classify_tunnelled<'t, const V6: bool>(
         Err(error) => return refused(error),
     };
     if header.message_type != MessageType::GPDU {
-        return signalling(header.message_type);
+        return signalling(tables, header.message_type, header.teid, V6);
     }
     let Some((rules, home)) = tables.by_teid(header.teid) else { return Ok(Class::Punt(Punt::UnknownTeid)) };
     let qfi = header.pdu_session.map(|container| container.qfi);
@@ -250,10 +257,18 @@ fn classify_other<'t>(
 }
 
 #[cold]
-fn signalling<'t>(message_type: MessageType) -> Result<Class<'t>, DropReason> {
+fn signalling<'t>(
+    tables: &'t Version,
+    message_type: MessageType,
+    teid: u32,
+    v6: bool,
+) -> Result<Class<'t>, DropReason> {
     match message_type {
         MessageType::ECHO_REQUEST | MessageType::ERROR_INDICATION => Ok(Class::Punt(Punt::Gtpu)),
-        MessageType::END_MARKER => Err(DropReason::EndMarker),
+        MessageType::END_MARKER => {
+            let (rules, home) = tables.by_teid(teid).ok_or(DropReason::EndMarker)?;
+            Ok(Class::EndMarker { rules, home, v6 })
+        }
         _ => Err(DropReason::GtpuMessage),
     }
 }
@@ -278,17 +293,20 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
         Class::User { rules, arrival, at, len, .. } => (rules, arrival, at, len),
         Class::Drop(reason) => return Verdict::Drop(reason),
         Class::Punt(punt) => return Verdict::Punt(punt),
+        Class::EndMarker { rules, v6, .. } => {
+            return pass_on_end_marker(tables, rules, &outer(head, v6, None)).unwrap_or_else(Verdict::Drop);
+        }
     };
     let user = User { rules, bytes: &head[usize::from(at)..], at, len };
     let verdict = match (ip::is_v6(user.bytes), arrival) {
         (Some(false), Arrival::Tunnelled { v6, qfi }) => {
-            decide_uplink::<false>(tables, state, &user, &outer(head, v6, qfi), now)
+            decide_tunnelled::<false>(tables, state, &user, &outer(head, v6, qfi), now)
         }
-        (Some(false), Arrival::Plain) => decide_downlink::<false>(tables, state, &user, now),
+        (Some(false), Arrival::Plain) => decide_plain::<false>(tables, state, &user, now),
         (Some(true), Arrival::Tunnelled { v6, qfi }) => {
-            decide_uplink::<true>(tables, state, &user, &outer(head, v6, qfi), now)
+            decide_tunnelled::<true>(tables, state, &user, &outer(head, v6, qfi), now)
         }
-        (Some(true), Arrival::Plain) => decide_downlink::<true>(tables, state, &user, now),
+        (Some(true), Arrival::Plain) => decide_plain::<true>(tables, state, &user, now),
         (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
         (None, _) => Err(DropReason::InnerNotIp),
     };
@@ -315,7 +333,7 @@ fn outer(head: &[u8], v6: bool, qfi: Option<u8>) -> Outer {
 }
 
 #[inline(always)]
-fn decide_uplink<'t, const V6: bool>(
+fn decide_tunnelled<'t, const V6: bool>(
     tables: &'t Version,
     state: &mut State,
     user: &User<'t, '_>,
@@ -327,55 +345,55 @@ fn decide_uplink<'t, const V6: bool>(
         IpError::Malformed => DropReason::InnerMalformed,
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
-    let rule = find_uplink(user.rules, &inner, outer)?;
+    let rule = find_tunnelled(user.rules, &inner, outer)?;
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
-    enforce(state, rule, true, inner.len(), now)?;
-    let bill = Bill { usages: rule.usages(), uplink: true, octets: inner.len() as u16 };
+    let uplink = rule.is_uplink();
+    enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
-        Action::Route => route(tables, &inner, user.at, bill)?,
+        Action::Route => route(tables, &inner, user.at, counted(rule))?,
+        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.qfi, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
-    count(state, &bill, now);
+    count(state, rule, uplink, inner.len(), now);
     Ok(verdict)
 }
 
 #[inline(always)]
-fn decide_downlink<'t, const V6: bool>(
+fn decide_plain<'t, const V6: bool>(
     tables: &'t Version,
     state: &mut State,
     user: &User<'t, '_>,
     now: u64,
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
-    let rule = user.rules.iter().find(|rule| rule.match_downlink(&packet)).ok_or(DropReason::NoPdr)?;
+    let rule = user.rules.iter().find(|rule| rule.match_plain(&packet)).ok_or(DropReason::NoPdr)?;
     if let Action::Buffer(waiting) = rule.action() {
         // It counts when it is sent.
         return if rule.is_open() { Ok(Verdict::Buffer(waiting)) } else { Err(DropReason::GateClosed) };
     }
     enforce(state, rule, false, packet.len(), now)?;
-    let bill = Bill { usages: rule.usages(), uplink: false, octets: packet.len() as u16 };
     let verdict = match rule.action() {
-        Action::Tunnel(tunnel) => encapsulate(tables, packet.len(), tunnel, bill)?,
+        Action::Tunnel(tunnel) => encapsulate(tables, ETHERNET_LEN as u16, packet.len(), tunnel, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
-        Action::Route | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
+        Action::Route | Action::Relay(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
-    count(state, &bill, now);
+    count(state, rule, false, packet.len(), now);
     Ok(verdict)
 }
 
 /// The first rule that matches. If none does but for the source address, it is spoofed.
 #[inline(always)]
-fn find_uplink<'t, const V6: bool>(
+fn find_tunnelled<'t, const V6: bool>(
     rules: &'t [Rule],
     inner: &Packet<'_, V6>,
     outer: &Outer,
 ) -> Result<&'t Rule, DropReason> {
     let mut closest = DropReason::NoPdr;
     for rule in rules {
-        match rule.match_uplink(inner, outer) {
+        match rule.match_tunnelled(inner, outer) {
             Ok(()) => return Ok(rule),
             Err(DropReason::SpoofedSource) => closest = DropReason::SpoofedSource,
             Err(_) => {}
@@ -402,10 +420,15 @@ fn enforce(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) -
 
 /// Counts a packet that is to be sent.
 #[inline(always)]
-fn count(state: &mut State, bill: &Bill<'_>, now: u64) {
-    if !bill.usages.is_empty() {
-        usage::count(bill.usages, bill.uplink, bill.octets.into(), now, &mut state.alarms);
+fn count(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) {
+    if !rule.usages().is_empty() {
+        usage::count(rule.usages(), uplink, len, now, &mut state.alarms);
     }
+}
+
+#[inline(always)]
+fn counted(rule: &Rule) -> Option<&Rule> {
+    if rule.usages().is_empty() { None } else { Some(rule) }
 }
 
 /// Out of N6, towards the packet's destination.
@@ -414,7 +437,7 @@ fn route<'t, const V6: bool>(
     tables: &'t Version,
     inner: &Packet<'_, V6>,
     at: u16,
-    bill: Bill<'t>,
+    counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
     let n6 = tables.side(PortId::N6);
     if inner.is_multicast() {
@@ -432,8 +455,8 @@ fn route<'t, const V6: bool>(
         port: PortId::N6,
         strip: at,
         keep: inner.len() as u16,
-        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None },
-        bill,
+        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, qfi: KEEP_QFI },
+        counted,
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
@@ -444,13 +467,14 @@ fn route<'t, const V6: bool>(
     })
 }
 
-/// Out of N3, in the tunnel.
+/// Out of N3, in the tunnel. The user's packet begins at `at`.
 #[inline(always)]
 fn encapsulate<'t>(
     tables: &'t Version,
+    at: u16,
     len: usize,
     tunnel: &'t Tunnel,
-    bill: Bill<'t>,
+    counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
     if len + tunnel.len() > tables.side(PortId::N3).mtu {
         return Err(DropReason::TooLong);
@@ -459,10 +483,10 @@ fn encapsulate<'t>(
     let ether_type = if tunnel.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     let forward = |ethernet| Forward {
         port: PortId::N3,
-        strip: ETHERNET_LEN as u16,
+        strip: at,
         keep: len as u16,
-        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel) },
-        bill,
+        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), qfi: KEEP_QFI },
+        counted,
     };
     Ok(match &hop.ethernet {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
@@ -470,12 +494,42 @@ fn encapsulate<'t>(
     })
 }
 
+/// From one tunnel into another. The user's packet begins at `at`, and came with this QFI.
+#[inline(never)]
+fn pass_on<'t>(
+    tables: &'t Version,
+    at: u16,
+    len: usize,
+    relay: &'t Relay,
+    qfi: Option<u8>,
+    counted: Option<&'t Rule>,
+) -> Result<Verdict<'t>, DropReason> {
+    let (tunnel, qfi) = relay.tunnel(qfi);
+    let mut verdict = encapsulate(tables, at, len, tunnel, counted)?;
+    if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
+        forward.prepend.qfi = qfi.unwrap_or(KEEP_QFI);
+    }
+    Ok(verdict)
+}
+
+/// An end marker goes on in the tunnel that packets go on in: in its place among them.
+#[cold]
+fn pass_on_end_marker<'t>(tables: &'t Version, rules: &'t [Rule], outer: &Outer) -> Result<Verdict<'t>, DropReason> {
+    let rule = rules.iter().find(|rule| rule.takes_end_markers(outer)).ok_or(DropReason::EndMarker)?;
+    let Action::Relay(relay) = rule.action() else { return Err(DropReason::EndMarker) };
+    match encapsulate(tables, ETHERNET_LEN as u16, 0, relay.marker(), None)? {
+        Verdict::Forward(forward) => Ok(Verdict::Forward(forward)),
+        // Nothing was sent there, and so there is nothing to mark the end of.
+        _ => Err(DropReason::EndMarker),
+    }
+}
+
 /// The frame of an end marker; none while its neighbour is not resolved.
 #[cold]
 pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<Vec<u8>> {
     let hop = tables.hop(marker.hop());
     let ether_type = if marker.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker) };
+    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker), qfi: KEEP_QFI };
     let mut frame = vec![0; prepend.len()];
     prepend.write(0, &mut frame);
     if let Some(tunnel) = prepend.checksummed() {
@@ -507,6 +561,9 @@ impl Prepend<'_> {
         ethernet[12..].copy_from_slice(&self.ether_type.to_be_bytes());
         if let Some(tunnel) = self.tunnel {
             tunnel.write(inner_len, outer);
+            if self.qfi != KEEP_QFI {
+                tunnel.set_qfi(self.qfi, outer);
+            }
         }
     }
 

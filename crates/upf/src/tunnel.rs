@@ -1,8 +1,8 @@
-//! The outer headers of a tunnel towards the RAN: IP, UDP, GTP-U. Made once, then copied before each packet.
+//! The outer headers of a tunnel towards the RAN or another UPF: IP, UDP, GTP-U. Made once, then copied before each packet.
 
 use std::net::IpAddr;
 
-use gtpu::{GpduHeader, PduSession};
+use gtpu::{Direction, GpduHeader, PduSession};
 
 use crate::ip::{UDP, checksum, sum};
 
@@ -11,6 +11,19 @@ pub const TUNNEL_MAX_LEN: usize = 40 + UDP_LEN + gtpu::GPDU_MAX_LEN;
 
 const UDP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
+
+/// From one tunnel into another. A packet keeps the QoS flow that it came with, unless a rule gives it one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// For packets without a PDU session container.
+    bare: Tunnel,
+    /// For packets with one.
+    marked: Tunnel,
+    /// For end markers.
+    marker: Tunnel,
+    /// Whether all packets are marked, alike.
+    fixed: bool,
+}
 
 /// The outer headers, with everything filled in that does not depend on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +35,49 @@ pub struct Tunnel {
     sum: u32,
     /// Index of the neighbour that leads to the peer.
     hop: u32,
+}
+
+impl Relay {
+    /// The tunnel with the ends and the peer's TEID that `ends` has, in the direction of `direction`; with this QoS flow if a
+    /// rule gives one.
+    pub fn new(ends: &Ends, direction: Direction, qfi: Option<u8>) -> Option<Self> {
+        let container = PduSession { direction, qfi: qfi.unwrap_or(0), rqi: false };
+        let &Ends { source, peer, teid, hop } = ends;
+        Some(Self {
+            bare: Tunnel::new(source, peer, teid, None, hop)?,
+            marked: Tunnel::new(source, peer, teid, Some(container), hop)?,
+            marker: Tunnel::end_marker(source, peer, teid, hop)?,
+            fixed: qfi.is_some(),
+        })
+    }
+
+    /// The headers for a packet that came with this QoS flow, and the flow to fill in.
+    #[inline]
+    pub fn tunnel(&self, qfi: Option<u8>) -> (&Tunnel, Option<u8>) {
+        match qfi {
+            _ if self.fixed => (&self.marked, None),
+            Some(qfi) => (&self.marked, Some(qfi)),
+            None => (&self.bare, None),
+        }
+    }
+
+    /// The end marker.
+    pub fn marker(&self) -> &Tunnel {
+        &self.marker
+    }
+}
+
+/// The ends of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The own address.
+    pub source: IpAddr,
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// The peer's TEID.
+    pub teid: u32,
+    /// Index of the neighbour that leads to the peer.
+    pub hop: u32,
 }
 
 impl Tunnel {
@@ -104,6 +160,14 @@ impl Tunnel {
         to[gtpu_at + 2..gtpu_at + 4].copy_from_slice(&be(total - gtpu_at - gtpu::BASE_LEN));
     }
 
+    /// Sets the QoS flow in headers that were written with a PDU session container.
+    #[inline]
+    pub fn set_qfi(&self, qfi: u8, written: &mut [u8]) {
+        // The container's second octet; the type of the next extension header is behind it.
+        let at = self.len() - 2;
+        written[at] = written[at] & 0xc0 | qfi & 0x3f;
+    }
+
     /// The UDP checksum over IPv6 of the packet whose outer headers are at the start of `front`, which goes on in `rest`.
     pub fn udp6_checksum(&self, front: &[u8], rest: &[u8]) -> u16 {
         let udp = &front[40..];
@@ -120,7 +184,6 @@ impl Tunnel {
 
 #[cfg(test)]
 mod tests {
-    use gtpu::Direction;
     use proptest::prelude::*;
 
     use super::*;

@@ -19,13 +19,11 @@ use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
-use crate::packet::{
-    Bill, Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, decide, end_marker_frame,
-};
+use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, decide, end_marker_frame};
 use crate::policer::Policers;
 use crate::side::PortId;
 use crate::state::State;
-use crate::tables::{BUCKETS, News, Reader, Version};
+use crate::tables::{BUCKETS, News, Reader, Rule, Version};
 use crate::tunnel::Tunnel;
 
 /// Rounds between two publications of the counters while there is work.
@@ -96,7 +94,17 @@ struct Hands {
 #[derive(Clone, Copy)]
 struct Fate<'t> {
     port: PortId,
-    bill: Bill<'t>,
+    /// Octets of the user's packet.
+    octets: u16,
+    counted: Option<&'t Rule>,
+}
+
+impl Fate<'_> {
+    /// The packet was not sent, and so does not count.
+    #[cold]
+    fn uncount(&self) {
+        self.counted.iter().for_each(|rule| Forward::uncount(rule, self.octets));
+    }
 }
 
 /// The sending halves of both ports.
@@ -235,7 +243,7 @@ impl Hands {
             let sent = self.send(port, &leaving[..leave], exits);
             if sent < leave {
                 let unsent = fates[..count].iter().filter(|fate| leaves_by(fate, port)).flatten().skip(sent);
-                unsent.for_each(|fate| fate.bill.cancel());
+                unsent.for_each(Fate::uncount);
             }
             left -= leave;
         }
@@ -310,7 +318,7 @@ impl Hands {
         if let Some(fate) = self.conclude(tables, from, &class, &mut packet, &mut behind, now)
             && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
         {
-            fate.bill.cancel();
+            fate.uncount();
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -337,7 +345,7 @@ impl Hands {
                 {
                     fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
                 }
-                Some(Fate { port: forward.port, bill: forward.bill })
+                Some(fate(&forward))
             }
             Verdict::Drop(reason) => {
                 self.drops.count(reason);
@@ -383,7 +391,7 @@ impl Hands {
         now: u64,
     ) {
         if !self.unresolved.allow(now) {
-            forward.bill.cancel();
+            fate(forward).uncount();
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         rewrite(forward, packet, behind);
@@ -393,14 +401,14 @@ impl Hands {
             fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
         }
         if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
-            forward.bill.cancel();
+            fate(forward).uncount();
         }
     }
 
     #[inline]
     fn owner(&self, class: &Class<'_>) -> u8 {
         match *class {
-            Class::User { home, .. } => self.owners[usize::from(home) % BUCKETS],
+            Class::User { home, .. } | Class::EndMarker { home, .. } => self.owners[usize::from(home) % BUCKETS],
             Class::Drop(_) | Class::Punt(_) => self.index,
         }
     }
@@ -458,6 +466,11 @@ impl Hands {
     fn now(&self) -> u64 {
         self.clock.now_ns()
     }
+}
+
+#[inline]
+fn fate<'t>(forward: &Forward<'t>) -> Fate<'t> {
+    Fate { port: forward.port, octets: forward.keep, counted: forward.counted }
 }
 
 #[inline]

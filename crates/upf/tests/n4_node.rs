@@ -128,6 +128,25 @@ fn core_without_a_tunnel_is_n6() {
 }
 
 #[test]
+fn an_intermediate_upf_has_tunnels_on_both_sides() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    // From the RAN on to another UPF, and back.
+    request.create_fars[0] = CreateFar { id: 1, ..downlink_far(1, 0x9001) };
+    request.create_fars[0].forwarding_parameters.as_mut().unwrap().destination_interface = Interface::Core;
+    let from_core = Pdi { f_teid: Some(CHOOSE), ..Pdi::from_interface(Interface::Core) };
+    request.create_pdrs[1] =
+        CreatePdr { pdi: from_core, outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IP), ..downlink_pdr(2, 1) };
+    let established = establish(&mut bench, request).unwrap();
+    let session = &bench.seen().sessions[&established.up_f_seid.seid];
+    assert_eq!(session.pdrs[1].pdi.source_interface, rules::Interface::Core);
+    assert_ne!(chosen(&established.created_pdrs, 1), chosen(&established.created_pdrs, 2));
+    let FarAction::Forward(forwarding) = &session.fars[0].action else { panic!() };
+    assert_eq!(forwarding.destination_interface, rules::Interface::Core);
+    bench.check();
+}
+
+#[test]
 fn an_f_teid_may_be_given() {
     let mut bench = Bench::associated();
     let mut request = establishment(1);
@@ -277,7 +296,9 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             blame(NoResourcesAvailable, IeType::SdfFilter)
         }),
         ("uplink without F-TEID", |r| r.create_pdrs[0].pdi.f_teid = None, blame(ConditionalIeMissing, IeType::Fteid)),
-        ("N9", |r| r.create_pdrs[0].pdi.source_interface = Interface::Core, blame(ServiceNotSupported, IeType::Fteid)),
+        ("from N9, with the UE's source address", |r| r.create_pdrs[0].pdi.source_interface = Interface::Core, {
+            blame(MandatoryIeIncorrect, IeType::UeIpAddress)
+        }),
         ("from the CP function", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(3), {
             blame(ServiceNotSupported, IeType::SourceInterface)
         }),
@@ -358,7 +379,7 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
         ("forwarding to nowhere", |r| r.create_fars[0].forwarding_parameters = None, {
             blame(ConditionalIeMissing, IeType::ForwardingParameters)
         }),
-        ("back to the RAN", |r| r.create_pdrs[0].far_id = Some(2), {
+        ("back to the data network", |r| r.create_pdrs[1].far_id = Some(1), {
             blame(ServiceNotSupported, IeType::DestinationInterface)
         }),
         (

@@ -77,8 +77,9 @@ impl Surroundings<'_> {
     /// Whether the port on this side belongs to the network instance.
     fn serves(&self, side: Interface, instance: &Option<String>) -> bool {
         let instances = match side {
-            Interface::Access => &self.config.access_instances,
-            Interface::Core | Interface::SgiLan => &self.config.data_instances,
+            // Tunnels of N9 leave by N3's port.
+            Interface::Access | Interface::Core => &self.config.access_instances,
+            Interface::SgiLan => &self.config.data_instances,
         };
         instance.as_ref().is_none_or(|name| instances.is_empty() || instances.contains(name))
     }
@@ -335,9 +336,9 @@ impl Contents {
         check_path(pdr, forwarding)
     }
 
-    /// Only what is for the UE waits.
+    /// Only what comes from N6 waits.
     fn check_buffering(&self, pdr: &Pdr, far: &HeldFar) -> Result<(), Fault> {
-        if pdr.pdi.source_interface == Interface::Access {
+        if pdr.pdi.source_interface != Interface::SgiLan {
             return Err(Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction));
         }
         match far.bar {
@@ -385,9 +386,9 @@ impl Contents {
             .collect()
     }
 
-    /// Downlink packets find their session by the UE's address.
+    /// Packets from N6 find their session by the UE's address.
     fn check_reachable(&self) -> Result<(), Fault> {
-        let mut downlink = self.pdrs.values().filter(|pdr| pdr.pdi.source_interface != Interface::Access).peekable();
+        let mut downlink = self.pdrs.values().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan).peekable();
         if downlink.peek().is_some() && downlink.all(|pdr| pdr.pdi.ue_ip.is_none()) {
             return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UeIpAddress));
         }
@@ -406,7 +407,7 @@ impl Contents {
         let of = |interface| {
             self.pdrs.values().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
         };
-        of(Interface::SgiLan).or_else(|| of(Interface::Access))
+        of(Interface::SgiLan).or_else(|| of(Interface::Access)).or_else(|| of(Interface::Core))
     }
 
     /// Whether any PDR has this TEID.
@@ -459,21 +460,19 @@ fn bar_fault(kind: IeType) -> Fault {
     Fault::of(Cause::RuleCreationModificationFailure, kind)
 }
 
-/// Between N3 and N6, with a tunnel on N3 and none on N6.
+/// Out of a tunnel or from N6, into a tunnel or to N6, but not from N6 back to it.
 fn check_path(pdr: &Pdr, forwarding: &Forwarding) -> Result<(), Fault> {
     let tunnel: Option<OuterHeaderCreation> = forwarding.outer_header_creation;
-    match (pdr.pdi.source_interface, forwarding.destination_interface) {
-        (Interface::Access, Interface::SgiLan) => {
-            if tunnel.is_some() {
-                return Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation));
-            }
-            let missing = Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval);
-            pdr.outer_header_removal.map(|_| ()).ok_or(missing)
-        }
-        (Interface::SgiLan, Interface::Access) => {
-            let missing = Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation);
-            tunnel.map(|_| ()).ok_or(missing)
-        }
-        _ => Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface)),
+    let (from, to) = (pdr.pdi.source_interface, forwarding.destination_interface);
+    if from == Interface::SgiLan && to == Interface::SgiLan {
+        return Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface));
+    }
+    if from != Interface::SgiLan && pdr.outer_header_removal.is_none() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval));
+    }
+    match tunnel {
+        Some(_) if to == Interface::SgiLan => Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation)),
+        None if to != Interface::SgiLan => Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation)),
+        _ => Ok(()),
     }
 }

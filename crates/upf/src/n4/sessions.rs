@@ -16,7 +16,7 @@ use super::reports::Paging;
 use super::translate::Choice;
 use super::{Node, RuleTables};
 use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
-use crate::tables::{ApplyError, Bucket, SessionUpdate};
+use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
 use crate::usage::UsageId;
 
 /// A session in force.
@@ -146,7 +146,9 @@ impl<T: RuleTables> Node<T> {
         };
         let accounts = new.iter().filter_map(|&urr| open(urr)).collect();
         let mut plan = Plan { contents: draft.contents, reserved: BTreeSet::new(), created: vec![], accounts };
-        let home = plan.contents.ue_ip().map_or(0, |ue_ip| self.tables.home_bucket(&ue_ip));
+        // A session that no address tells of is spread by its number.
+        let spread = (up_seid % BUCKETS as u64) as Bucket;
+        let home = plan.contents.ue_ip().map_or(spread, |ue_ip| self.tables.home_bucket(&ue_ip));
         let mut shared: BTreeMap<u8, (Choice, FTeid)> = BTreeMap::new();
         for (pdr, choice) in draft.choices {
             let known = choice.id.and_then(|id| shared.get(&id)).copied();

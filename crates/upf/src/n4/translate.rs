@@ -149,13 +149,13 @@ pub(super) struct Choice {
     pub id: Option<u8>,
 }
 
-/// *Core* is N6 unless there is a tunnel; the tunnels of N9 are not supported.
+/// *Core* is N6 unless there is a tunnel, which is N9's.
 fn source_interface(pdi: &wire::Pdi) -> Result<Interface, Fault> {
     match (pdi.source_interface, pdi.f_teid) {
         (wire::Interface::Access, Some(_)) => Ok(Interface::Access),
         (wire::Interface::Access, None) => Err(Fault::of(Cause::ConditionalIeMissing, IeType::Fteid)),
         (wire::Interface::Core | wire::Interface::SgiLan, None) => Ok(Interface::SgiLan),
-        (wire::Interface::Core, Some(_)) => Err(Fault::of(Cause::ServiceNotSupported, IeType::Fteid)),
+        (wire::Interface::Core, Some(_)) => Ok(Interface::Core),
         (wire::Interface::SgiLan, Some(_)) => Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::Fteid)),
         // The CP function's own traffic, or a 5G virtual network's.
         (wire::Interface::Other(3 | 4), _) => Err(Fault::of(Cause::ServiceNotSupported, IeType::SourceInterface)),
@@ -215,7 +215,7 @@ pub(super) fn outer_header_removal(
 ) -> Result<OuterHeaderRemoval, Fault> {
     let fault = |cause| Err(Fault::of(cause, IeType::OuterHeaderRemoval));
     match removal.description {
-        _ if source != Interface::Access => fault(Cause::MandatoryIeIncorrect),
+        _ if source == Interface::SgiLan => fault(Cause::MandatoryIeIncorrect),
         0 => Ok(OuterHeaderRemoval::GtpuUdpIpv4),
         1 => Ok(OuterHeaderRemoval::GtpuUdpIpv6),
         6 => Ok(OuterHeaderRemoval::GtpuUdpIp),
@@ -245,7 +245,10 @@ pub(super) fn action(action: ApplyAction) -> Result<ApplyAction, Fault> {
 pub(super) fn forwarding(parameters: &wire::ForwardingParameters, local: &[IpAddr]) -> Result<Forwarding, Fault> {
     refuse(Place::ForwardingParameters, &parameters.others)?;
     Ok(Forwarding {
-        destination_interface: destination_interface(parameters.destination_interface)?,
+        destination_interface: destination_interface(
+            parameters.destination_interface,
+            parameters.outer_header_creation.is_some(),
+        )?,
         network_instance: parameters.network_instance.clone(),
         outer_header_creation: match &parameters.outer_header_creation {
             Some(creation) => Some(outer_header_creation(creation, local)?),
@@ -262,7 +265,9 @@ pub(super) fn update_forwarding(
 ) -> Result<Forwarding, Fault> {
     refuse(Place::ForwardingParameters, &update.others)?;
     let missing = Fault::of(Cause::ConditionalIeMissing, IeType::DestinationInterface);
-    let destination = update.destination_interface.map(destination_interface).transpose()?;
+    let has_tunnel =
+        update.outer_header_creation.is_some() || before.is_some_and(|before| before.outer_header_creation.is_some());
+    let destination = update.destination_interface.map(|to| destination_interface(to, has_tunnel)).transpose()?;
     let created = update.outer_header_creation.as_ref();
     let created = created.map(|creation| outer_header_creation(creation, local)).transpose()?;
     let network_instance = match &update.network_instance {
@@ -276,9 +281,11 @@ pub(super) fn update_forwarding(
     })
 }
 
-fn destination_interface(interface: wire::Interface) -> Result<Interface, Fault> {
+/// *Core* is N6 unless there is a tunnel, which is N9's.
+fn destination_interface(interface: wire::Interface, has_tunnel: bool) -> Result<Interface, Fault> {
     match interface {
         wire::Interface::Access => Ok(Interface::Access),
+        wire::Interface::Core if has_tunnel => Ok(Interface::Core),
         wire::Interface::Core | wire::Interface::SgiLan => Ok(Interface::SgiLan),
         // CP function, LI function, 5G virtual network.
         wire::Interface::Other(3..=5) => Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface)),

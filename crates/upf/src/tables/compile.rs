@@ -16,7 +16,7 @@ use crate::rules::{
     Qer, SdfFilter, Session,
 };
 use crate::side::{self, PortId, Side};
-use crate::tunnel::Tunnel;
+use crate::tunnel::{Ends, Relay, Tunnel};
 use crate::usage::Usage;
 
 /// A QER in one direction: what has a policer.
@@ -37,7 +37,7 @@ pub(super) trait Context {
 /// A compiled session: one list of rules for each TEID, one for all UE addresses.
 pub(super) struct Compiled {
     pub home: Bucket,
-    pub uplink: Vec<(u32, Vec<Rule>)>,
+    pub tunnelled: Vec<(u32, Vec<Rule>)>,
     pub ues: Vec<UeKey>,
     pub downlink: Vec<Rule>,
     /// End markers for the tunnels that are left.
@@ -46,8 +46,13 @@ pub(super) struct Compiled {
 
 /// Compiles `session`. Its rules must name only each other, see [`check`].
 pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn Context) -> Compiled {
-    let mut compiled =
-        Compiled { home: home_of(session), uplink: vec![], ues: ues(session), downlink: vec![], end_markers: vec![] };
+    let mut compiled = Compiled {
+        home: home_of(session),
+        tunnelled: vec![],
+        ues: ues(session),
+        downlink: vec![],
+        end_markers: vec![],
+    };
     for peer in &session.parting.end_markers {
         compiled.end_markers.extend(Compiler { session, n3, n6, context }.end_marker(peer));
     }
@@ -55,9 +60,9 @@ pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn
         let rule = Compiler { session, n3, n6, context }.rule(pdr);
         match (pdr.pdi.source_interface, pdr.pdi.f_teid) {
             (Interface::SgiLan, _) => compiled.downlink.push(rule),
-            (_, Some(FTeid { teid, .. })) => match compiled.uplink.iter_mut().find(|(other, _)| *other == teid) {
+            (_, Some(FTeid { teid, .. })) => match compiled.tunnelled.iter_mut().find(|(other, _)| *other == teid) {
                 Some((_, rules)) => rules.push(rule),
-                None => compiled.uplink.push((teid, vec![rule])),
+                None => compiled.tunnelled.push((teid, vec![rule])),
             },
             // Nothing can lead to it.
             (_, None) => {}
@@ -120,7 +125,7 @@ fn home_of(session: &Session) -> Bucket {
     let ue = |interface| {
         session.pdrs.iter().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
     };
-    match ue(Interface::SgiLan).or_else(|| ue(Interface::Access)) {
+    match ue(Interface::SgiLan).or_else(|| ue(Interface::Access)).or_else(|| ue(Interface::Core)) {
         Some(ue) => home_bucket(&ue),
         None => teids(session).first().map_or(0, |&teid| teid_bucket(teid)),
     }
@@ -140,7 +145,7 @@ struct Compiler<'c> {
 impl Compiler<'_> {
     fn rule(&mut self, pdr: &Pdr) -> Rule {
         use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
-        let uplink = pdr.pdi.source_interface != Interface::SgiLan;
+        let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
         Rule {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
@@ -152,6 +157,7 @@ impl Compiler<'_> {
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
+            uplink,
             usages: usages(self.session, pdr),
             action: self.action(pdr, &qers),
         }
@@ -175,46 +181,68 @@ impl Compiler<'_> {
         let to = forwarding.destination_interface;
         let network_instance = forwarding.network_instance.as_deref();
         match (pdr.pdi.source_interface, to) {
-            (Interface::Access, Interface::SgiLan)
+            (Interface::Access | Interface::Core, Interface::SgiLan)
                 if forwarding.outer_header_creation.is_none() && self.n6.serves(network_instance) =>
             {
                 Action::Route
             }
-            (Interface::SgiLan, Interface::Access) if self.n3.serves(network_instance) => {
+            (Interface::SgiLan, Interface::Access | Interface::Core) if self.n3.serves(network_instance) => {
                 self.tunnel(forwarding, qers).unwrap_or_else(Action::Drop)
+            }
+            (Interface::Access | Interface::Core, Interface::Access | Interface::Core)
+                if self.n3.serves(network_instance) =>
+            {
+                self.relay(pdr, forwarding, qers).unwrap_or_else(Action::Drop)
             }
             _ => Action::Drop(DropReason::UnsupportedPath),
         }
     }
 
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
+        let Ends { source, peer, teid, hop } = self.ends(forwarding)?;
+        let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
+        Tunnel::new(source, peer, teid, container, hop).map(Action::Tunnel).ok_or(DropReason::NoRoute)
+    }
+
+    /// From N3 or N9 to N3 or N9.
+    fn relay(&mut self, pdr: &Pdr, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
+        let ends = self.ends(forwarding)?;
+        let uplink = pdr.pdi.source_interface == Interface::Access;
+        let direction = if uplink { Direction::Uplink } else { Direction::Downlink };
+        Relay::new(&ends, direction, qfi(qers)).map(|relay| Action::Relay(Box::new(relay))).ok_or(DropReason::NoRoute)
+    }
+
+    fn ends(&mut self, forwarding: &Forwarding) -> Result<Ends, DropReason> {
         let peer = forwarding.outer_header_creation.ok_or(DropReason::NoTunnel)?;
         let next_hop = self.n3.next_hop(peer.address).ok_or(DropReason::NoRoute)?;
         let source = self
-            .source(peer.address.is_ipv6())
+            .source(forwarding.destination_interface, peer.address.is_ipv6())
             .or_else(|| self.n3.source_for(peer.address))
             .ok_or(DropReason::NoRoute)?;
-        let qfi = qers.iter().find_map(|qer| qer.qfi);
-        let container = qfi.map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
-        let hop = self.context.hop(next_hop);
-        Tunnel::new(source, peer.address, peer.teid, container, hop).map(Action::Tunnel).ok_or(DropReason::NoRoute)
+        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop: self.context.hop(next_hop) })
     }
 
     /// The end marker of a tunnel; none if the tunnel cannot have been in use.
     fn end_marker(&mut self, peer: &OuterHeaderCreation) -> Option<Tunnel> {
         let next_hop = self.n3.next_hop(peer.address)?;
-        let source = self.source(peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address))?;
+        let source =
+            self.source(Interface::Access, peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address))?;
         Tunnel::end_marker(source, peer.address, peer.teid, self.context.hop(next_hop))
     }
 
-    /// The address that the session's uplink is sent to, so that both directions of a tunnel have the same two ends.
-    fn source(&self, v6: bool) -> Option<IpAddr> {
-        let access = self.session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::Access);
+    /// The address at which the session hears of the interface, so that both directions of a tunnel have the same two ends.
+    fn source(&self, interface: Interface, v6: bool) -> Option<IpAddr> {
+        let access = self.session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == interface);
         access.filter_map(|pdr| pdr.pdi.f_teid).find_map(|local| match v6 {
             false => local.v4.map(IpAddr::V4),
             true => local.v6.map(IpAddr::V6),
         })
     }
+}
+
+/// The QoS flow that the QERs give.
+fn qfi(qers: &[Qer]) -> Option<u8> {
+    qers.iter().find_map(|qer| qer.qfi)
 }
 
 /// What the session's rules that the PDR names count by.

@@ -5,7 +5,7 @@ use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::policer::Meter;
-use crate::tunnel::Tunnel;
+use crate::tunnel::{Relay, Tunnel};
 use crate::usage::Usage;
 
 /// A PDR with its QERs and its FAR. In the order of use: what a packet over and with IPv4 is matched with is on the first
@@ -27,6 +27,8 @@ pub struct Rule {
     pub(super) removes_v6: bool,
     /// Whether all gates are open.
     pub(super) open: bool,
+    /// Whether packets come from the UE.
+    pub(super) uplink: bool,
     pub(super) action: Action,
     /// What counts the packets.
     pub(super) usages: Box<[Usage]>,
@@ -42,6 +44,8 @@ pub enum Action {
     Route,
     /// Put into the tunnel and send out of N3.
     Tunnel(Tunnel),
+    /// Put from one tunnel into another, and send out of N3.
+    Relay(Box<Relay>),
     /// Keep until there are other rules.
     Buffer(Waiting),
 }
@@ -84,7 +88,7 @@ pub(super) enum Net {
     V6 { net: u128, mask: u128 },
 }
 
-/// Where an uplink packet came in.
+/// Where a packet came out of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
     /// Whether the outer packet is IPv6.
@@ -96,20 +100,25 @@ pub struct Outer {
 }
 
 impl Rule {
-    /// Whether the rule is for this uplink packet.
+    /// Whether the rule is for this packet that came by a tunnel.
     ///
     /// `Err` says how close it came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
     #[inline]
-    pub fn match_uplink<const V6: bool>(&self, inner: &Packet<'_, V6>, outer: &Outer) -> Result<(), DropReason> {
+    pub fn match_tunnelled<const V6: bool>(&self, inner: &Packet<'_, V6>, outer: &Outer) -> Result<(), DropReason> {
         if !self.is_local(outer) || !self.qfi_matches(outer.qfi) || !self.filters_match(inner) {
             return Err(DropReason::NoPdr);
         }
-        if self.is_ue::<V6>(inner.source()) { Ok(()) } else { Err(DropReason::SpoofedSource) }
+        let user = if self.uplink { inner.source() } else { inner.destination() };
+        match self.is_ue::<V6>(user) {
+            true => Ok(()),
+            false if self.uplink => Err(DropReason::SpoofedSource),
+            false => Err(DropReason::NoPdr),
+        }
     }
 
-    /// Whether the rule is for this downlink packet.
+    /// Whether the rule is for this packet from N6.
     #[inline]
-    pub fn match_downlink<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
+    pub fn match_plain<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
         self.is_ue::<V6>(packet.destination()) && self.filters_match(packet)
     }
 
@@ -117,6 +126,17 @@ impl Rule {
     #[inline]
     pub fn removes(&self, outer: &Outer) -> bool {
         if outer.v6 { self.removes_v6 } else { self.removes_v4 }
+    }
+
+    /// Whether packets come from the UE.
+    #[inline]
+    pub fn is_uplink(&self) -> bool {
+        self.uplink
+    }
+
+    /// Whether an end marker that came by a tunnel there is one for this rule.
+    pub fn takes_end_markers(&self, outer: &Outer) -> bool {
+        self.is_local(outer) && matches!(self.action, Action::Relay(_))
     }
 
     /// Whether the gates are open.

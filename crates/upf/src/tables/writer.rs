@@ -180,11 +180,12 @@ impl Writer {
         installed.buffers = compiled.downlink.iter().any(|rule| matches!(rule.action(), Action::Buffer(_)));
         news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: before.home }));
         let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
-        for (teid, uplink) in compiled.uplink {
+        for (teid, tunnelled) in compiled.tunnelled {
             let own = own(teid);
             self.teids.insert(teid, session.up_seid);
             installed.teids.push((teid, own));
-            changes.push(if own { Change::Teid(teid, rules(uplink)) } else { Change::OtherTeid(teid, rules(uplink)) });
+            let rules = rules(tunnelled);
+            changes.push(if own { Change::Teid(teid, rules) } else { Change::OtherTeid(teid, rules) });
         }
         let downlink = rules(compiled.downlink);
         for ue in compiled.ues {
