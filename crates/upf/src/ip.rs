@@ -37,6 +37,8 @@ pub struct Upper<'a> {
     pub protocol: u8,
     /// Its bytes at hand; none in a fragment behind the first, or where the headers go on beyond the bytes at hand.
     pub bytes: Option<&'a [u8]>,
+    /// Security parameter index of IPsec, if it is at hand.
+    pub spi: Option<u32>,
 }
 
 /// Whether bytes that begin so are an IPv6 packet; none if they are not IP.
@@ -107,6 +109,11 @@ impl<'a, const V6: bool> Packet<'a, V6> {
         if V6 { self.bytes[24] == 0xff } else { self.bytes[16] >= 224 }
     }
 
+    /// Flow label; IPv4 has none.
+    pub fn flow_label(&self) -> Option<u32> {
+        V6.then(|| self.v4_address(0) & 0xf_ffff)
+    }
+
     /// ToS or traffic class.
     pub fn tos(&self) -> u8 {
         if V6 { self.bytes[0] << 4 | self.bytes[1] >> 4 } else { self.bytes[1] }
@@ -150,27 +157,33 @@ impl<'a, const V6: bool> Packet<'a, V6> {
 
     fn upper_v4(&self) -> Upper<'a> {
         let first = self.bytes[6] & 0x1f == 0 && self.bytes[7] == 0;
-        Upper { protocol: self.bytes[9], bytes: first.then(|| &self.bytes[self.header_len()..]) }
+        let (protocol, bytes) = (self.bytes[9], first.then(|| &self.bytes[self.header_len()..]));
+        Upper { protocol, bytes, spi: spi(protocol, bytes) }
     }
 
     fn upper_v6(&self) -> Upper<'a> {
         let (mut next, mut rest) = (self.bytes[6], &self.bytes[40..]);
+        let mut authentication = None;
         for _ in 0..EXTENSIONS_MAX {
             let len = match (next, rest) {
                 // Hop-by-hop options, routing, destination options, mobility.
                 (0 | 43 | 60 | 135, &[_, units, ..]) => 8 + usize::from(units) * 8,
-                (51, &[_, units, ..]) => 8 + usize::from(units) * 4,
+                (AUTHENTICATION, &[_, units, ..]) => 8 + usize::from(units) * 4,
                 (44, &[following, _, o0, o1, ..]) if o0 != 0 || o1 & 0xf8 != 0 => {
-                    return Upper { protocol: following, bytes: None };
+                    return Upper { protocol: following, bytes: None, spi: authentication };
                 }
                 (44, _) => 8,
-                (0 | 43 | 51 | 60 | 135, _) => break,
-                _ => return Upper { protocol: next, bytes: Some(rest) },
+                (0 | 43 | AUTHENTICATION | 60 | 135, _) => break,
+                _ => {
+                    let spi = authentication.or_else(|| spi(next, Some(rest)));
+                    return Upper { protocol: next, bytes: Some(rest), spi };
+                }
             };
+            authentication = authentication.or_else(|| spi(next, Some(rest)).filter(|_| next == AUTHENTICATION));
             let Some(behind) = rest.get(len..) else { break };
             (next, rest) = (rest[0], behind);
         }
-        Upper { protocol: next, bytes: None }
+        Upper { protocol: next, bytes: None, spi: authentication }
     }
 
     #[inline]
@@ -182,6 +195,20 @@ impl<'a, const V6: bool> Packet<'a, V6> {
     fn v6_address(&self, at: usize) -> u128 {
         u128::from_be_bytes(self.bytes[at..at + 16].try_into().expect("sixteen bytes"))
     }
+}
+
+/// Protocol numbers of IPsec: authentication header (RFC 4302), encapsulating security payload (RFC 4303).
+const AUTHENTICATION: u8 = 51;
+const ENCAPSULATING: u8 = 50;
+
+/// The security parameter index in a header of this protocol.
+fn spi(protocol: u8, bytes: Option<&[u8]>) -> Option<u32> {
+    let at = match protocol {
+        AUTHENTICATION => 4,
+        ENCAPSULATING => 0,
+        _ => return None,
+    };
+    bytes?.get(at..)?.first_chunk().map(|&index| u32::from_be_bytes(index))
 }
 
 impl Upper<'_> {
@@ -278,7 +305,10 @@ mod tests {
         assert_eq!(ports(60, &[UDP, 9]), None);
         let mut fragment = v4(24, &[0, 1, 0, 2]);
         fragment[7] = 1;
-        assert_eq!(Packet::<false>::parse(&fragment, 24).unwrap().upper(), Upper { protocol: UDP, bytes: None });
+        assert_eq!(
+            Packet::<false>::parse(&fragment, 24).unwrap().upper(),
+            Upper { protocol: UDP, bytes: None, spi: None }
+        );
     }
 
     #[test]

@@ -122,6 +122,10 @@ pub struct SdfFilter {
     pub to: Endpoint,
     /// ToS or traffic class value and mask.
     pub tos: Option<(u8, u8)>,
+    /// Security parameter index of IPsec.
+    pub spi: Option<u32>,
+    /// Flow label of IPv6.
+    pub flow_label: Option<u32>,
 }
 
 /// One side of an SDF filter.

@@ -79,6 +79,8 @@ fn a_session_is_in_force_as_stated_when_the_response_comes() {
     let mut request = establishment(1);
     request.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter {
         tos: Some((0xb8, 0xfc)),
+        spi: Some(7),
+        flow_label: Some(0xf0_0009),
         ..SdfFilter::flow("permit out 17 from 203.0.113.0/24 53 to assigned")
     }];
     request.create_pdrs[0].pdi.qfis = vec![9];
@@ -335,9 +337,9 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             blame(MandatoryIeIncorrect, IeType::SdfFilter)
         }),
         (
-            "filter by flow label",
+            "filter by its ID alone",
             |r| {
-                r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter { flow_label: Some(1), ..SdfFilter::default() }];
+                r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter { id: Some(1), ..SdfFilter::default() }];
             },
             blame(ServiceNotSupported, IeType::SdfFilter),
         ),

@@ -191,21 +191,23 @@ fn translate_ue_ip(ue_ip: &wire::UeIp, source: Interface) -> Result<UeIp, Fault>
 
 fn sdf_filter(filter: &wire::SdfFilter) -> Result<SdfFilter, Fault> {
     // A filter by its ID alone refers to one in another PDR.
-    if filter.spi.is_some() || filter.flow_label.is_some() || (filter.id.is_some() && filter.flow_description.is_none())
-    {
+    let says = filter.tos.is_some() || filter.spi.is_some() || filter.flow_label.is_some();
+    if filter.id.is_some() && filter.flow_description.is_none() && !says {
         return Err(Fault::of(Cause::ServiceNotSupported, IeType::SdfFilter));
     }
     let wrong = Fault::of(Cause::MandatoryIeIncorrect, IeType::SdfFilter);
-    let text = match (&filter.flow_description, filter.tos) {
-        (Some(text), _) => text,
-        (None, Some(_)) => "permit out ip from any to assigned",
-        (None, None) => return Err(wrong),
+    let text = match &filter.flow_description {
+        Some(text) => text,
+        None if says => "permit out ip from any to assigned",
+        None => return Err(wrong),
     };
     let parsed = parse_flow_description(text).map_err(|error| {
         tracing::debug!("flow description `{}`: {error}", text.escape_default());
         wrong
     })?;
-    Ok(SdfFilter { tos: filter.tos, ..parsed })
+    // The label's upper four bits are spare.
+    let flow_label = filter.flow_label.map(|label| label & 0xf_ffff);
+    Ok(SdfFilter { tos: filter.tos, spi: filter.spi, flow_label, ..parsed })
 }
 
 /// The header to remove. Only tunnelled packets have one.

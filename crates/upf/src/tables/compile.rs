@@ -276,6 +276,8 @@ fn turned(filter: &SdfFilter, uplink: bool) -> Filter {
         source_ports: source.ports.as_slice().into(),
         destination_ports: destination.ports.as_slice().into(),
         tos: filter.tos.unwrap_or((0, 0)),
+        spi: filter.spi,
+        flow_label: filter.flow_label,
     }
 }
 

@@ -78,6 +78,8 @@ pub(super) struct Filter {
     pub destination_ports: Box<[(u16, u16)]>,
     /// Value and mask; a mask of zero matches all.
     pub tos: (u8, u8),
+    pub spi: Option<u32>,
+    pub flow_label: Option<u32>,
 }
 
 /// A network.
@@ -200,11 +202,14 @@ impl Filter {
         if !self.source.contains(V6, packet.source())
             || !self.destination.contains(V6, packet.destination())
             || packet.tos() & self.tos.1 != self.tos.0 & self.tos.1
+            || self.flow_label.is_some() && packet.flow_label() != self.flow_label
         {
             return false;
         }
         let upper = packet.upper();
-        if self.protocol.is_some_and(|protocol| protocol != upper.protocol) {
+        if self.protocol.is_some_and(|protocol| protocol != upper.protocol)
+            || self.spi.is_some() && upper.spi != self.spi
+        {
             return false;
         }
         if self.source_ports.is_empty() && self.destination_ports.is_empty() {

@@ -179,7 +179,8 @@ fn ip(layer: &Layer<'_>, inner: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let payload = [extra, payload].concat();
             let len = layer.number("len")?.unwrap_or(payload.len() as u64) as u16;
-            let mut header = vec![0x60 | tos >> 4, tos << 4, 0, 0];
+            let label = layer.number("label")?.unwrap_or(0) as u32;
+            let mut header = (0x6000_0000 | u32::from(tos) << 20 | label).to_be_bytes().to_vec();
             header.extend(len.to_be_bytes());
             header.extend([protocol, ttl]);
             header.extend(from.octets());

@@ -327,11 +327,12 @@ fn prefix6(text: &str) -> Result<(Ipv6Addr, u8), String> {
     Ok((net.parse().map_err(|_| text)?, len.parse().map_err(|_| text)?))
 }
 
-/// `PROTOCOL,FROM,TO[,TOS/MASK]`, where from and to are `any` or `ADDRESS/LEN`, with `@FIRST-LAST` for ports.
+/// `PROTOCOL,FROM,TO[,TOS/MASK][,spi:N][,label:N]`, where from and to are `any` or `ADDRESS/LEN`, with `@FIRST-LAST` for ports.
 fn sdf(text: &str) -> Result<SdfFilter, String> {
     let parts: Vec<_> = text.split(',').collect();
-    let [protocol, from, to, ref tos @ ..] = parts[..] else { return Err(text.into()) };
-    let tos = tos.first().map(|tos| {
+    let [protocol, from, to, ref more @ ..] = parts[..] else { return Err(text.into()) };
+    let after = |key: &str| more.iter().find_map(|part| part.strip_prefix(key)).map(number).transpose();
+    let tos = more.iter().find(|part| part.contains('/')).map(|tos| {
         let (value, mask) = tos.split_once('/').ok_or("tos")?;
         Ok::<_, String>((number(value)? as u8, number(mask)? as u8))
     });
@@ -340,6 +341,8 @@ fn sdf(text: &str) -> Result<SdfFilter, String> {
         from: endpoint(from)?,
         to: endpoint(to)?,
         tos: tos.transpose()?,
+        spi: after("spi:")?.map(|spi| spi as u32),
+        flow_label: after("label:")?.map(|label| label as u32),
     })
 }
 
