@@ -56,6 +56,21 @@ pub struct Filled {
     pub unwanted: u64,
 }
 
+/// The same in two registers. Through memory it would be stored word by word and loaded two words at a time, and such a load
+/// waits until all stores before it have reached the cache.
+struct Taken {
+    packets: u32,
+    unwanted: u32,
+    bytes: u64,
+}
+
+impl From<Taken> for Filled {
+    #[inline(always)]
+    fn from(Taken { packets, unwanted, bytes }: Taken) -> Self {
+        Self { packets: packets as usize, bytes, unwanted: unwanted.into() }
+    }
+}
+
 /// What a caller of [`Reader::fill`] thinks of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -92,7 +107,7 @@ const AHEAD: u64 = 512;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
 const IDLE_LOOKS: u32 = 8;
 /// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
-const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
+const UNWANTED_MAX: u32 = 4 * BURST_MAX as u32;
 
 impl Reader {
     /// A reader at the start of an empty ring.
@@ -140,6 +155,18 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
+        Filled::from(self.fill_wide(source, slots, peek, wanted, looked))
+    }
+
+    #[inline(always)]
+    fn fill_wide<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: impl FnMut(&Slot, u64) -> Wanted,
+        looked: bool,
+    ) -> Taken {
         crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looked))
     }
 
@@ -172,7 +199,7 @@ impl Reader {
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
         mut looked: bool,
-    ) -> Filled {
+    ) -> Taken {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
         let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
@@ -217,7 +244,7 @@ impl Reader {
         }
         self.stopwatch.turn(self.tail..tail, head);
         (self.tail, self.head) = (tail, head);
-        Filled { packets, bytes, unwanted }
+        Taken { packets: packets as u32, unwanted, bytes }
     }
 
     /// The end of what is there after `tail`.
