@@ -95,8 +95,8 @@ pub struct Reader {
     broken: Option<Violation>,
     /// Looks in a row that found nothing new.
     idle_looks: u32,
-    /// The last look that found something found it beside the head.
-    lonely: bool,
+    /// What was taken last was one frame, and was not beside the head.
+    single: bool,
     stopwatch: Stopwatch,
     /// The processor has wide registers.
     wide: bool,
@@ -119,7 +119,7 @@ impl Reader {
             released: 0,
             broken: None,
             idle_looks: 0,
-            lonely: false,
+            single: true,
             stopwatch: Stopwatch::new(Unit::Records),
             wide: crate::wide::is_here(),
         }
@@ -181,13 +181,13 @@ impl Reader {
     ) -> Option<usize> {
         let slot = slots.first_mut()?;
         let found = source.lone(self.tail, slot);
-        self.lonely = found.is_some();
         let len = found.filter(|len| *len <= peek && self.tail.wrapping_add(record_bytes(*len)) == self.head)?;
         if wanted(slot, self.tail) != Wanted::Yes {
             return None;
         }
         self.stopwatch.turn(self.tail..self.head, self.head);
         self.tail = self.head;
+        self.single = false;
         Some(len)
     }
 
@@ -243,7 +243,7 @@ impl Reader {
             }
         }
         self.stopwatch.turn(self.tail..tail, head);
-        (self.tail, self.head) = (tail, head);
+        (self.tail, self.head, self.single) = (tail, head, packets == 1);
         Taken { packets: packets as u32, unwanted, bytes }
     }
 
@@ -264,13 +264,13 @@ impl Reader {
         head
     }
 
-    /// Who has polled for a while waits for one packet. Of a lone one all comes with the head; otherwise the lines of its record
-    /// are asked for with the head. Of a busy writer they would be taken away while it writes them.
+    /// Who has taken one packet, and then polled for a while, waits for one. Of a lone one all comes with the head; otherwise the
+    /// lines of its record are asked for with the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
     fn wait<S: Source>(&mut self, source: &S, tail: u64) {
         source.expect_lone();
         self.idle_looks = self.idle_looks.saturating_add(1);
-        if self.idle_looks > IDLE_LOOKS && !self.lonely {
+        if self.idle_looks > IDLE_LOOKS && self.single {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
         }
