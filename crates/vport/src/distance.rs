@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_came_near_is_near_again() {
-        assert!(!after(&[[true; 20], [false; 24]].concat()));
+        assert!(!after(&[vec![true; 20], vec![false; 24]].concat()));
     }
 
     #[test]
