@@ -56,6 +56,21 @@ pub struct Filled {
     pub unwanted: u64,
 }
 
+/// The same in two registers. Through memory it would be stored word by word and loaded two words at a time, and such a load
+/// waits until all stores before it have reached the cache.
+struct Taken {
+    packets: u32,
+    unwanted: u32,
+    bytes: u64,
+}
+
+impl From<Taken> for Filled {
+    #[inline(always)]
+    fn from(Taken { packets, unwanted, bytes }: Taken) -> Self {
+        Self { packets: packets as usize, bytes, unwanted: unwanted.into() }
+    }
+}
+
 /// What a caller of [`Reader::fill`] thinks of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -80,8 +95,8 @@ pub struct Reader {
     broken: Option<Violation>,
     /// Looks in a row that found nothing new.
     idle_looks: u32,
-    /// The last look that found something found it beside the head.
-    lonely: bool,
+    /// What was taken last was one frame, and was not beside the head.
+    single: bool,
     stopwatch: Stopwatch,
     /// The processor has wide registers.
     wide: bool,
@@ -92,7 +107,7 @@ const AHEAD: u64 = 512;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
 const IDLE_LOOKS: u32 = 8;
 /// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
-const UNWANTED_MAX: u64 = 4 * BURST_MAX as u64;
+const UNWANTED_MAX: u32 = 4 * BURST_MAX as u32;
 
 impl Reader {
     /// A reader at the start of an empty ring.
@@ -104,7 +119,7 @@ impl Reader {
             released: 0,
             broken: None,
             idle_looks: 0,
-            lonely: false,
+            single: true,
             stopwatch: Stopwatch::new(Unit::Records),
             wide: crate::wide::is_here(),
         }
@@ -140,6 +155,18 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
+        Filled::from(self.fill_wide(source, slots, peek, wanted, looked))
+    }
+
+    #[inline(always)]
+    fn fill_wide<S: Source>(
+        &mut self,
+        source: &S,
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: impl FnMut(&Slot, u64) -> Wanted,
+        looked: bool,
+    ) -> Taken {
         crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looked))
     }
 
@@ -154,13 +181,13 @@ impl Reader {
     ) -> Option<usize> {
         let slot = slots.first_mut()?;
         let found = source.lone(self.tail, slot);
-        self.lonely = found.is_some();
         let len = found.filter(|len| *len <= peek && self.tail.wrapping_add(record_bytes(*len)) == self.head)?;
         if wanted(slot, self.tail) != Wanted::Yes {
             return None;
         }
         self.stopwatch.turn(self.tail..self.head, self.head);
         self.tail = self.head;
+        self.single = false;
         Some(len)
     }
 
@@ -172,7 +199,7 @@ impl Reader {
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
         mut looked: bool,
-    ) -> Filled {
+    ) -> Taken {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
         let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
@@ -216,8 +243,8 @@ impl Reader {
             }
         }
         self.stopwatch.turn(self.tail..tail, head);
-        (self.tail, self.head) = (tail, head);
-        Filled { packets, bytes, unwanted }
+        (self.tail, self.head, self.single) = (tail, head, packets == 1);
+        Taken { packets: packets as u32, unwanted, bytes }
     }
 
     /// The end of what is there after `tail`.
@@ -237,13 +264,13 @@ impl Reader {
         head
     }
 
-    /// Who has polled for a while waits for one packet. Of a lone one all comes with the head; otherwise the lines of its record
-    /// are asked for with the head. Of a busy writer they would be taken away while it writes them.
+    /// Who has taken one packet, and then polled for a while, waits for one. Of a lone one all comes with the head; otherwise the
+    /// lines of its record are asked for with the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
     fn wait<S: Source>(&mut self, source: &S, tail: u64) {
         source.expect_lone();
         self.idle_looks = self.idle_looks.saturating_add(1);
-        if self.idle_looks > IDLE_LOOKS && !self.lonely {
+        if self.idle_looks > IDLE_LOOKS && self.single {
             source.prefetch(self.ring.offset(tail));
             source.prefetch(self.ring.offset(tail.wrapping_add(64)));
         }

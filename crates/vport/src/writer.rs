@@ -61,6 +61,21 @@ impl Pushed {
     }
 }
 
+/// The same in two registers. Through memory it would be stored word by word and loaded two words at a time, and such a load
+/// waits until all stores before it, records on their way to the reader among them, have reached the cache.
+struct Appended {
+    packets: u32,
+    discarded: u32,
+    bytes: u64,
+}
+
+impl From<Appended> for Pushed {
+    #[inline(always)]
+    fn from(Appended { packets, discarded, bytes }: Appended) -> Self {
+        Self { packets: packets.into(), bytes, discarded: discarded.into() }
+    }
+}
+
 /// How far ahead of the head cache lines are fetched for writing.
 const AHEAD: u64 = 512;
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
@@ -109,16 +124,21 @@ impl Writer {
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
         self.expect(bytes_of(packets));
-        match self.streaming {
+        Pushed::from(match self.streaming {
             true => self.push_all::<STREAMING>(packets),
             // Where there is one, the call would cost more than wide registers save.
             false if packets.len() == 1 => self.push_all::<ORDINARY>(packets),
-            false => crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets)),
-        }
+            false => self.push_wide(packets),
+        })
     }
 
     #[inline(always)]
-    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
+    fn push_wide(&mut self, packets: &[PacketRef<'_>]) -> Appended {
+        crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
+    }
+
+    #[inline(always)]
+    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Appended {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let to = self.records();
         let (mut head, mut limit) = (self.head, self.limit());
@@ -142,7 +162,7 @@ impl Writer {
             bytes += len as u64;
         }
         self.head = head;
-        Pushed { packets: pushed, bytes, discarded }
+        Appended { packets: pushed, discarded, bytes }
     }
 
     /// Up to where records can be written one after the other, with nothing else to be thought of: not over unread ones,
