@@ -58,6 +58,7 @@ mod home;
 pub mod info;
 pub mod latency;
 pub mod layout;
+mod lent;
 pub mod local;
 mod lone;
 mod mapping;
