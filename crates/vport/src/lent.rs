@@ -13,10 +13,11 @@ pub(crate) struct Lent {
     words: [u64; BURST_MAX],
     /// Bit *i*: packet *i* is what its word says, and not what its slot says.
     whole: Cell<u32>,
-    /// A packet was looked at since this was last asked.
-    looked: Cell<bool>,
+    /// A packet was looked at since this was last asked. A whole word: compilers load small neighbours together, which waits
+    /// for the store.
+    looked: Cell<u64>,
     place: Place,
-    peek: u16,
+    peek: usize,
 }
 
 /// Where the frames of a burst are, and what stands for them.
@@ -37,7 +38,7 @@ unsafe impl Send for Lent {}
 
 impl Lent {
     pub(crate) fn new() -> Self {
-        Self { words: [0; BURST_MAX], whole: Cell::new(0), looked: Cell::new(true), place: Place::NONE, peek: 0 }
+        Self { words: [0; BURST_MAX], whole: Cell::new(0), looked: Cell::new(1), place: Place::NONE, peek: 0 }
     }
 
     /// None of the packets is here.
@@ -61,13 +62,13 @@ impl Lent {
     pub(crate) unsafe fn fill(&mut self, count: usize, peek: usize, place: Place) {
         debug_assert!(count <= BURST_MAX);
         self.whole = Cell::new(((1_u64 << count) - 1) as u32);
-        (self.place, self.peek) = (place, peek as u16);
+        (self.place, self.peek) = (place, peek);
     }
 
     /// Whether a packet was looked at since the last call.
     #[inline(always)]
     pub(crate) fn was_looked_at(&mut self) -> bool {
-        self.looked.replace(false)
+        self.looked.replace(0) != 0
     }
 
     /// Whether packet `i` is here.
@@ -92,18 +93,19 @@ impl Lent {
         if !self.has(i) {
             return None;
         }
-        self.looked.set(true);
+        self.looked.set(1);
         let Descriptor { buffer, offset, len } = Descriptor::of(self.words[i]);
         let place = self.place;
+        let (len, offset) = (usize::from(len), usize::from(offset));
         let head = len.min(self.peek);
         // SAFETY: the frame was checked to lie within its buffer; mapped by the contract of `fill`.
         unsafe {
-            let start = place.buffers.start(buffer).add(usize::from(offset));
-            let rest = start.add(usize::from(head));
+            let start = place.buffers.start(buffer).add(offset);
+            let rest = start.add(head);
             let lease = Lease { buffer, back: place.back(i) };
             Some(PacketRef {
-                head: core::slice::from_raw_parts(start, usize::from(head)),
-                rest: Rest::from_raw(rest, u32::from(len - head), lease),
+                head: core::slice::from_raw_parts(start, head),
+                rest: Rest::from_raw(rest, (len - head) as u32, lease),
             })
         }
     }
@@ -131,11 +133,11 @@ impl Lent {
         if !self.has(i) {
             return;
         }
-        self.looked.set(true);
+        self.looked.set(1);
         let place = self.place;
         self.whole.set(self.whole.get() & !(1 << i));
         let Descriptor { buffer, offset, len } = Descriptor::of(self.words[i]);
-        let head = len.min(self.peek);
+        let head = len.min(self.peek as u16);
         let lease = Lease { buffer, back: place.back(i) };
         // SAFETY: the frame was checked to lie within its buffer; the rest by the contract of `fill`.
         unsafe { slot.lend(place.buffers.start(buffer), offset, head, u32::from(len - head), lease) };
