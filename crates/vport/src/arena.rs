@@ -206,10 +206,17 @@ impl Buffers {
         unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
     }
 
-    /// Buffers whose holders share a cache line have the same.
+    /// Soon the holders of `COUNT` buffers, which need not exist, will change. Where they are neighbours, one line has them all,
+    /// or two.
     #[inline(always)]
-    pub(crate) fn holder_line(buffer: u32) -> u32 {
-        buffer / (64 / HOLDER_BYTES as u32)
+    pub(crate) fn expect_holders<const COUNT: u64>(self, buffers: impl Fn(u64) -> u32) {
+        let (first, last) = (buffers(0), buffers(COUNT - 1));
+        self.expect_holder(first);
+        if u64::from(last.wrapping_sub(first)) == COUNT - 1 {
+            self.expect_holder(last);
+        } else {
+            (1..COUNT).for_each(|n| self.expect_holder(buffers(n)));
+        }
     }
 
     /// Soon the holder of a buffer, which need not exist, will change.

@@ -54,7 +54,8 @@ unsafe impl Send for Giver {}
 const AHEAD: u64 = 16;
 /// How much further ahead the returns are asked for that say which ones.
 const AHEAD_RETURNS: u64 = 64;
-const DESCRIPTORS_PER_LINE: u64 = 8;
+/// Descriptors of a cache line.
+const TOGETHER: u64 = 8;
 
 impl Giver {
     /// Sends from `own` to `receiver`. Descriptors and head are in the sender's own segments, returns and tail in the
@@ -122,7 +123,7 @@ impl Giver {
                 }
             }
             asked = rings.ask(asked, end, head.wrapping_add(AHEAD));
-            if !rings.give(head, asked, packet) {
+            if !rings.give(head, end, packet) {
                 self.broken = Some(Violation::DoubleReturn);
                 break;
             }
@@ -145,6 +146,10 @@ impl Giver {
             self.look_for_room();
         }
         let count = self.end().wrapping_sub(self.head).min(words.len() as u64) as usize;
+        if count == BURST_MAX {
+            // Of a length that the compiler knows.
+            return crate::wide::dispatch!(self.wide, self.push_words(&words[..BURST_MAX], place));
+        }
         crate::wide::dispatch!(self.wide, self.push_words(&words[..count], place))
     }
 
@@ -258,14 +263,14 @@ struct Rings {
 impl Rings {
     /// Sends a packet at `head`, for which a buffer was returned. False where that is not this end's.
     #[inline(always)]
-    fn give(self, head: u64, asked: u64, packet: &PacketRef<'_>) -> bool {
+    fn give(self, head: u64, end: u64, packet: &PacketRef<'_>) -> bool {
         let empty = self.returned(head);
         if empty >= self.buffers.count() || self.buffers.holder(empty) != self.own {
             return false;
         }
         let frame = match self.whole(packet) {
             Some(frame) => self.exchange(packet, frame, empty),
-            None => self.copy(packet, empty, asked),
+            None => self.copy(packet, empty, head, end),
         };
         self.buffers.set_holder(frame.buffer, self.receiver);
         // SAFETY: an index is within the ring, which the giver keeps.
@@ -349,15 +354,18 @@ impl Rings {
     }
 
     #[inline(always)]
-    fn copy(self, packet: &PacketRef<'_>, empty: u32, asked: u64) -> Descriptor {
+    fn copy(self, packet: &PacketRef<'_>, empty: u32, at: u64, end: u64) -> Descriptor {
         let start = self.buffers.start(empty);
         let inside = |part: *const u8| (part as usize).wrapping_sub(start as usize) < BUFFER_BYTES;
         let (head, rest) = (packet.head.as_ptr(), packet.rest.as_ptr());
         if inside(head) | inside(rest) {
             return self.copy_within(packet, empty);
         }
-        // The last one that was asked for: where it is copied to, the lines are best fetched beforehand.
-        self.buffers.expect_frame(self.returned(asked.wrapping_sub(1)), FRAME_OFFSET);
+        // Where frames are copied to, the lines are best fetched beforehand.
+        let soon = at.wrapping_add(AHEAD);
+        if end.wrapping_sub(soon).wrapping_sub(1) < self.entries.count() {
+            self.buffers.expect_frame(self.returned(soon), FRAME_OFFSET);
+        }
         // SAFETY: the empty buffer is this end's alone, and any frame fits behind the offset (asserted there).
         unsafe {
             let to = start.add(FRAME_OFFSET);
@@ -388,19 +396,14 @@ impl Rings {
         Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
     }
 
-    /// Asks for the holders of empty buffers for positions up to `until`, as far as they were returned. Returns up to where
-    /// it has.
+    /// Asks for the holders of empty buffers for positions up to `until`, as far as they were returned, so many at a time.
+    /// Returns up to where it has.
     #[inline(always)]
     fn ask(self, mut asked: u64, end: u64, until: u64) -> u64 {
         let until = if until.wrapping_sub(end) <= self.entries.count() { end } else { until };
-        let mut line = u32::MAX;
-        while asked.wrapping_sub(until) > u64::MAX / 2 {
-            let buffer = self.returned(asked);
-            if Buffers::holder_line(buffer) != line {
-                line = Buffers::holder_line(buffer);
-                self.buffers.expect_holder(buffer);
-            }
-            asked = asked.wrapping_add(1);
+        while until.wrapping_sub(asked).wrapping_sub(TOGETHER) < self.entries.count() {
+            self.buffers.expect_holders::<TOGETHER>(|n| self.returned(asked.wrapping_add(n)));
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
     }
@@ -412,7 +415,7 @@ impl Rings {
             prefetch::to_write(self.descriptors.wrapping_add(self.entries.index(asked)).cast());
             let behind = self.entries.index(asked.wrapping_add(AHEAD_RETURNS));
             prefetch::to_read(self.returns.wrapping_add(behind).cast());
-            asked = asked.wrapping_add(DESCRIPTORS_PER_LINE);
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
     }

@@ -56,7 +56,8 @@ unsafe impl Send for Taker {}
 const AHEAD: u64 = 32;
 /// How many further ahead the descriptors are that say which memory that is.
 const AHEAD_LINES: u64 = 32;
-const DESCRIPTORS_PER_LINE: u64 = 8;
+/// Descriptors of a cache line.
+const TOGETHER: u64 = 8;
 
 impl Taker {
     /// Takes what `peer` sends to `own`. The descriptors begin at `offset` of the sender's records, the returns at that of
@@ -121,7 +122,7 @@ impl Taker {
         let (mut tail, head, own, sender) = (self.tail, self.head, self.own, self.sender);
         // A burst of unwanted frames must not keep the caller for a whole ring.
         let mut budget = 4 * BURST_MAX;
-        let mut asked = rings.ask(self.asked, head, tail.wrapping_add(AHEAD), true);
+        let mut asked = rings.ask(later(self.asked, tail), head, tail.wrapping_add(AHEAD), true);
         while filled.packets < slots.len() && tail != head && budget > 0 {
             asked = rings.ask(asked, head, tail.wrapping_add(AHEAD + 1), true);
             let frame = match rings.check(tail, own) {
@@ -164,13 +165,18 @@ impl Taker {
         if count == 0 {
             return Filled::default();
         }
+        if count == BURST_MAX {
+            // Of a length that the compiler knows.
+            return crate::wide::dispatch!(self.wide, self.lend_all(lent, BURST_MAX, peek));
+        }
         crate::wide::dispatch!(self.wide, self.lend_all(lent, count, peek))
     }
 
     #[inline(always)]
     fn lend_all(&mut self, lent: &mut Lent, count: usize, peek: usize) -> Filled {
         let (rings, tail, head) = (self.rings(), self.tail, self.head);
-        self.asked = rings.ask(self.asked, head, tail.wrapping_add(count as u64 + AHEAD), lent.was_looked_at());
+        let asked = later(self.asked, tail);
+        self.asked = rings.ask(asked, head, tail.wrapping_add(count as u64 + AHEAD), lent.was_looked_at());
         self.asked_lines = rings.ask_lines(self.asked_lines, head, tail.wrapping_add(count as u64 + AHEAD));
         let words = &mut lent.words_mut()[..count];
         rings.copy(tail, words);
@@ -247,6 +253,12 @@ impl Taker {
     }
 }
 
+/// The later of two positions.
+#[inline(always)]
+fn later(one: u64, other: u64) -> u64 {
+    if one.wrapping_sub(other) > u64::MAX / 2 { other } else { one }
+}
+
 /// The rings and buffers of a taker, for the time of a burst.
 #[derive(Clone, Copy)]
 struct Rings {
@@ -258,22 +270,19 @@ struct Rings {
 
 impl Rings {
     /// Asks for holders, and `frames` where these will be looked at, of descriptors up to `until`, as far as these are
-    /// published. Returns up to where it has.
+    /// published: so many at a time. Returns up to where it has.
     #[inline(always)]
     fn ask(self, mut asked: u64, head: u64, until: u64, frames: bool) -> u64 {
         let until = self.published(head, until);
-        let mut line = u32::MAX;
-        while asked.wrapping_sub(until) > u64::MAX / 2 {
-            let word = self.descriptor(asked);
-            let buffer = word as u32;
-            if Buffers::holder_line(buffer) != line {
-                line = Buffers::holder_line(buffer);
-                self.buffers.expect_holder(buffer);
-            }
+        while until.wrapping_sub(asked).wrapping_sub(TOGETHER) < self.entries.count() {
+            let words = |n: u64| self.descriptor(asked.wrapping_add(n));
+            self.buffers.expect_holders::<TOGETHER>(|n| words(n) as u32);
             if frames {
-                self.buffers.expect_frame(buffer, (word >> 32) as u16 as usize);
+                (0..TOGETHER).map(words).for_each(|word| {
+                    self.buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
+                });
             }
-            asked = asked.wrapping_add(1);
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
     }
@@ -286,7 +295,7 @@ impl Rings {
             let at = self.entries.index(asked);
             prefetch::to_read(self.descriptors.wrapping_add(at).cast());
             prefetch::to_write(self.returns.wrapping_add(at).cast());
-            asked = asked.wrapping_add(DESCRIPTORS_PER_LINE);
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
     }
