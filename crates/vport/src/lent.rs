@@ -3,7 +3,7 @@
 
 use core::cell::Cell;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::{Buffers, Descriptor, Entries, HolderId};
 use crate::packet::{BURST_MAX, Lease, PacketRef, Rest, Slot, copy_bytes};
@@ -13,10 +13,10 @@ pub(crate) struct Lent {
     words: [u64; BURST_MAX],
     /// Bit *i*: packet *i* is what its word says, and not what its slot says.
     whole: Cell<u32>,
-    /// A packet was looked at since this was last asked. A whole word: compilers load small neighbours together, which waits
-    /// for the store.
-    looked: Cell<u64>,
+    /// A packet was looked at.
+    looked: Cell<bool>,
     place: Place,
+    /// A whole word: compilers load small neighbours together, and then wait for what was stored to one.
     peek: usize,
 }
 
@@ -29,6 +29,10 @@ pub(crate) struct Place {
     pub(crate) entries: Entries,
     /// Position of the first.
     pub(crate) first: u64,
+    /// Descriptors of the channel.
+    pub(crate) descriptors: *const AtomicU64,
+    /// Up to which position descriptors are published.
+    pub(crate) head: u64,
     /// To whom their buffers go back.
     pub(crate) sender: HolderId,
 }
@@ -38,7 +42,13 @@ unsafe impl Send for Lent {}
 
 impl Lent {
     pub(crate) fn new() -> Self {
-        Self { words: [0; BURST_MAX], whole: Cell::new(0), looked: Cell::new(1), place: Place::NONE, peek: 0 }
+        Self { words: [0; BURST_MAX], whole: Cell::new(0), looked: Cell::new(true), place: Place::NONE, peek: 0 }
+    }
+
+    /// Itself, if any packet is here.
+    #[inline(always)]
+    pub(crate) fn if_any(&self) -> Option<&Self> {
+        (self.whole.get() != 0).then_some(self)
     }
 
     /// None of the packets is here.
@@ -65,10 +75,14 @@ impl Lent {
         (self.place, self.peek) = (place, peek);
     }
 
-    /// Whether a packet was looked at since the last call.
+    /// Which of `count` packets that follow nobody has asked for, where they will be looked at as those before were.
     #[inline(always)]
-    pub(crate) fn was_looked_at(&mut self) -> bool {
-        self.looked.replace(0) != 0
+    pub(crate) fn to_ask_for(&mut self, tail: u64, count: usize) -> Range<usize> {
+        if !self.looked.replace(false) {
+            return count..count;
+        }
+        let asked = self.place.head.wrapping_sub(tail) as i64;
+        asked.clamp(0, count as i64) as usize..count
     }
 
     /// Whether packet `i` is here.
@@ -93,7 +107,6 @@ impl Lent {
         if !self.has(i) {
             return None;
         }
-        self.looked.set(1);
         let Descriptor { buffer, offset, len } = Descriptor::of(self.words[i]);
         let place = self.place;
         let (len, offset) = (usize::from(len), usize::from(offset));
@@ -107,6 +120,20 @@ impl Lent {
                 head: core::slice::from_raw_parts(start, head),
                 rest: Rest::from_raw(rest, (len - head) as u32, lease),
             })
+        }
+    }
+
+    /// Packet `i` is looked at, and so will be the one that takes its place in the next burst: its first line is asked for now,
+    /// since all of a burst's at once would be more than a core waits for at a time.
+    #[inline(always)]
+    pub(crate) fn look(&self, i: usize) {
+        self.looked.set(true);
+        let Place { head, descriptors, entries, buffers, .. } = self.place;
+        let next = self.place.first.wrapping_add((i + BURST_MAX) as u64);
+        if head.wrapping_sub(next).wrapping_sub(1) < entries.count() {
+            // SAFETY: an index is within the ring, which is mapped by the contract of `fill`.
+            let word = unsafe { &*descriptors.add(entries.index(next)) }.load(Ordering::Relaxed);
+            buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
         }
     }
 
@@ -133,7 +160,6 @@ impl Lent {
         if !self.has(i) {
             return;
         }
-        self.looked.set(1);
         let place = self.place;
         self.whole.set(self.whole.get() & !(1 << i));
         let Descriptor { buffer, offset, len } = Descriptor::of(self.words[i]);
@@ -146,7 +172,7 @@ impl Lent {
 
 impl Place {
     const NONE: Self =
-        Self { buffers: Buffers::NONE, returns: core::ptr::null(), entries: Entries::ONE, first: 0, sender: 0 };
+        Self { buffers: Buffers::NONE, returns: core::ptr::null(), entries: Entries::ONE, first: 0, descriptors: core::ptr::null(), head: 0, sender: 0 };
 
     /// Whether none of these packets, from the first on, was sent on.
     #[inline(always)]

@@ -512,8 +512,8 @@ impl<'q> Burst<'q> {
 
     /// Packets that stand in the slots of a queue or in `lent`.
     #[inline(always)]
-    pub(crate) fn with_lent(slots: &'q mut [Slot], lent: &'q Lent) -> Self {
-        Self { slots, lent: Some(lent) }
+    pub(crate) fn with_lent(slots: &'q mut [Slot], lent: Option<&'q Lent>) -> Self {
+        Self { slots, lent }
     }
 
     /// Number of packets.
@@ -531,6 +531,9 @@ impl<'q> Burst<'q> {
     /// Packet `i`, to send or look at.
     #[inline]
     pub fn get(&self, i: usize) -> PacketRef<'_> {
+        if let Some(lent) = self.lent {
+            lent.look(i);
+        }
         match self.lent.and_then(|lent| lent.packet(i)) {
             Some(packet) => packet,
             None => slot_ref(&self.slots[i]),
@@ -540,6 +543,9 @@ impl<'q> Burst<'q> {
     /// Packet `i`, to change.
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> PacketMut<'_> {
+        if let Some(lent) = self.lent {
+            lent.look(i);
+        }
         PacketMut { slot: &mut self.slots[i], lent: self.lent.map(|lent| (lent, i)) }
     }
 

@@ -230,7 +230,7 @@ impl RxRing {
         if packets > 0 || self.counters.polls.is_multiple_of(PUBLISH_EVERY) {
             self.publish_counters();
         }
-        Burst::with_lent(&mut self.slots[..packets], &self.lent)
+        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any())
     }
 
     /// Publishes tails, where it is worth it or `now`.

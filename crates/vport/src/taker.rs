@@ -176,10 +176,12 @@ impl Taker {
     fn lend_all(&mut self, lent: &mut Lent, count: usize, peek: usize) -> Filled {
         let (rings, tail, head) = (self.rings(), self.tail, self.head);
         let asked = later(self.asked, tail);
-        self.asked = rings.ask(asked, head, tail.wrapping_add(count as u64 + AHEAD), lent.was_looked_at());
+        self.asked = rings.ask(asked, head, tail.wrapping_add(count as u64 + AHEAD), false);
         self.asked_lines = rings.ask_lines(self.asked_lines, head, tail.wrapping_add(count as u64 + AHEAD));
+        let to_ask_for = lent.to_ask_for(tail, count);
         let words = &mut lent.words_mut()[..count];
         rings.copy(tail, words);
+        to_ask_for.for_each(|i| rings.buffers.expect_frame(words[i] as u32, (words[i] >> 32) as u16 as usize));
         let held = rings.hand_over(words, self.own, self.sender);
         if held < count {
             let lawful = Descriptor::is_lawful(words[held], rings.buffers.count());
@@ -188,8 +190,8 @@ impl Taker {
         let words = &words[..held];
         rings.give_back(tail, words);
         let bytes = words.iter().map(|word| word >> 48).sum();
-        let Rings { entries, returns, buffers, .. } = rings;
-        let place = Place { buffers, returns, entries, first: tail, sender: self.sender };
+        let Rings { entries, returns, buffers, descriptors } = rings;
+        let place = Place { buffers, returns, entries, first: tail, descriptors, head, sender: self.sender };
         // SAFETY: checked; mapped and this end's as in `Rings::lend`.
         unsafe { lent.fill(held, peek, place) };
         self.tail = tail.wrapping_add(held as u64);
