@@ -77,7 +77,7 @@ impl Lent {
 
     /// Which of `count` packets that follow nobody has asked for, where they will be looked at as those before were.
     #[inline(always)]
-    pub(crate) fn to_ask_for(&mut self, tail: u64, count: usize) -> Range<usize> {
+    pub(crate) fn not_asked_for(&mut self, tail: u64, count: usize) -> Range<usize> {
         if !self.looked.replace(false) {
             return count..count;
         }
@@ -171,8 +171,15 @@ impl Lent {
 }
 
 impl Place {
-    const NONE: Self =
-        Self { buffers: Buffers::NONE, returns: core::ptr::null(), entries: Entries::ONE, first: 0, descriptors: core::ptr::null(), head: 0, sender: 0 };
+    const NONE: Self = Self {
+        buffers: Buffers::NONE,
+        returns: core::ptr::null(),
+        entries: Entries::ONE,
+        first: 0,
+        descriptors: core::ptr::null(),
+        head: 0,
+        sender: 0,
+    };
 
     /// Whether none of these packets, from the first on, was sent on.
     #[inline(always)]

@@ -418,13 +418,7 @@ impl RxHalf {
     }
 
     #[inline(always)]
-    fn fill(
-        &mut self,
-        slots: &mut [Slot],
-        lent: Option<&mut Lent>,
-        by: &By<'_>,
-        counters: &mut RxCounters,
-    ) -> usize {
+    fn fill(&mut self, slots: &mut [Slot], lent: Option<&mut Lent>, by: &By<'_>, counters: &mut RxCounters) -> usize {
         if let [channel] = &mut self.channels[..] {
             return channel.fill(&self.generation, slots, lent, by, counters);
         }

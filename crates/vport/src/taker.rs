@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 use crate::arena::{Buffers, Descriptor, Entries, HolderId, View};
 use crate::latency::Histogram;
 use crate::layout::Heads;
-use crate::mapping::Mapping;
 use crate::lent::{Lent, Place};
+use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Lease, Slot, copy_bytes};
 use crate::prefetch;
 use crate::reader::{Filled, Wanted};
@@ -178,10 +178,10 @@ impl Taker {
         let asked = later(self.asked, tail);
         self.asked = rings.ask(asked, head, tail.wrapping_add(count as u64 + AHEAD), false);
         self.asked_lines = rings.ask_lines(self.asked_lines, head, tail.wrapping_add(count as u64 + AHEAD));
-        let to_ask_for = lent.to_ask_for(tail, count);
+        let not_asked_for = lent.not_asked_for(tail, count);
         let words = &mut lent.words_mut()[..count];
         rings.copy(tail, words);
-        to_ask_for.for_each(|i| rings.buffers.expect_frame(words[i] as u32, (words[i] >> 32) as u16 as usize));
+        not_asked_for.for_each(|i| rings.buffers.expect_frame(words[i] as u32, (words[i] >> 32) as u16 as usize));
         let held = rings.hand_over(words, self.own, self.sender);
         if held < count {
             let lawful = Descriptor::is_lawful(words[held], rings.buffers.count());
