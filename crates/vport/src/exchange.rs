@@ -262,44 +262,43 @@ proptest! {
 
 #[test]
 fn a_frame_that_is_sent_on_stays_where_it_is() {
-    circles().into_iter().for_each(|channels| it_stays_where_it_is(channels));
-}
-
-fn it_stays_where_it_is(mut channels: Vec<Channel>) {
-    channels[0].send(&[frame(1, 1_000)]);
-    let first = channels[0].descriptor(0);
-    for hop in 0..6_u64 {
-        let [from, to] = channels.get_disjoint_mut([hop as usize % 3, (hop as usize + 1) % 3]).unwrap();
-        assert_eq!(from.receive(BURST_MAX), 1);
-        forward(from, to, 0, Deed::Send);
-        assert_eq!(to.descriptor(to.given().0 - 1), first);
-        from.receive(BURST_MAX);
+    for mut channels in circles() {
+        channels[0].send(&[frame(1, 1_000)]);
+        let first = channels[0].descriptor(0);
+        for hop in 0..6_u64 {
+            let [from, to] = channels.get_disjoint_mut([hop as usize % 3, (hop as usize + 1) % 3]).unwrap();
+            assert_eq!(from.receive(BURST_MAX), 1);
+            forward(from, to, 0, Deed::Send);
+            assert_eq!(to.descriptor(to.given().0 - 1), first);
+            from.receive(BURST_MAX);
+        }
+        assert_conserved(&channels);
     }
-    assert_conserved(&channels);
 }
 
 /// A received frame must have headroom; where a buffer has none left, the frame is copied to another.
 #[test]
 fn every_received_frame_has_headroom_however_often_headers_were_put_before_it() {
-    let mut channels = circle();
-    channels[0].send(&[frame(1, 100)]);
-    for hop in 0..30 {
-        let [from, to] = channels.get_disjoint_mut([hop % 3, (hop + 1) % 3]).unwrap();
-        assert_eq!(from.receive(BURST_MAX), 1);
-        assert!(from.burst().get_mut(0).prepend(HEADROOM).is_some());
-        assert!(from.burst().get_mut(0).strip(HEADROOM));
-        forward(from, to, 0, Deed::Encapsulate(44));
-        from.receive(BURST_MAX);
+    for mut channels in circles() {
+        channels[0].send(&[frame(1, 100)]);
+        for hop in 0..30 {
+            let [from, to] = channels.get_disjoint_mut([hop % 3, (hop + 1) % 3]).unwrap();
+            assert_eq!(from.receive(BURST_MAX), 1);
+            assert!(from.burst().get_mut(0).prepend(HEADROOM).is_some());
+            assert!(from.burst().get_mut(0).strip(HEADROOM));
+            forward(from, to, 0, Deed::Encapsulate(44));
+            from.receive(BURST_MAX);
+        }
+        assert_conserved(&channels);
     }
-    assert_conserved(&channels);
 }
 
 /// While a function still looks at a frame that it sent on, the buffer may have gone round and be empty again. What is left of
 /// the frame is sent, where it was put before and where not, with a head that was changed and as it is.
 #[test]
 fn a_frame_that_is_sent_again_when_its_buffer_has_come_back_is_moved_within_it() {
-    for (prepended, changed) in [(0, 0), (44, 0), (44, 7), (0, -30), (0, 60)] {
-        let mut channels = circle();
+    let deeds = [(0, 0), (44, 0), (44, 7), (0, -30), (0, 60)];
+    for ((prepended, changed), mut channels) in deeds.into_iter().flat_map(|deed| circles().map(|all| (deed, all))) {
         channels[2].send(&[frame(1, 1_000)]);
         let [first, from] = channels.get_disjoint_mut([2, 0]).unwrap();
         first.receive(1);
