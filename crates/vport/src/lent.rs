@@ -154,8 +154,8 @@ impl Lent {
         }
     }
 
-    /// From here on what packet `i` is stands in its slot.
-    #[inline(always)]
+    /// From here on what packet `i` is stands in its slot. Not inlined, so that it costs whoever receives by copies nothing.
+    #[inline(never)]
     pub(crate) fn settle(&self, i: usize, slot: &mut Slot) {
         if !self.has(i) {
             return;

@@ -338,8 +338,9 @@ impl Default for Slot {
 /// A received packet in the hands of a function: headers can be read, rewritten, taken off and put before.
 pub struct PacketMut<'b> {
     slot: &'b mut Slot,
-    /// Where the packet stands, with its number, as long as its shape was not changed; else in the slot.
-    lent: Option<(&'b Lent, usize)>,
+    /// Where the packet stands, as its number says, as long as its shape was not changed; else in the slot.
+    lent: Option<&'b Lent>,
+    i: usize,
 }
 
 impl PacketMut<'_> {
@@ -364,9 +365,9 @@ impl PacketMut<'_> {
     /// The private first bytes, to rewrite. What was sent before is not changed by it.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
-        if let Some((lent, i)) = self.lent {
+        if let Some(lent) = self.lent {
             // SAFETY: whoever changes a packet has borrowed its burst for it.
-            if let Some(head) = unsafe { lent.head_mut(i) } {
+            if let Some(head) = unsafe { lent.head_mut(self.i) } {
                 return head;
             }
         }
@@ -417,17 +418,17 @@ impl PacketMut<'_> {
     /// The packet as it now is, to send.
     #[inline]
     pub fn as_ref(&self) -> PacketRef<'_> {
-        match self.lent.and_then(|(lent, i)| lent.packet(i)) {
-            Some(packet) => packet,
+        match self.lent {
             None => slot_ref(self.slot),
+            Some(lent) => lent.packet(self.i).unwrap_or_else(|| slot_ref(self.slot)),
         }
     }
 
     /// The slot, in which from here on everything stands.
     #[inline(always)]
     fn slot_mut(&mut self) -> &mut Slot {
-        if let Some((lent, i)) = self.lent.take() {
-            lent.settle(i, self.slot);
+        if let Some(lent) = self.lent.take() {
+            lent.settle(self.i, self.slot);
         }
         self.slot
     }
@@ -531,12 +532,12 @@ impl<'q> Burst<'q> {
     /// Packet `i`, to send or look at.
     #[inline]
     pub fn get(&self, i: usize) -> PacketRef<'_> {
-        if let Some(lent) = self.lent {
-            lent.look(i);
-        }
-        match self.lent.and_then(|lent| lent.packet(i)) {
-            Some(packet) => packet,
+        match self.lent {
             None => slot_ref(&self.slots[i]),
+            Some(lent) => {
+                lent.look(i);
+                lent.packet(i).unwrap_or_else(|| slot_ref(&self.slots[i]))
+            }
         }
     }
 
@@ -546,7 +547,7 @@ impl<'q> Burst<'q> {
         if let Some(lent) = self.lent {
             lent.look(i);
         }
-        PacketMut { slot: &mut self.slots[i], lent: self.lent.map(|lent| (lent, i)) }
+        PacketMut { slot: &mut self.slots[i], lent: self.lent, i }
     }
 
     /// Packets from number `from` on, at most [`BURST_MAX`], to send.
@@ -554,8 +555,13 @@ impl<'q> Burst<'q> {
     pub fn with_views<R>(&self, from: usize, then: impl FnOnce(&[PacketRef<'_>]) -> R) -> R {
         let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
         let count = self.len().saturating_sub(from).min(BURST_MAX);
-        packets[..count].iter_mut().zip(from..).for_each(|(packet, i)| *packet = self.get(i));
-        then(&packets[..count])
+        let packets = &mut packets[..count];
+        if self.lent.is_some() {
+            packets.iter_mut().zip(from..).for_each(|(packet, i)| *packet = self.get(i));
+        } else {
+            packets.iter_mut().zip(self.slots.iter().skip(from)).for_each(|(packet, slot)| *packet = slot_ref(slot));
+        }
+        then(packets)
     }
 
     /// Where packets from number `from` on stand, if that is not in slots.
