@@ -8,6 +8,7 @@
 //! one trust group trust each other so far. Such a packet has a [`Lease`] by which it is sent on without a copy.
 
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -553,14 +554,17 @@ impl<'q> Burst<'q> {
     /// Packets from number `from` on, at most [`BURST_MAX`], to send.
     #[inline]
     pub fn with_views<R>(&self, from: usize, then: impl FnOnce(&[PacketRef<'_>]) -> R) -> R {
-        let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
+        let mut packets = [const { MaybeUninit::<PacketRef<'_>>::uninit() }; BURST_MAX];
         let count = self.len().saturating_sub(from).min(BURST_MAX);
         let packets = &mut packets[..count];
         if self.lent.is_some() {
-            packets.iter_mut().zip(from..).for_each(|(packet, i)| *packet = self.get(i));
+            packets.iter_mut().zip(from..).for_each(|(packet, i)| _ = packet.write(self.get(i)));
         } else {
-            packets.iter_mut().zip(self.slots.iter().skip(from)).for_each(|(packet, slot)| *packet = slot_ref(slot));
+            let slots = self.slots.iter().skip(from);
+            packets.iter_mut().zip(slots).for_each(|(packet, slot)| _ = packet.write(slot_ref(slot)));
         }
+        // SAFETY: there are as many slots behind `from`, so each was written.
+        let packets = unsafe { core::slice::from_raw_parts(packets.as_ptr().cast(), count) };
         then(packets)
     }
 
