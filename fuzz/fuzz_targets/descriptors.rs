@@ -203,11 +203,13 @@ struct Function {
 }
 
 impl Function {
-    fn receive(&mut self, peers: &Peers<'_>) {
+    /// True if the burst stands in no slots.
+    fn receive(&mut self, peers: &Peers<'_>) -> bool {
         if self.first.release(peers.byte() % 8 != 0).is_some() {
             *peers.lent.borrow_mut() = [false; 1024];
         }
-        let most = 1 + usize::from(peers.byte()) % BURST_MAX;
+        let choice = peers.byte();
+        let most = 1 + usize::from(choice) % BURST_MAX;
         let (start, broken) = self.first.taken();
         let mut expected = None;
         if broken.is_none() && self.head.wrapping_sub(start) < most as u64 {
@@ -221,6 +223,11 @@ impl Function {
         let (mut taken, mut unwanted, mut bytes, mut waits) = (0, 0, 0, false);
         let mut last = None;
         self.places.clear();
+        if choice >= 128 {
+            let expected = if broken.is_some() { broken } else { expected };
+            self.receive_all(peers, most, start, expected);
+            return true;
+        }
         let filled = self.first.fill(most, self.peek, |slot, at| {
             check_return(peers, last.take());
             assert!(at == start.wrapping_add(taken + unwanted) && at != self.head, "in order, up to the head");
@@ -269,6 +276,77 @@ impl Function {
             let packet = burst.get(i);
             assert_eq!(packet.rest.as_ptr(), packet.head.as_ptr().wrapping_add(packet.head.len()));
         }
+        false
+    }
+
+    /// Takes all that is there, into no slots: up to a descriptor that breaks a rule.
+    fn receive_all(&mut self, peers: &Peers<'_>, most: usize, start: u64, broken: Option<Violation>) {
+        let there = if broken.is_some() { 0 } else { self.head.wrapping_sub(start).min(most as u64) };
+        let (mut expected, mut rule) = (Vec::<(u32, usize, usize)>::new(), broken);
+        for at in (0..there).map(|n| start.wrapping_add(n)) {
+            let (buffer, offset, len, broken) = peers.judge(peers.first.descriptor(at).load(Relaxed), TAKER);
+            let twice = expected.iter().any(|(before, ..)| *before == buffer);
+            rule = broken.or(twice.then_some(Violation::ForeignBuffer));
+            if rule.is_some() {
+                break;
+            }
+            expected.push((buffer, offset, len));
+            self.places.push(at);
+        }
+        let filled = self.first.lend(most, self.peek);
+        let bytes: usize = expected.iter().map(|(.., len)| len).sum();
+        assert_eq!((filled.packets, filled.unwanted, filled.bytes), (expected.len(), 0, bytes as u64));
+        assert_eq!(self.first.taken(), (start.wrapping_add(expected.len() as u64), rule));
+        let burst = self.first.burst();
+        assert_eq!(burst.len(), expected.len());
+        for (i, (buffer, offset, len)) in expected.into_iter().enumerate() {
+            check_return(peers, Some((self.places[i], buffer)));
+            peers.lent.borrow_mut()[buffer as usize] = true;
+            let PacketRef { head, rest } = burst.get(i);
+            assert_eq!(head.as_ptr(), peers.commons.start(buffer).wrapping_add(offset));
+            assert_eq!((head.len(), head.len() + rest.len()), (len.min(self.peek), len));
+            assert_eq!(rest.as_ptr(), head.as_ptr().wrapping_add(head.len()));
+        }
+    }
+
+    /// Sends on what it received last and has not looked at, all at once, where that stands in no slots: as many as there are
+    /// empty buffers that are the function's.
+    fn forward_all(&mut self, peers: &Peers<'_>, lends: bool) {
+        let from = usize::from(peers.byte()) % BURST_MAX;
+        let Self { first, second, tail, sends, places, .. } = self;
+        let burst = first.burst();
+        let (published, mut rule) = second.given();
+        let given = second.push_on(&burst, from);
+        if !lends || burst.is_empty() || from > burst.len() {
+            assert_eq!(given, None);
+            return;
+        }
+        let words = (burst.len() - from) as u64;
+        let room = |tail: u64| tail.wrapping_add(peers.count).wrapping_sub(*sends);
+        if rule.is_none() && room(*tail) < words {
+            let seen = peers.second.tail().load(Acquire);
+            if published.wrapping_sub(seen) > peers.count || seen.wrapping_sub(*tail) > peers.count {
+                rule = Some(Violation::TailOutOfRange);
+            } else {
+                *tail = seen;
+            }
+        }
+        let most = if rule.is_some() { 0 } else { room(*tail).min(words) as usize };
+        assert!(given.is_some_and(|given| given <= most));
+        for i in from..from + given.unwrap_or(0) {
+            if !peers.scribble {
+                assert_eq!(peers.commons.holder(peers.first.returned(places[i])), SENDER);
+            }
+            check_sent(peers, *sends, &copy(&burst.get(i)));
+            *sends = sends.wrapping_add(1);
+        }
+        if given.is_some_and(|given| given < most) {
+            let empty = peers.second.returned(*sends);
+            let lie = empty >= peers.buffers() || peers.commons.holder(empty) != GIVER;
+            assert!(lie, "it stops for a reason");
+            rule = Some(Violation::DoubleReturn);
+        }
+        assert_eq!(second.given(), (published, rule), "published when it is told to");
     }
 
     /// Sends on what it received, changed or not, one frame after the other.
@@ -420,7 +498,10 @@ fuzz_target!(|input: &[u8]| {
             0 => peers.act(),
             1 => function.originate(&peers),
             _ => {
-                function.receive(&peers);
+                let lends = function.receive(&peers);
+                if peers.byte() % 4 == 0 {
+                    function.forward_all(&peers, lends);
+                }
                 function.forward(&peers);
             }
         }

@@ -50,6 +50,12 @@ pub trait TxQueue: Send {
     /// refused because the peer is full, slow or away.
     fn send(&mut self, packets: &[PacketRef<'_>]) -> usize;
 
+    /// Sends the packets of a burst from number `from` on: as [`TxQueue::send`], but that between zero-copy links packets
+    /// which were received and not changed cost less this way.
+    fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        burst.with_views(from, |packets| self.send(packets))
+    }
+
     /// What this queue has counted.
     fn counters(&self) -> TxCounters;
 }

@@ -50,6 +50,10 @@ impl TxQueue for TxRing {
         Self::send(self, packets)
     }
 
+    fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        Self::send_burst(self, burst, from)
+    }
+
     fn counters(&self) -> TxCounters {
         Self::counters(self)
     }

@@ -133,17 +133,13 @@ fn forward(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, addresses: Addresses, ret
             swap(burst.get_mut(i).head_mut());
         }
     }
-    let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
-    for (i, packet) in packets[..count].iter_mut().enumerate() {
-        *packet = burst.get(i);
-    }
-    let mut sent = tx.send(&packets[..count]);
+    let mut sent = tx.send_burst(&burst, 0);
     for _ in 0..retries {
         if sent == count {
             break;
         }
         std::hint::spin_loop();
-        sent += tx.send(&packets[sent..count]);
+        sent += tx.send_burst(&burst, sent);
     }
     (count, (count - sent) as u64)
 }

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -58,15 +59,27 @@ impl Descriptor {
         self.buffer as u64 | (self.offset as u64) << 32 | (self.len as u64) << 48
     }
 
-    /// What a word says, checked: a frame of a length that frames have, with headroom, inside one of `buffers` buffers.
+    /// What a word says, checked.
     #[inline(always)]
     pub const fn check(word: u64, buffers: u32) -> Result<Self, Violation> {
-        let (buffer, offset, len) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
-        let lawful = buffer < buffers
-            && (len as usize).wrapping_sub(1) < FRAME_MAX
-            && offset as usize >= HEADROOM
-            && offset as usize + len as usize <= BUFFER_BYTES;
-        if lawful { Ok(Self { buffer, offset, len }) } else { Err(Violation::BadDescriptor) }
+        if Self::is_lawful(word, buffers) { Ok(Self::of(word)) } else { Err(Violation::BadDescriptor) }
+    }
+
+    /// What a word says.
+    #[inline(always)]
+    pub(crate) const fn of(word: u64) -> Self {
+        Self { buffer: word as u32, offset: (word >> 32) as u16, len: (word >> 48) as u16 }
+    }
+
+    /// Whether a word names a frame of a length that frames have, with headroom, inside one of `buffers` buffers. Without
+    /// branches, so that many words are looked at at once.
+    #[inline(always)]
+    pub(crate) const fn is_lawful(word: u64, buffers: u32) -> bool {
+        let (buffer, offset, len) = (word & 0xffff_ffff, word >> 32 & 0xffff, word >> 48);
+        (buffer < buffers as u64)
+            & (len.wrapping_sub(1) < FRAME_MAX as u64)
+            & (offset >= HEADROOM as u64)
+            & (offset + len <= BUFFER_BYTES as u64)
     }
 }
 
@@ -159,6 +172,15 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
+    /// None at all.
+    pub(crate) const NONE: Self = Self { frames: core::ptr::null_mut(), holders: core::ptr::null(), count: 0 };
+
+    /// Whether these are the same buffers, at the same place.
+    #[inline(always)]
+    pub(crate) fn is(self, other: Self) -> bool {
+        self.frames == other.frames
+    }
+
     #[inline(always)]
     pub(crate) fn count(self) -> u32 {
         self.count
@@ -184,6 +206,19 @@ impl Buffers {
         unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
     }
 
+    /// Soon the holders of `COUNT` buffers, which need not exist, will change. Where they are neighbours, one line has them all,
+    /// or two.
+    #[inline(always)]
+    pub(crate) fn expect_holders<const COUNT: u64>(self, buffers: impl Fn(u64) -> u32) {
+        let (first, last) = (buffers(0), buffers(COUNT - 1));
+        self.expect_holder(first);
+        if u64::from(last.wrapping_sub(first)) == COUNT - 1 {
+            self.expect_holder(last);
+        } else {
+            (1..COUNT).for_each(|n| self.expect_holder(buffers(n)));
+        }
+    }
+
     /// Soon the holder of a buffer, which need not exist, will change.
     #[inline(always)]
     pub(crate) fn expect_holder(self, buffer: u32) {
@@ -206,6 +241,9 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
+    /// A ring of one entry.
+    pub(crate) const ONE: Self = Self { mask: 0 };
+
     /// None unless `count` is a power of two.
     pub(crate) const fn new(count: u64) -> Option<Self> {
         if count.is_power_of_two() { Some(Self { mask: count - 1 }) } else { None }
@@ -214,6 +252,14 @@ impl Entries {
     #[inline(always)]
     pub(crate) const fn count(self) -> u64 {
         self.mask + 1
+    }
+
+    /// The entries of `count` positions from `from` on, which are no more than there are, in one piece or two.
+    #[inline(always)]
+    pub(crate) fn pieces(self, from: u64, count: usize) -> [Range<usize>; 2] {
+        let at = self.index(from);
+        let first = count.min(self.count() as usize - at);
+        [at..at + first, 0..count - first]
     }
 
     /// Index of a position. Always less than the count.

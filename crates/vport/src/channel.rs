@@ -2,6 +2,7 @@
 //! generation.
 
 use crate::giver::Giver;
+use crate::lent::{Lent, Place};
 use crate::packet::{PacketRef, Slot};
 use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
 use crate::ring::Violation;
@@ -22,6 +23,15 @@ impl Inlet {
         match self {
             Self::Records { reader, source } => reader.fill(source, slots, peek, wanted),
             Self::Buffers(taker) => taker.fill(slots, peek, wanted),
+        }
+    }
+
+    /// Takes every frame: of a zero-copy link into `lent`, where the caller has one, or else into slots.
+    #[inline(always)]
+    pub(crate) fn fill_all(&mut self, slots: &mut [Slot], lent: Option<&mut Lent>, peek: usize) -> Filled {
+        match (self, lent) {
+            (Self::Buffers(taker), Some(lent)) => taker.lend(lent, slots.len(), peek),
+            (inlet, _) => inlet.fill(slots, peek, |_, _| Wanted::Yes),
         }
     }
 
@@ -90,6 +100,15 @@ impl Outlet {
         match self {
             Self::Records(writer) => writer.push_burst(packets),
             Self::Buffers(giver) => giver.push_burst(packets),
+        }
+    }
+
+    /// See [`Giver::push_lent`].
+    #[inline(always)]
+    pub(crate) fn push_lent(&mut self, words: &[u64], place: Place) -> Option<Pushed> {
+        match self {
+            Self::Records(_) => None,
+            Self::Buffers(giver) => giver.push_lent(words, place),
         }
     }
 

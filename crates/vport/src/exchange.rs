@@ -19,6 +19,8 @@ struct Channel {
     exposed: Exposed,
     commons: Commons,
     ids: (u16, u16),
+    /// Its receiver's bursts stay descriptors.
+    lends: bool,
     /// The function has dealt with the last burst.
     dealt: bool,
     /// What was sent and not received.
@@ -42,7 +44,7 @@ impl DerefMut for Channel {
 impl Channel {
     fn new(commons: &Commons, first: u32, ids: (u16, u16)) -> Self {
         let exposed = Exposed::new(commons, COUNT, first, ids);
-        Self { exposed, commons: commons.clone(), ids, dealt: false, expected: VecDeque::new() }
+        Self { exposed, commons: commons.clone(), ids, lends: false, dealt: false, expected: VecDeque::new() }
     }
 
     /// Sends frames from private memory.
@@ -63,8 +65,12 @@ impl Channel {
     fn receive(&mut self, most: usize) -> usize {
         self.release(true);
         self.dealt = false;
-        let Self { exposed, expected, .. } = self;
-        exposed.fill(most, PEEK, |_, _| Wanted::Yes);
+        let Self { exposed, expected, lends, .. } = self;
+        if *lends {
+            exposed.lend(most, PEEK);
+        } else {
+            exposed.fill(most, PEEK, |_, _| Wanted::Yes);
+        }
         let burst = exposed.burst();
         for i in 0..burst.len() {
             assert!(burst.get(i).head.len() <= PEEK);
@@ -116,6 +122,13 @@ fn circle() -> Vec<Channel> {
     (0..3).map(channel).collect()
 }
 
+/// The same, with either kind of burst.
+fn circles() -> [Vec<Channel>; 2] {
+    let [plain, mut lending] = [circle(), circle()];
+    lending.iter_mut().for_each(|channel| channel.lends = true);
+    [plain, lending]
+}
+
 fn assert_conserved(channels: &[Channel]) {
     let mut all: Vec<u32> = channels.iter().flat_map(Channel::buffers).collect();
     all.sort_unstable();
@@ -149,15 +162,17 @@ fn deed() -> impl Strategy<Value = Deed> {
 #[derive(Clone, Debug)]
 enum Step {
     Send { on: usize, lengths: Vec<usize>, seed: u8 },
-    Receive { on: usize, most: usize },
+    Receive { on: usize, most: usize, lends: bool },
     Forward { from: usize, deeds: Vec<Deed> },
+    ForwardAll { from: usize, first: usize },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0..3_usize, prop::collection::vec(60..2_000_usize, 1..12), any::<u8>())
             .prop_map(|(on, lengths, seed)| Step::Send { on, lengths, seed }),
-        (0..3_usize, 1..=BURST_MAX).prop_map(|(on, most)| Step::Receive { on, most }),
+        (0..3_usize, 1..=BURST_MAX, any::<bool>()).prop_map(|(on, most, lends)| Step::Receive { on, most, lends }),
+        (0..3_usize, 0..4_usize).prop_map(|(from, first)| Step::ForwardAll { from, first }),
         (0..3_usize, prop::collection::vec(deed(), 1..20)).prop_map(|(from, deeds)| Step::Forward { from, deeds }),
     ]
 }
@@ -190,6 +205,24 @@ fn forward(from: &mut Channel, to: &mut Channel, i: usize, deed: Deed) {
     }
 }
 
+/// Sends the last burst of `from` by `to`, from packet `first` on, and what is left of it once more.
+fn forward_all(from: &mut Channel, to: &mut Channel, first: usize) {
+    let lends = from.lends;
+    let burst = from.burst();
+    let mut next = first.min(burst.len());
+    for _ in 0..2 {
+        let sent: Vec<_> = (next..burst.len()).map(|i| bytes(&burst.get(i))).collect();
+        let Some(count) = to.exposed.push_on(&burst, next) else {
+            assert!(!lends || burst.is_empty(), "none of it was sent on yet");
+            break;
+        };
+        to.publish();
+        to.expected.extend(sent.into_iter().take(count));
+        next += count;
+    }
+    assert!(next == first || to.exposed.push_on(&burst, first).is_none_or(|count| count == 0), "nothing is sent twice");
+}
+
 proptest! {
     #[test]
     fn whatever_functions_do_frames_arrive_as_sent_and_no_buffer_is_lost_or_held_twice(
@@ -202,7 +235,16 @@ proptest! {
                     let frames: Vec<_> = lengths.iter().map(|&len| frame(seed, len)).collect();
                     channels[on].send(&frames);
                 }
-                Step::Receive { on, most } => drop(channels[on].receive(most)),
+                Step::Receive { on, most, lends } => {
+                    channels[on].lends = lends;
+                    channels[on].receive(most);
+                }
+                Step::ForwardAll { from, first } => {
+                    let [from, to] = channels.get_disjoint_mut([from, (from + 1) % 3]).unwrap();
+                    if !std::mem::replace(&mut from.dealt, true) {
+                        forward_all(from, to, first);
+                    }
+                }
                 Step::Forward { from, deeds } => {
                     let [from, to] = channels.get_disjoint_mut([from, (from + 1) % 3]).unwrap();
                     if std::mem::replace(&mut from.dealt, true) {
@@ -220,41 +262,43 @@ proptest! {
 
 #[test]
 fn a_frame_that_is_sent_on_stays_where_it_is() {
-    let mut channels = circle();
-    channels[0].send(&[frame(1, 1_000)]);
-    let first = channels[0].descriptor(0);
-    for hop in 0..6_u64 {
-        let [from, to] = channels.get_disjoint_mut([hop as usize % 3, (hop as usize + 1) % 3]).unwrap();
-        assert_eq!(from.receive(BURST_MAX), 1);
-        forward(from, to, 0, Deed::Send);
-        assert_eq!(to.descriptor(to.given().0 - 1), first);
-        from.receive(BURST_MAX);
+    for mut channels in circles() {
+        channels[0].send(&[frame(1, 1_000)]);
+        let first = channels[0].descriptor(0);
+        for hop in 0..6_u64 {
+            let [from, to] = channels.get_disjoint_mut([hop as usize % 3, (hop as usize + 1) % 3]).unwrap();
+            assert_eq!(from.receive(BURST_MAX), 1);
+            forward(from, to, 0, Deed::Send);
+            assert_eq!(to.descriptor(to.given().0 - 1), first);
+            from.receive(BURST_MAX);
+        }
+        assert_conserved(&channels);
     }
-    assert_conserved(&channels);
 }
 
 /// A received frame must have headroom; where a buffer has none left, the frame is copied to another.
 #[test]
 fn every_received_frame_has_headroom_however_often_headers_were_put_before_it() {
-    let mut channels = circle();
-    channels[0].send(&[frame(1, 100)]);
-    for hop in 0..30 {
-        let [from, to] = channels.get_disjoint_mut([hop % 3, (hop + 1) % 3]).unwrap();
-        assert_eq!(from.receive(BURST_MAX), 1);
-        assert!(from.burst().get_mut(0).prepend(HEADROOM).is_some());
-        assert!(from.burst().get_mut(0).strip(HEADROOM));
-        forward(from, to, 0, Deed::Encapsulate(44));
-        from.receive(BURST_MAX);
+    for mut channels in circles() {
+        channels[0].send(&[frame(1, 100)]);
+        for hop in 0..30 {
+            let [from, to] = channels.get_disjoint_mut([hop % 3, (hop + 1) % 3]).unwrap();
+            assert_eq!(from.receive(BURST_MAX), 1);
+            assert!(from.burst().get_mut(0).prepend(HEADROOM).is_some());
+            assert!(from.burst().get_mut(0).strip(HEADROOM));
+            forward(from, to, 0, Deed::Encapsulate(44));
+            from.receive(BURST_MAX);
+        }
+        assert_conserved(&channels);
     }
-    assert_conserved(&channels);
 }
 
 /// While a function still looks at a frame that it sent on, the buffer may have gone round and be empty again. What is left of
 /// the frame is sent, where it was put before and where not, with a head that was changed and as it is.
 #[test]
 fn a_frame_that_is_sent_again_when_its_buffer_has_come_back_is_moved_within_it() {
-    for (prepended, changed) in [(0, 0), (44, 0), (44, 7), (0, -30), (0, 60)] {
-        let mut channels = circle();
+    let deeds = [(0, 0), (44, 0), (44, 7), (0, -30), (0, 60)];
+    for ((prepended, changed), mut channels) in deeds.into_iter().flat_map(|deed| circles().map(|all| (deed, all))) {
         channels[2].send(&[frame(1, 1_000)]);
         let [first, from] = channels.get_disjoint_mut([2, 0]).unwrap();
         first.receive(1);
@@ -301,14 +345,15 @@ fn a_sender_without_empty_buffers_is_refused_until_one_comes_back() {
 
 /// A sender's descriptor that is a lie: of the buffer of the first one it sent, and what was said to be in it.
 fn descriptor_is_refused(lie: impl Fn(&Channel) -> u64, rule: Violation) {
-    let mut channels = circle();
-    let channel = &mut channels[0];
-    channel.send(&vec![frame(3, 60); 3]);
-    channel.words().descriptor(1).store(lie(channel), Ordering::Relaxed);
-    channel.expected.truncate(1);
-    assert_eq!(channel.receive(BURST_MAX), 1, "what came before is delivered");
-    assert_eq!(channel.taken().1, Some(rule));
-    assert_eq!(channel.receive(BURST_MAX), 0);
+    for mut channels in circles() {
+        let channel = &mut channels[0];
+        channel.send(&vec![frame(3, 60); 3]);
+        channel.words().descriptor(1).store(lie(channel), Ordering::Relaxed);
+        channel.expected.truncate(1);
+        assert_eq!(channel.receive(BURST_MAX), 1, "what came before is delivered");
+        assert_eq!(channel.taken().1, Some(rule));
+        assert_eq!(channel.receive(BURST_MAX), 0);
+    }
 }
 
 #[test]
@@ -341,6 +386,26 @@ fn return_is_refused(lie: impl Fn(&Channel) -> u32) {
     assert_eq!(channel.send(&vec![frame(4, 60); 4]), 1, "what was returned before is used");
     assert_eq!(channel.given().1, Some(Violation::DoubleReturn));
     assert_eq!(channel.send(&vec![frame(5, 60); 4]), 0);
+    return_is_refused_to_a_burst(lie);
+}
+
+/// The same where frames are sent on as they came.
+fn return_is_refused_to_a_burst(lie: impl Fn(&Channel) -> u32) {
+    let [_, mut channels] = circles();
+    channels[2].send(&vec![frame(3, 60); 4]);
+    channels[2].receive(4);
+    let [channel, from] = channels.get_disjoint_mut([0, 2]).unwrap();
+    channel.send(&vec![frame(3, 60); COUNT as usize]);
+    channel.receive(4);
+    channel.words().set_returned(1, lie(channel));
+    channel.release(true);
+    let burst = from.burst();
+    assert_eq!(channel.push_on(&burst, 0), Some(1), "what was returned before is used");
+    assert_eq!(channel.given().1, Some(Violation::DoubleReturn));
+    assert_eq!(channel.push_on(&burst, 1), Some(0));
+    channel.publish();
+    let sent = channel.descriptor(COUNT);
+    assert_eq!(channel.commons.holder(sent as u32), channel.ids.1);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::arena::{Arena, BUFFER_BYTES, Buffers, Entries, HOLDER_BYTES};
 use crate::giver::Giver;
 use crate::latency::{Histogram, Latency};
 use crate::layout::{Heads, Index};
+use crate::lent::Lent;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, PacketRef, Slot};
 use crate::reader::{Filled, Wanted};
@@ -158,7 +159,8 @@ pub struct Exposed {
     /// The receiver's index segment, for what it counts.
     own: Arc<Mapping>,
     slots: Vec<Slot>,
-    /// Slots that hold frames.
+    lent: Lent,
+    /// Packets of the last burst.
     filled: usize,
 }
 
@@ -184,7 +186,8 @@ impl Exposed {
         let own = Arc::new(Mapping::anonymous(layout.bytes()).expect("memory"));
         let taker = Taker::new(entries, view(), (ids.1, ids.0), descriptors, (&index, heads), returns);
         let taker = taker.with_latency(Histogram::new(layout, &own));
-        Self { words, giver, taker, own, slots: (0..BURST_MAX).map(|_| Slot::new()).collect(), filled: 0 }
+        let slots = (0..BURST_MAX).map(|_| Slot::new()).collect();
+        Self { words, giver, taker, own, slots, lent: Lent::new(), filled: 0 }
     }
 
     /// The memory.
@@ -194,14 +197,23 @@ impl Exposed {
 
     /// The receiver takes up to `most` frames into its slots.
     pub fn fill(&mut self, most: usize, peek: usize, wanted: impl FnMut(&Slot, u64) -> Wanted) -> Filled {
+        self.lent.clear();
         let filled = self.taker.fill(&mut self.slots[..most], peek, wanted);
+        self.filled = filled.packets;
+        filled
+    }
+
+    /// The receiver takes up to `most` frames, all of which it wants, and leaves their slots as they are.
+    pub fn lend(&mut self, most: usize, peek: usize) -> Filled {
+        self.lent.clear();
+        let filled = self.taker.lend(&mut self.lent, most, peek);
         self.filled = filled.packets;
         filled
     }
 
     /// What the receiver took last.
     pub fn burst(&mut self) -> Burst<'_> {
-        Burst::new(&mut self.slots[..self.filled])
+        Burst::with_lent(&mut self.slots[..self.filled], self.lent.if_any())
     }
 
     /// The receiver publishes its tail, if `now` or if it is time.
@@ -224,6 +236,13 @@ impl Exposed {
     /// The sender writes descriptors. Returns how many packets need no further thought: sent, or never to be sent.
     pub fn push(&mut self, packets: &[PacketRef<'_>]) -> usize {
         self.giver.push_burst(packets).done()
+    }
+
+    /// The sender writes the descriptors of a burst that came by another channel, from number `from` on. None, and nothing
+    /// done, where that cannot be; otherwise how many.
+    pub fn push_on(&mut self, burst: &Burst<'_>, from: usize) -> Option<usize> {
+        let (words, place) = burst.lent_from(from)?;
+        Some(self.giver.push_lent(words, place)?.done())
     }
 
     /// The sender publishes its head. False if that is nothing new.

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
 use crate::arena::{BUFFER_BYTES, Buffers, Descriptor, Entries, FRAME_OFFSET, HolderId, View};
 use crate::layout::Heads;
+use crate::lent::Place;
 use crate::mapping::Mapping;
-use crate::packet::{HEADROOM, PacketRef, copy_bytes};
+use crate::packet::{BURST_MAX, HEADROOM, PacketRef, copy_bytes};
+use crate::prefetch;
 use crate::ring::Violation;
 use crate::stamp::{Sampling, Unit};
 use crate::sync::AtomicU64;
@@ -25,6 +27,8 @@ pub(crate) struct Giver {
     tail: u64,
     /// Up to where empty buffers were asked for.
     asked: u64,
+    /// Up to where lines of the rings were asked for.
+    asked_lines: u64,
     broken: Option<Violation>,
     sampling: Sampling,
     arena: View,
@@ -48,8 +52,10 @@ unsafe impl Send for Giver {}
 
 /// How many frames ahead empty buffers are asked for.
 const AHEAD: u64 = 16;
-/// Buffers that follow each other are often neighbours, whose holders share a line.
-const ASK_HOLDER_EVERY: u64 = 4;
+/// How much further ahead the returns are asked for that say which ones.
+const AHEAD_RETURNS: u64 = 64;
+/// Descriptors of a cache line.
+const TOGETHER: u64 = 8;
 
 impl Giver {
     /// Sends from `own` to `receiver`. Descriptors and head are in the sender's own segments, returns and tail in the
@@ -74,6 +80,7 @@ impl Giver {
             published: 0,
             tail: 0,
             asked: 0,
+            asked_lines: 0,
             broken: None,
             sampling: Sampling::new(),
             arena,
@@ -115,8 +122,8 @@ impl Giver {
                     break;
                 }
             }
-            asked = rings.ask(asked, end, head);
-            if !rings.give(head, asked, packet) {
+            asked = rings.ask(asked, end, head.wrapping_add(AHEAD));
+            if !rings.give(head, end, packet) {
                 self.broken = Some(Violation::DoubleReturn);
                 break;
             }
@@ -126,6 +133,48 @@ impl Giver {
         }
         (self.head, self.asked) = (head, asked);
         Pushed { packets: pushed, bytes, discarded }
+    }
+
+    /// As [`Giver::push_burst`], for frames of a burst that are sent as they were received. None, and nothing done, where
+    /// that cannot be: they are in another arena, or were sent on before.
+    #[inline]
+    pub(crate) fn push_lent(&mut self, words: &[u64], place: Place) -> Option<Pushed> {
+        if !place.buffers.is(self.arena.buffers()) {
+            return None;
+        }
+        if self.end().wrapping_sub(self.head) < words.len() as u64 {
+            self.look_for_room();
+        }
+        let count = self.end().wrapping_sub(self.head).min(words.len() as u64) as usize;
+        if count == BURST_MAX {
+            // Of a length that the compiler knows.
+            return crate::wide::dispatch!(self.wide, self.push_words(&words[..BURST_MAX], place));
+        }
+        crate::wide::dispatch!(self.wide, self.push_words(&words[..count], place))
+    }
+
+    #[inline(always)]
+    fn push_words(&mut self, words: &[u64], place: Place) -> Option<Pushed> {
+        let (rings, head) = (self.rings(), self.head);
+        prefetch::to_write(self.head_word.cast());
+        let until = head.wrapping_add(words.len() as u64 + BURST_MAX as u64);
+        self.asked = rings.ask(self.asked, self.end(), until);
+        self.asked_lines = rings.ask_lines(self.asked_lines, until);
+        if !place.is_still_here(words) {
+            return None;
+        }
+        let mut empty = [0; BURST_MAX];
+        let empty = &mut empty[..words.len()];
+        rings.copy_returned(head, empty);
+        let given = rings.exchange_all(words, empty, place.sender);
+        if given < words.len() {
+            self.broken = Some(Violation::DoubleReturn);
+        }
+        let words = &words[..given];
+        place.give_back(&empty[..given]);
+        rings.write(head, words);
+        self.head = head.wrapping_add(given as u64);
+        Some(Pushed { packets: given as u64, bytes: words.iter().map(|word| word >> 48).sum(), discarded: 0 })
     }
 
     /// Appends one frame of 1 to [`crate::packet::FRAME_MAX`] bytes. False while there is no empty buffer.
@@ -214,19 +263,64 @@ struct Rings {
 impl Rings {
     /// Sends a packet at `head`, for which a buffer was returned. False where that is not this end's.
     #[inline(always)]
-    fn give(self, head: u64, asked: u64, packet: &PacketRef<'_>) -> bool {
+    fn give(self, head: u64, end: u64, packet: &PacketRef<'_>) -> bool {
         let empty = self.returned(head);
         if empty >= self.buffers.count() || self.buffers.holder(empty) != self.own {
             return false;
         }
         let frame = match self.whole(packet) {
             Some(frame) => self.exchange(packet, frame, empty),
-            None => self.copy(packet, empty, asked),
+            None => self.copy(packet, empty, head, end),
         };
         self.buffers.set_holder(frame.buffer, self.receiver);
         // SAFETY: an index is within the ring, which the giver keeps.
         unsafe { &*self.descriptors.add(self.entries.index(head)) }.store(frame.word(), Ordering::Relaxed);
         true
+    }
+
+    /// Copies what was returned for positions from `at` on.
+    #[inline(always)]
+    fn copy_returned(self, at: u64, empty: &mut [u32]) {
+        let [first, second] = self.entries.pieces(at, empty.len());
+        let to = empty.as_mut_ptr();
+        // SAFETY: the pieces are within the ring, which the giver keeps, and as many entries as there are. Whatever the
+        // receiver does meanwhile, any will do.
+        unsafe {
+            copy_bytes(self.returns.add(first.start).cast(), to.cast(), first.len() * size_of::<u32>());
+            copy_bytes(self.returns.cast(), to.add(first.len()).cast(), second.len() * size_of::<u32>());
+            // What was copied must be what is checked and used: without this the compiler may read the source again.
+            core::arch::asm!("", options(nostack, preserves_flags));
+        }
+    }
+
+    /// Gives the buffers of descriptors to the receiver, and an empty one for each to `sender`. Returns how many, up to an
+    /// empty one that is not this end's.
+    #[inline(always)]
+    fn exchange_all(self, words: &[u64], empty: &[u32], sender: HolderId) -> usize {
+        let count = self.buffers.count();
+        let there = empty.iter().fold(true, |all, empty| all & (*empty < count));
+        for (i, (word, empty)) in words.iter().zip(empty).enumerate() {
+            if !there && *empty >= count || self.buffers.holder(*empty) != self.own {
+                return i;
+            }
+            self.buffers.set_holder(*empty, sender);
+            self.buffers.set_holder(*word as u32, self.receiver);
+        }
+        words.len()
+    }
+
+    /// Writes descriptors from a position on.
+    #[inline(always)]
+    fn write(self, at: u64, words: &[u64]) {
+        let [first, second] = self.entries.pieces(at, words.len());
+        let from = words.as_ptr();
+        // SAFETY: the pieces are within the ring, which the giver keeps and alone writes, and as many words as there are.
+        // The receiver does not look at them before the head is published.
+        unsafe {
+            let to = self.descriptors.cast_mut();
+            copy_bytes(from.cast(), to.add(first.start).cast(), first.len() * size_of::<u64>());
+            copy_bytes(from.add(first.len()).cast(), to.cast(), second.len() * size_of::<u64>());
+        }
     }
 
     /// Where a packet lies, if it is one frame in a buffer of this arena that was not sent on yet, with headroom left for
@@ -260,15 +354,18 @@ impl Rings {
     }
 
     #[inline(always)]
-    fn copy(self, packet: &PacketRef<'_>, empty: u32, asked: u64) -> Descriptor {
+    fn copy(self, packet: &PacketRef<'_>, empty: u32, at: u64, end: u64) -> Descriptor {
         let start = self.buffers.start(empty);
         let inside = |part: *const u8| (part as usize).wrapping_sub(start as usize) < BUFFER_BYTES;
         let (head, rest) = (packet.head.as_ptr(), packet.rest.as_ptr());
         if inside(head) | inside(rest) {
             return self.copy_within(packet, empty);
         }
-        // The last one that was asked for: where it is copied to, the lines are best fetched beforehand.
-        self.buffers.expect_frame(self.returned(asked.wrapping_sub(1)), FRAME_OFFSET);
+        // Where frames are copied to, the lines are best fetched beforehand.
+        let soon = at.wrapping_add(AHEAD);
+        if end.wrapping_sub(soon).wrapping_sub(1) < self.entries.count() {
+            self.buffers.expect_frame(self.returned(soon), FRAME_OFFSET);
+        }
         // SAFETY: the empty buffer is this end's alone, and any frame fits behind the offset (asserted there).
         unsafe {
             let to = start.add(FRAME_OFFSET);
@@ -299,16 +396,26 @@ impl Rings {
         Descriptor { buffer: empty, offset: FRAME_OFFSET as u16, len: packet.len() as u16 }
     }
 
-    /// Asks for the holders of empty buffers that will be used soon. Returns up to where it has.
+    /// Asks for the holders of empty buffers for positions up to `until`, as far as they were returned, so many at a time.
+    /// Returns up to where it has.
     #[inline(always)]
-    fn ask(self, mut asked: u64, end: u64, head: u64) -> u64 {
-        let until = head.wrapping_add(AHEAD);
-        let until = if until.wrapping_sub(end) <= AHEAD { end } else { until };
+    fn ask(self, mut asked: u64, end: u64, until: u64) -> u64 {
+        let until = if until.wrapping_sub(end) <= self.entries.count() { end } else { until };
+        while until.wrapping_sub(asked).wrapping_sub(TOGETHER) < self.entries.count() {
+            self.buffers.expect_holders::<TOGETHER>(|n| self.returned(asked.wrapping_add(n)));
+            asked = asked.wrapping_add(TOGETHER);
+        }
+        asked
+    }
+
+    /// Asks for where descriptors up to `until` will be written, and for what was returned behind them.
+    #[inline(always)]
+    fn ask_lines(self, mut asked: u64, until: u64) -> u64 {
         while asked.wrapping_sub(until) > u64::MAX / 2 {
-            if asked.is_multiple_of(ASK_HOLDER_EVERY) {
-                self.buffers.expect_holder(self.returned(asked));
-            }
-            asked = asked.wrapping_add(1);
+            prefetch::to_write(self.descriptors.wrapping_add(self.entries.index(asked)).cast());
+            let behind = self.entries.index(asked.wrapping_add(AHEAD_RETURNS));
+            prefetch::to_read(self.returns.wrapping_add(behind).cast());
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
     }

@@ -23,7 +23,7 @@
 //! - `stamp` says when a record was published, of one burst in many; [`latency`] is what receivers make of it.
 //! - `table` is the bucket table as senders see it; `epoch` says when a queue is past a change of it; `cell` and `home` are
 //!   what a port's queues share within the function; [`owner`] hands buckets over between its workers.
-//! - [`packet`] is what functions see: private head, opaque rest.
+//! - [`packet`] is what functions see: private head, opaque rest; `lent` a burst of a zero-copy link that is still descriptors.
 //! - [`segment`] makes and seals memory; `mapping` bounds it.
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
 //!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
@@ -58,6 +58,7 @@ mod home;
 pub mod info;
 pub mod latency;
 pub mod layout;
+mod lent;
 pub mod local;
 mod lone;
 mod mapping;

@@ -8,9 +8,12 @@
 //! one trust group trust each other so far. Such a packet has a [`Lease`] by which it is sent on without a copy.
 
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::lent::{Lent, Place};
 
 /// Longest frame that a port carries, in bytes, Ethernet header included, frame check sequence excluded.
 pub const FRAME_MAX: usize = 9_600;
@@ -336,13 +339,16 @@ impl Default for Slot {
 /// A received packet in the hands of a function: headers can be read, rewritten, taken off and put before.
 pub struct PacketMut<'b> {
     slot: &'b mut Slot,
+    /// Where the packet stands, as its number says, as long as its shape was not changed; else in the slot.
+    lent: Option<&'b Lent>,
+    i: usize,
 }
 
 impl PacketMut<'_> {
     /// Length of the whole frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.slot.frame_len()
+        self.as_ref().len()
     }
 
     /// Whether the frame has no bytes.
@@ -354,22 +360,29 @@ impl PacketMut<'_> {
     /// The private first bytes.
     #[inline]
     pub fn head(&self) -> &[u8] {
-        self.slot.head()
+        self.as_ref().head
     }
 
     /// The private first bytes, to rewrite. What was sent before is not changed by it.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
-        self.slot.head_mut()
+        if let Some(lent) = self.lent {
+            // SAFETY: whoever changes a packet has borrowed its burst for it.
+            if let Some(head) = unsafe { lent.head_mut(self.i) } {
+                return head;
+            }
+        }
+        self.slot_mut().head_mut()
     }
 
     /// Takes `n` bytes off the front. False, and nothing done, where the head is shorter.
     #[inline]
     #[must_use]
     pub fn strip(&mut self, n: usize) -> bool {
-        let fits = n <= self.slot.head_len();
+        let slot = self.slot_mut();
+        let fits = n <= slot.head_len();
         if fits {
-            self.slot.start += n as u16;
+            slot.start += n as u16;
         }
         fits
     }
@@ -377,34 +390,48 @@ impl PacketMut<'_> {
     /// Opens `n` bytes before the front for the caller to fill. None, and nothing done, where the headroom is used up.
     #[inline]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        if self.slot.is_gone() {
-            self.slot.keep_head();
+        let slot = self.slot_mut();
+        if slot.is_gone() {
+            slot.keep_head();
         }
-        let start = usize::from(self.slot.start).checked_sub(n)?;
+        let start = usize::from(slot.start).checked_sub(n)?;
         // As much as a head with all of its headroom has.
-        if usize::from(self.slot.end) - start > HEADROOM + HEAD_MAX {
+        if usize::from(slot.end) - start > HEADROOM + HEAD_MAX {
             return None;
         }
-        self.slot.start = start as u16;
-        Some(&mut self.slot.head_mut()[..n])
+        slot.start = start as u16;
+        Some(&mut slot.head_mut()[..n])
     }
 
     /// Keeps the first `len` bytes of the frame.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        let head = self.slot.head_len();
+        let slot = self.slot_mut();
+        let head = slot.head_len();
         if len < head {
-            self.slot.end = self.slot.start + len as u16;
-            self.slot.rest_len = 0;
+            slot.end = slot.start + len as u16;
+            slot.rest_len = 0;
         } else {
-            self.slot.rest_len = self.slot.rest_len.min((len - head) as u32);
+            slot.rest_len = slot.rest_len.min((len - head) as u32);
         }
     }
 
     /// The packet as it now is, to send.
     #[inline]
     pub fn as_ref(&self) -> PacketRef<'_> {
-        slot_ref(self.slot)
+        match self.lent {
+            None => slot_ref(self.slot),
+            Some(lent) => lent.packet(self.i).unwrap_or_else(|| slot_ref(self.slot)),
+        }
+    }
+
+    /// The slot, in which from here on everything stands.
+    #[inline(always)]
+    fn slot_mut(&mut self) -> &mut Slot {
+        if let Some(lent) = self.lent.take() {
+            lent.settle(self.i, self.slot);
+        }
+        self.slot
     }
 }
 
@@ -475,12 +502,20 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, len: usize) {
 /// The packets of one receive, held until the queue receives again.
 pub struct Burst<'q> {
     slots: &'q mut [Slot],
+    /// Where those stand whose shape was not changed; the others in their slots.
+    lent: Option<&'q Lent>,
 }
 
 impl<'q> Burst<'q> {
     /// The filled slots of a queue.
     pub fn new(slots: &'q mut [Slot]) -> Self {
-        Self { slots }
+        Self { slots, lent: None }
+    }
+
+    /// Packets that stand in the slots of a queue or in `lent`.
+    #[inline(always)]
+    pub(crate) fn with_lent(slots: &'q mut [Slot], lent: Option<&'q Lent>) -> Self {
+        Self { slots, lent }
     }
 
     /// Number of packets.
@@ -498,13 +533,45 @@ impl<'q> Burst<'q> {
     /// Packet `i`, to send or look at.
     #[inline]
     pub fn get(&self, i: usize) -> PacketRef<'_> {
-        slot_ref(&self.slots[i])
+        match self.lent {
+            None => slot_ref(&self.slots[i]),
+            Some(lent) => {
+                lent.look(i);
+                lent.packet(i).unwrap_or_else(|| slot_ref(&self.slots[i]))
+            }
+        }
     }
 
     /// Packet `i`, to change.
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> PacketMut<'_> {
-        PacketMut { slot: &mut self.slots[i] }
+        if let Some(lent) = self.lent {
+            lent.look(i);
+        }
+        PacketMut { slot: &mut self.slots[i], lent: self.lent, i }
+    }
+
+    /// Packets from number `from` on, at most [`BURST_MAX`], to send.
+    #[inline]
+    pub fn with_views<R>(&self, from: usize, then: impl FnOnce(&[PacketRef<'_>]) -> R) -> R {
+        let mut packets = [const { MaybeUninit::<PacketRef<'_>>::uninit() }; BURST_MAX];
+        let count = self.len().saturating_sub(from).min(BURST_MAX);
+        let packets = &mut packets[..count];
+        if self.lent.is_some() {
+            packets.iter_mut().zip(from..).for_each(|(packet, i)| _ = packet.write(self.get(i)));
+        } else {
+            let slots = self.slots.iter().skip(from);
+            packets.iter_mut().zip(slots).for_each(|(packet, slot)| _ = packet.write(slot_ref(slot)));
+        }
+        // SAFETY: there are as many slots behind `from`, so each was written.
+        let packets = unsafe { core::slice::from_raw_parts(packets.as_ptr().cast(), count) };
+        then(packets)
+    }
+
+    /// Where packets from number `from` on stand, if that is not in slots.
+    #[inline(always)]
+    pub(crate) fn lent_from(&self, from: usize) -> Option<(&[u64], Place)> {
+        self.lent?.all(from..self.len())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::epoch::{Crossing, Sender, reaches};
 use crate::generations::Generations;
 use crate::handover::{Complaint, Complaints, Generation, Handover};
 use crate::layout::Index;
+use crate::lent::Lent;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
 use crate::reader::{Filled, Wanted};
@@ -168,6 +169,7 @@ impl Sender for Sight<'_> {
 /// The receiving half of a queue pair over shared memory.
 pub struct RxRing {
     slots: Box<[Slot]>,
+    lent: Box<Lent>,
     generations: Generations,
     peek: usize,
     ownership: Ownership,
@@ -195,6 +197,7 @@ impl RxRing {
     ) -> Self {
         Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
+            lent: Box::new(Lent::new()),
             generations: Generations::default(),
             peek: peek.clamp(64, HEAD_MAX),
             ownership,
@@ -214,6 +217,7 @@ impl RxRing {
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
+        self.lent.clear();
         self.release(false);
         if self.handover.version() != self.seen {
             self.look_for_changes();
@@ -226,7 +230,7 @@ impl RxRing {
         if packets > 0 || self.counters.polls.is_multiple_of(PUBLISH_EVERY) {
             self.publish_counters();
         }
-        Burst::new(&mut self.slots[..packets])
+        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any())
     }
 
     /// Publishes tails, where it is worth it or `now`.
@@ -241,7 +245,7 @@ impl RxRing {
     fn fill(&mut self) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
-        half.fill(&mut self.slots, &by, &mut self.counters)
+        half.fill(&mut self.slots, Some(&mut self.lent), &by, &mut self.counters)
     }
 
     /// Fills from all generations. Those whose senders wait for their ends to be read are told at once.
@@ -256,7 +260,7 @@ impl RxRing {
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         let mut filled = 0;
         for half in self.generations.iter_mut() {
-            filled += half.fill(&mut self.slots[filled..], &by, &mut self.counters);
+            filled += half.fill(&mut self.slots[filled..], None, &by, &mut self.counters);
         }
         self.generations.iter_mut().for_each(|half| half.doorbell.found(filled > 0));
         filled
@@ -414,9 +418,9 @@ impl RxHalf {
     }
 
     #[inline(always)]
-    fn fill(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+    fn fill(&mut self, slots: &mut [Slot], lent: Option<&mut Lent>, by: &By<'_>, counters: &mut RxCounters) -> usize {
         if let [channel] = &mut self.channels[..] {
-            return channel.fill(&self.generation, slots, by, counters);
+            return channel.fill(&self.generation, slots, lent, by, counters);
         }
         self.fill_from_all(slots, by, counters)
     }
@@ -432,7 +436,7 @@ impl RxHalf {
             at = after(at);
             let slots = &mut slots[filled..];
             let room = slots.len();
-            let found = channel.fill(&self.generation, slots, by, counters);
+            let found = channel.fill(&self.generation, slots, None, by, counters);
             if channel.turn {
                 channel.dry = found < room;
             }
@@ -466,12 +470,19 @@ impl RxChannel {
 
     /// Takes frames, and counts them.
     #[inline(always)]
-    fn fill(&mut self, generation: &Generation, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+    fn fill(
+        &mut self,
+        generation: &Generation,
+        slots: &mut [Slot],
+        lent: Option<&mut Lent>,
+        by: &By<'_>,
+        counters: &mut RxCounters,
+    ) -> usize {
         if !self.turn {
             return 0;
         }
         let Filled { packets, bytes, unwanted } = if by.ownership.is_whole() {
-            self.inlet.fill(slots, by.peek, |_, _| Wanted::Yes)
+            self.inlet.fill_all(slots, lent, by.peek)
         } else {
             self.fill_owned(generation, slots, by.peek, by.ownership)
         };

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 use crate::arena::{Buffers, Descriptor, Entries, HolderId, View};
 use crate::latency::Histogram;
 use crate::layout::Heads;
+use crate::lent::{Lent, Place};
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Lease, Slot};
+use crate::packet::{BURST_MAX, Lease, Slot, copy_bytes};
+use crate::prefetch;
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::stamp::{Stopwatch, Unit};
@@ -26,8 +28,10 @@ pub(crate) struct Taker {
     head: u64,
     /// The tail that the sender knows of.
     released: u64,
-    /// Up to where frames were asked for.
+    /// Up to where holders and frames were asked for.
     asked: u64,
+    /// Up to where lines of the rings were asked for.
+    asked_lines: u64,
     broken: Option<Violation>,
     stopwatch: Stopwatch,
     arena: View,
@@ -36,6 +40,8 @@ pub(crate) struct Taker {
     /// Holds what was taken.
     sender: HolderId,
     descriptors: *const Word,
+    /// The processor has wide registers.
+    wide: bool,
     head_word: *const AtomicU64,
     stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
@@ -46,10 +52,12 @@ pub(crate) struct Taker {
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Taker {}
 
-/// How many frames ahead of the one at hand memory is asked for.
-const AHEAD: u64 = 24;
-/// Buffers that follow each other are often neighbours, whose holders share a line.
-const ASK_HOLDER_EVERY: u64 = 4;
+/// How many frames ahead of those at hand memory is asked for.
+const AHEAD: u64 = 32;
+/// How many further ahead the descriptors are that say which memory that is.
+const AHEAD_LINES: u64 = 32;
+/// Descriptors of a cache line.
+const TOGETHER: u64 = 8;
 
 impl Taker {
     /// Takes what `peer` sends to `own`. The descriptors begin at `offset` of the sender's records, the returns at that of
@@ -73,6 +81,8 @@ impl Taker {
             head: 0,
             released: 0,
             asked: 0,
+            asked_lines: 0,
+            wide: crate::wide::is_here(),
             broken: None,
             stopwatch: Stopwatch::new(Unit::Descriptors),
             arena,
@@ -112,9 +122,9 @@ impl Taker {
         let (mut tail, head, own, sender) = (self.tail, self.head, self.own, self.sender);
         // A burst of unwanted frames must not keep the caller for a whole ring.
         let mut budget = 4 * BURST_MAX;
-        let mut asked = rings.ask(self.asked, head, tail.wrapping_add(AHEAD));
+        let mut asked = rings.ask(later(self.asked, tail), head, tail.wrapping_add(AHEAD), true);
         while filled.packets < slots.len() && tail != head && budget > 0 {
-            asked = rings.ask(asked, head, tail.wrapping_add(AHEAD + 1));
+            asked = rings.ask(asked, head, tail.wrapping_add(AHEAD + 1), true);
             let frame = match rings.check(tail, own) {
                 Ok(frame) => frame,
                 Err(violation) => {
@@ -140,6 +150,53 @@ impl Taker {
         self.stopwatch.turn(self.tail..tail, head);
         (self.tail, self.asked) = (tail, asked);
         filled
+    }
+
+    /// As [`Taker::fill`], for a caller that wants every frame: up to `most` descriptors, without slots.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self, lent: &mut Lent, most: usize, peek: usize) -> Filled {
+        if self.broken.is_some() {
+            return Filled::default();
+        }
+        if self.head.wrapping_sub(self.tail) < most as u64 {
+            self.look_for_more();
+        }
+        let count = self.head.wrapping_sub(self.tail).min(most.min(BURST_MAX) as u64) as usize;
+        if count == 0 {
+            return Filled::default();
+        }
+        if count == BURST_MAX {
+            // Of a length that the compiler knows.
+            return crate::wide::dispatch!(self.wide, self.lend_all(lent, BURST_MAX, peek));
+        }
+        crate::wide::dispatch!(self.wide, self.lend_all(lent, count, peek))
+    }
+
+    #[inline(always)]
+    fn lend_all(&mut self, lent: &mut Lent, count: usize, peek: usize) -> Filled {
+        let (rings, tail, head) = (self.rings(), self.tail, self.head);
+        let asked = later(self.asked, tail);
+        self.asked = rings.ask(asked, head, tail.wrapping_add(count as u64 + AHEAD), false);
+        self.asked_lines = rings.ask_lines(self.asked_lines, head, tail.wrapping_add(count as u64 + AHEAD));
+        let not_asked_for = lent.not_asked_for(tail, count);
+        let words = &mut lent.words_mut()[..count];
+        rings.copy(tail, words);
+        not_asked_for.for_each(|i| rings.buffers.expect_frame(words[i] as u32, (words[i] >> 32) as u16 as usize));
+        let held = rings.hand_over(words, self.own, self.sender);
+        if held < count {
+            let lawful = Descriptor::is_lawful(words[held], rings.buffers.count());
+            self.broken = Some(if lawful { Violation::ForeignBuffer } else { Violation::BadDescriptor });
+        }
+        let words = &words[..held];
+        rings.give_back(tail, words);
+        let bytes = words.iter().map(|word| word >> 48).sum();
+        let Rings { entries, returns, buffers, descriptors } = rings;
+        let place = Place { buffers, returns, entries, first: tail, descriptors, head, sender: self.sender };
+        // SAFETY: checked; mapped and this end's as in `Rings::lend`.
+        unsafe { lent.fill(held, peek, place) };
+        self.tail = tail.wrapping_add(held as u64);
+        self.stopwatch.turn(tail..self.tail, head);
+        Filled { packets: held, bytes, unwanted: 0 }
     }
 
     #[inline(always)]
@@ -198,6 +255,12 @@ impl Taker {
     }
 }
 
+/// The later of two positions.
+#[inline(always)]
+fn later(one: u64, other: u64) -> u64 {
+    if one.wrapping_sub(other) > u64::MAX / 2 { other } else { one }
+}
+
 /// The rings and buffers of a taker, for the time of a burst.
 #[derive(Clone, Copy)]
 struct Rings {
@@ -208,19 +271,89 @@ struct Rings {
 }
 
 impl Rings {
-    /// Asks for frames and holders of descriptors up to `until`, as far as these are published. Returns up to where it has.
+    /// Asks for holders, and `frames` where these will be looked at, of descriptors up to `until`, as far as these are
+    /// published: so many at a time. Returns up to where it has.
     #[inline(always)]
-    fn ask(self, mut asked: u64, head: u64, until: u64) -> u64 {
-        let until = if until.wrapping_sub(head) <= self.entries.count() { head } else { until };
-        while asked.wrapping_sub(until) > u64::MAX / 2 {
-            let word = self.descriptor(asked);
-            self.buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
-            if asked.is_multiple_of(ASK_HOLDER_EVERY) {
-                self.buffers.expect_holder(word as u32);
+    fn ask(self, mut asked: u64, head: u64, until: u64, frames: bool) -> u64 {
+        let until = self.published(head, until);
+        while until.wrapping_sub(asked).wrapping_sub(TOGETHER) < self.entries.count() {
+            let words = |n: u64| self.descriptor(asked.wrapping_add(n));
+            self.buffers.expect_holders::<TOGETHER>(|n| words(n) as u32);
+            if frames {
+                (0..TOGETHER).map(words).for_each(|word| {
+                    self.buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
+                });
             }
-            asked = asked.wrapping_add(1);
+            asked = asked.wrapping_add(TOGETHER);
         }
         asked
+    }
+
+    /// Asks for descriptors behind `until`, as far as they are published, and for where returns will be written.
+    #[inline(always)]
+    fn ask_lines(self, mut asked: u64, head: u64, until: u64) -> u64 {
+        let until = self.published(head, until.wrapping_add(AHEAD_LINES));
+        while asked.wrapping_sub(until) > u64::MAX / 2 {
+            let at = self.entries.index(asked);
+            prefetch::to_read(self.descriptors.wrapping_add(at).cast());
+            prefetch::to_write(self.returns.wrapping_add(at).cast());
+            asked = asked.wrapping_add(TOGETHER);
+        }
+        asked
+    }
+
+    /// A position, or the head, if that comes before it.
+    #[inline(always)]
+    fn published(self, head: u64, until: u64) -> u64 {
+        if until.wrapping_sub(head) <= self.entries.count() { head } else { until }
+    }
+
+    /// Copies the descriptors from a position on.
+    #[inline(always)]
+    fn copy(self, at: u64, words: &mut [u64]) {
+        let [first, second] = self.entries.pieces(at, words.len());
+        let to = words.as_mut_ptr();
+        // SAFETY: the pieces are within the ring, which the taker keeps, and as many words as there are. Whatever the sender
+        // does meanwhile, any words will do.
+        unsafe {
+            copy_bytes(self.descriptors.add(first.start).cast(), to.cast(), first.len() * size_of::<u64>());
+            copy_bytes(self.descriptors.cast(), to.add(first.len()).cast(), second.len() * size_of::<u64>());
+            // What was copied must be what is checked and sent on: without this the compiler may read the source again.
+            core::arch::asm!("", options(nostack, preserves_flags));
+        }
+    }
+
+    /// Lets buffers that `own` holds go back to `sender`. Returns how many: up to the first descriptor that is not lawful,
+    /// or whose sender did not hold its buffer and give it to this end.
+    #[inline(always)]
+    fn hand_over(self, words: &[u64], own: HolderId, sender: HolderId) -> usize {
+        let count = self.buffers.count();
+        let lawful = if words.iter().fold(true, |all, word| all & Descriptor::is_lawful(*word, count)) {
+            words
+        } else {
+            let lawful = words.iter().take_while(|word| Descriptor::is_lawful(**word, count)).count();
+            &words[..lawful]
+        };
+        for (i, word) in lawful.iter().enumerate() {
+            if self.buffers.holder(*word as u32) != own {
+                return i;
+            }
+            self.buffers.set_holder(*word as u32, sender);
+        }
+        lawful.len()
+    }
+
+    /// Writes the returns of descriptors from a position on.
+    #[inline(always)]
+    fn give_back(self, at: u64, words: &[u64]) {
+        let [first, second] = self.entries.pieces(at, words.len());
+        let (before, behind) = words.split_at(first.len());
+        for (piece, words) in [(first, before), (second, behind)] {
+            for (at, word) in piece.zip(words) {
+                // SAFETY: as above; the sender does not look at them before the tail is published.
+                unsafe { self.returns.add(at).cast_mut().cast::<u32>().write(*word as u32) };
+            }
+        }
     }
 
     /// The frame at a position. Its sender must have held its buffer, and given it to this end.

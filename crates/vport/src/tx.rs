@@ -9,8 +9,9 @@ use crate::counters::TxCounters;
 use crate::doorbell::Bell;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
+use crate::lent::Place;
 use crate::mapping::Mapping;
-use crate::packet::{HEAD_MAX, PacketRef};
+use crate::packet::{Burst, HEAD_MAX, PacketRef};
 use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
 use crate::sync::full_fence;
@@ -121,8 +122,35 @@ impl TxRing {
                 break accepted;
             }
         };
-        if accepted < packets.len() {
-            self.counters.refused += (packets.len() - accepted) as u64;
+        self.sent(accepted, packets.len())
+    }
+
+    /// As [`TxRing::send`], for the packets of a burst from number `from` on. What came by a zero-copy link and goes as it came by
+    /// another costs least this way.
+    #[inline]
+    pub fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        if let Some((words, place)) = burst.lent_from(from)
+            && let Some(accepted) = self.send_lent(words, place)
+        {
+            return accepted;
+        }
+        burst.with_views(from, |packets| self.send(packets))
+    }
+
+    #[inline(always)]
+    fn send_lent(&mut self, words: &[u64], place: Place) -> Option<usize> {
+        if self.handover.version() != self.seen {
+            self.look_for_changes();
+        }
+        let accepted = self.half.as_mut()?.send_lent(words, place, &mut self.counters)?;
+        Some(self.sent(accepted, words.len()))
+    }
+
+    /// Ends a burst of which so many packets were accepted.
+    #[inline(always)]
+    fn sent(&mut self, accepted: usize, packets: usize) -> usize {
+        if accepted < packets {
+            self.counters.refused += (packets - accepted) as u64;
             self.check_peer();
         }
         if let Some(half) = &self.half {
@@ -194,11 +222,27 @@ impl TxHalf {
         if !self.table.is_there() && !self.follow_table() {
             return 0;
         }
-        let Pushed { packets, bytes, discarded } = self.channels[0].outlet.push_burst(packets);
+        let pushed = self.channels[0].outlet.push_burst(packets);
+        self.show(pushed, counters)
+    }
+
+    /// As [`TxHalf::send_all`]. None, and nothing sent, where it has to be done that way.
+    #[inline(always)]
+    fn send_lent(&mut self, words: &[u64], place: Place, counters: &mut TxCounters) -> Option<usize> {
+        let [channel] = &mut self.channels[..] else { return None };
+        if !self.table.is_there() {
+            return None;
+        }
+        let pushed = channel.outlet.push_lent(words, place)?;
+        Some(self.show(pushed, counters))
+    }
+
+    #[inline(always)]
+    fn show(&mut self, pushed: Pushed, counters: &mut TxCounters) -> usize {
         if self.publish() {
             counters.doorbells += self.ring();
         }
-        counters.count(packets, bytes, discarded)
+        counters.count(pushed.packets, pushed.bytes, pushed.discarded)
     }
 
     /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing. None, and nothing sent, if

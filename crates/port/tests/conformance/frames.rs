@@ -84,6 +84,35 @@ pub fn received_frames_can_be_changed_and_sent_on(backend: &Backend) -> Declared
     Ok(())
 }
 
+/// Whole bursts, as they came, and with a packet that was taken apart and put together again.
+pub fn a_burst_is_sent_on_as_its_packets_are(backend: &Backend) -> Declared {
+    let frames = numbered(0, 1_000);
+    let mut rig = backend.open_with(frames.clone());
+    let (mut forwarded, mut taken) = (0, Vec::new());
+    until("all frames are passed on", || {
+        rig.prompt(forwarded);
+        let pair = &mut rig.port.queues[0];
+        let mut burst = pair.rx.recv();
+        forwarded += (0..burst.len()).filter(|i| burst.get(*i).head[12..14] == OURS).count();
+        if burst.len() % 2 == 1 {
+            let mut packet = burst.get_mut(burst.len() / 2);
+            let header: [u8; 14] = packet.head()[..14].try_into().unwrap();
+            assert!(packet.strip(14));
+            packet.prepend(14).unwrap().copy_from_slice(&header);
+        }
+        let mut sent = 0;
+        while sent < burst.len() {
+            sent += pair.tx.send_burst(&burst, sent);
+            taken.extend(rig.far.take());
+        }
+        assert_eq!(pair.tx.send_burst(&burst, sent), 0);
+        taken.extend(rig.far.take());
+        taken.len() == frames.len()
+    });
+    assert!(taken == frames);
+    Ok(())
+}
+
 /// However much comes in meanwhile.
 pub fn what_was_received_stays_as_it_is_until_the_next_receive(backend: &Backend) -> Declared {
     backend.live?;

@@ -46,6 +46,7 @@ suite! {
         frames_of_every_length_leave
         lengths_that_it_does_not_carry_are_taken_and_counted
         received_frames_can_be_changed_and_sent_on
+        a_burst_is_sent_on_as_its_packets_are
         what_was_received_stays_as_it_is_until_the_next_receive;
     flow:
         bursts_are_bounded_and_sends_are_not
