@@ -247,7 +247,12 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
     };
     let far = |id, destination_interface, outer_header_creation| Far {
         id,
-        action: FarAction::Forward(Forwarding { destination_interface, network_instance: None, outer_header_creation }),
+        action: FarAction::Forward(Forwarding {
+            destination_interface,
+            network_instance: None,
+            outer_header_creation,
+            outer_tos: 0,
+        }),
     };
     let tunnel = OuterHeaderCreation { teid: 0x1000_0000 + number, address: GNB.into() };
     Session {

@@ -5,7 +5,7 @@ use rs_pfcp::ie::IeType;
 use crate::fault::Fault;
 use crate::ie::{Elements, Ie, Ies};
 use crate::node::{read_outcome, write_outcome};
-use crate::rule::{ReportingTriggers, read_bits, write_bits};
+use crate::rule::{FTeid, ReportingTriggers, read_bits, write_bits};
 use crate::volume::VolumeMeasurement;
 
 /// Why usage is reported (8.2.41): a set of bits, the first octet in bits 0 to 7.
@@ -202,6 +202,8 @@ pub struct SessionReport {
     pub downlink_data: Option<DownlinkDataReport>,
     /// Usage.
     pub usage: Vec<UsageReport>,
+    /// Tunnels that their peers do not know: the peers' F-TEIDs (table 7.5.8.4-1).
+    pub unknown_tunnels: Vec<FTeid>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -215,15 +217,25 @@ pub struct DownlinkDataReport {
 
 const DLDR: u8 = 1;
 const USAR: u8 = 1 << 1;
+const ERIR: u8 = 1 << 2;
 
 impl SessionReport {
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
         let kind = ies.mandatory(IeType::ReportType)?.octet()?;
         let data = ies.first(IeType::DownlinkDataReport).filter(|_| kind & DLDR != 0);
-        let known = [IeType::ReportType, IeType::DownlinkDataReport, IeType::UsageReportWithinSessionReportRequest];
+        let known = [
+            IeType::ReportType,
+            IeType::DownlinkDataReport,
+            IeType::UsageReportWithinSessionReportRequest,
+            IeType::ErrorIndicationReport,
+        ];
         Ok(Self {
             downlink_data: data.map(DownlinkDataReport::read).transpose()?,
             usage: if kind & USAR == 0 { vec![] } else { UsageReport::read_all(ies, Occasion::Report)? },
+            unknown_tunnels: match ies.first(IeType::ErrorIndicationReport).filter(|_| kind & ERIR != 0) {
+                Some(report) => read_unknown_tunnels(report)?,
+                None => vec![],
+            },
             others: ies.others(&known),
         })
     }
@@ -231,14 +243,26 @@ impl SessionReport {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let data = if self.downlink_data.is_some() { DLDR } else { 0 };
         let usage = if self.usage.is_empty() { 0 } else { USAR };
-        out.element(IeType::ReportType, &[data | usage]);
+        let unknown = if self.unknown_tunnels.is_empty() { 0 } else { ERIR };
+        out.element(IeType::ReportType, &[data | usage | unknown]);
         if let Some(report) = &self.downlink_data {
             out.grouped(IeType::DownlinkDataReport, |out| {
                 report.pdr_ids.iter().for_each(|id| out.element(IeType::PdrId, &id.to_be_bytes()));
             });
         }
         self.usage.iter().for_each(|report| report.write(Occasion::Report, out));
+        if !self.unknown_tunnels.is_empty() {
+            out.grouped(IeType::ErrorIndicationReport, |out| {
+                self.unknown_tunnels.iter().for_each(|f_teid| f_teid.write(out));
+            });
+        }
     }
+}
+
+fn read_unknown_tunnels(ie: Ie) -> Result<Vec<FTeid>, Fault> {
+    let ies = ie.group()?;
+    ies.mandatory(IeType::Fteid)?;
+    ies.all(IeType::Fteid).map(FTeid::read).collect()
 }
 
 impl DownlinkDataReport {

@@ -70,6 +70,7 @@ fn far(id: u32, destination_interface: Interface, tunnel: Option<OuterHeaderCrea
             destination_interface,
             network_instance: (destination_interface == Interface::SgiLan).then(|| "internet".into()),
             outer_header_creation: tunnel,
+            transport_level_marking: None,
             others: vec![],
         }),
         bar_id: None,
@@ -181,6 +182,7 @@ fn whole_modification() -> Modification {
                 network_instance: Some("internet".into()),
                 outer_header_creation: Some(gnb_tunnel(8)),
                 send_end_marker: true,
+                transport_level_marking: Some((0xb8, 0xfc)),
                 others: vec![],
             }),
             bar_id: Some(1),
@@ -264,7 +266,12 @@ fn former_usage_report() -> UsageReport {
 
 fn session_report() -> Request {
     let downlink_data = Some(DownlinkDataReport { pdr_ids: vec![2] });
-    Request::SessionReport(SessionReport { downlink_data, usage: vec![usage_report()], others: vec![] })
+    Request::SessionReport(SessionReport {
+        downlink_data,
+        usage: vec![usage_report()],
+        unknown_tunnels: vec![FTeid::Given { teid: 0x7001, v4: Some([10, 3, 0, 2].into()), v6: None }],
+        others: vec![],
+    })
 }
 
 fn responses() -> Vec<Response> {
@@ -378,6 +385,8 @@ fn wireshark_understands_every_message() {
         "QUVTI (Quota Validity Time): True",
         "TERMR (Termination Report): True",
         "UR-SEQN: 3",
+        "IE Type: Transport Level Marking (30)",
+        "IE Type: Error Indication Report (99)",
         "SNDEM (Send End Marker Packets): True",
         "DROBU (Drop Buffered Packets): True",
     ] {

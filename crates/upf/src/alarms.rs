@@ -1,12 +1,13 @@
-//! What workers tell N4: counters to look at, and packets that wait.
+//! What the other threads tell N4: counters to look at, packets that wait, and tunnels that their peers do not know.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::bell::Bell;
 use crate::usage::UsageId;
 
-/// What a worker tells.
+/// What N4 is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
     /// A rule's counters are to be looked at.
@@ -18,9 +19,16 @@ pub enum Alarm {
         /// PDR ID.
         pdr: u16,
     },
+    /// A peer says that it does not have this tunnel.
+    Unknown {
+        /// The peer's address.
+        peer: IpAddr,
+        /// Its TEID.
+        teid: u32,
+    },
 }
 
-/// A worker's end.
+/// The other thread's end.
 #[derive(Debug)]
 pub struct Alarms {
     ring: rtrb::Producer<Alarm>,
@@ -39,7 +47,7 @@ pub struct AlarmReceiver {
 /// Alarms that may wait for N4.
 const CAPACITY: usize = 4_096;
 
-/// From a worker to N4, which hears `bell`.
+/// From another thread to N4, which hears `bell`.
 pub fn channel(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
     let (producer, consumer) = rtrb::RingBuffer::new(CAPACITY);
     let overflow = Arc::new(AtomicBool::new(false));

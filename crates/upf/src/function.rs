@@ -103,7 +103,7 @@ pub struct Upf {
 pub struct Meters {
     /// The workers' clock.
     pub clock: Clock,
-    /// Which counters to look at; one for each worker.
+    /// What workers, in their order, and the slow path tell.
     pub alarms: Vec<AlarmReceiver>,
     /// Rung for each alarm.
     pub bell: Arc<Bell>,
@@ -140,7 +140,8 @@ impl Upf {
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
         let clock = Clock::new();
         let n4_bell = Arc::new(Bell::new()?);
-        let (alarms, receivers) = (0..count).map(|_| alarms::channel(n4_bell.clone())).unzip();
+        // One for each worker, and one for the slow path.
+        let (alarms, receivers) = (0..=count).map(|_| alarms::channel(n4_bell.clone())).unzip();
         let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms);
         let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
@@ -169,7 +170,7 @@ fn rings(
     bells: &[Arc<Bell>],
     slow_bell: &Arc<Bell>,
     wanted: mpsc::Receiver<slow_path::neighbours::Key>,
-    alarms: Vec<Alarms>,
+    mut alarms: Vec<Alarms>,
 ) -> (Vec<worker::Links>, slow_path::Links) {
     let count = bells.len();
     let mut inboxes: Vec<Vec<Inbox>> = (0..count).map(|_| vec![]).collect();
@@ -187,6 +188,7 @@ fn rings(
     inboxes[0].push(inbox);
     let (to_slow_path, from_workers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mail::channel(SLOW_PATH_RING, slow_bell.clone())).unzip();
+    let slow_alarms = alarms.pop().expect("the slow path has one, too");
     let links = inboxes
         .into_iter()
         .zip(outboxes)
@@ -194,7 +196,7 @@ fn rings(
         .zip(alarms)
         .map(|(((inboxes, workers), slow_path), alarms)| worker::Links { inboxes, workers, slow_path, alarms })
         .collect();
-    (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone() })
+    (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone(), alarms: slow_alarms })
 }
 
 impl Counts {

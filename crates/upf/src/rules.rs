@@ -186,6 +186,8 @@ pub struct Forwarding {
     pub network_instance: Option<String>,
     /// Tunnel to put the packet into.
     pub outer_header_creation: Option<OuterHeaderCreation>,
+    /// ToS or traffic class of the tunnel's packets.
+    pub outer_tos: u8,
 }
 
 /// GTP-U tunnel to a peer.

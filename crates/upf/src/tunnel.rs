@@ -51,6 +51,12 @@ impl Relay {
         })
     }
 
+    /// The same with this ToS or traffic class.
+    #[must_use]
+    pub fn with_tos(self, tos: u8) -> Self {
+        Self { bare: self.bare.with_tos(tos), marked: self.marked.with_tos(tos), ..self }
+    }
+
     /// The headers for a packet that came with this QoS flow, and the flow to fill in.
     #[inline]
     pub fn tunnel(&self, qfi: Option<u8>) -> (&Tunnel, Option<u8>) {
@@ -108,6 +114,19 @@ impl Tunnel {
         let sum = ((sum & 0xffff) + (sum >> 16)) as u32;
         let len = (ip_len + UDP_LEN + gtpu.len()) as u8;
         Some(Self { headers, len, v6: peer.is_ipv6(), sum, hop })
+    }
+
+    /// The same, which has ToS or traffic class 0, with another one.
+    #[must_use]
+    pub fn with_tos(mut self, tos: u8) -> Self {
+        if self.v6 {
+            self.headers[0] |= tos >> 4;
+            self.headers[1] |= tos << 4;
+        } else {
+            self.headers[1] = tos;
+            self.sum += u32::from(tos);
+        }
+        self
     }
 
     /// The end marker of the tunnel to `teid` at `peer`: a whole packet, with nothing inside.

@@ -361,6 +361,11 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             |r| r.create_pdrs[1].outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP),
             { blame(MandatoryIeIncorrect, IeType::OuterHeaderRemoval) },
         ),
+        (
+            "marking of users' packets",
+            |r| r.create_fars[0].forwarding_parameters.as_mut().unwrap().transport_level_marking = Some((0xb8, 0xfc)),
+            blame(ServiceNotSupported, IeType::TransportLevelMarking),
+        ),
         ("no removal", |r| r.create_pdrs[0].outer_header_removal = None, {
             blame(ConditionalIeMissing, IeType::OuterHeaderRemoval)
         }),

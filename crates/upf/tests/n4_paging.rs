@@ -2,6 +2,7 @@
 
 mod n4_support;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use n4_support::*;
@@ -193,4 +194,36 @@ fn what_would_not_be_buffered_as_it_is_asked_for_is_refused() {
     assert_eq!(modify(&mut bench, seid, remove(2)), failed(IeType::RemoveBar));
     assert_eq!(modify(&mut bench, seid, remove(1)), Err(unknown));
     bench.check();
+}
+
+#[test]
+fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
+    let mut bench = Bench::associated();
+    let seid = idle(&mut bench, ApplyAction::FORW, None).unwrap();
+    let unknown = |bench: &mut Bench, peer, teid| bench.node.alarm(Alarm::Unknown { peer, teid }, bench.now);
+    let gnb = IpAddr::V4(GNB);
+    assert_eq!(unknown(&mut bench, gnb, 0x7002), None, "nobody sends there");
+    assert_eq!(unknown(&mut bench, SMF, 0x7001), None, "nor there");
+    for _ in 0..2 {
+        let report = unknown(&mut bench, gnb, 0x7001).expect("a report");
+        let (header, body) = Header::parse(&report.octets).unwrap();
+        assert_eq!(header.seid, Some(0x5001));
+        let Request::SessionReport(told) = Request::parse(&header, body).unwrap() else { panic!() };
+        assert_eq!(told.unknown_tunnels, [FTeid::Given { teid: 0x7001, v4: Some(GNB), v6: None }]);
+        let answer = Response::SessionReport(SessionReportResponse { outcome: Ok(()) }).encode(0, header.sequence);
+        assert_eq!(bench.octets(&answer), None);
+        assert_eq!(unknown(&mut bench, gnb, 0x7001), None);
+        bench.now += Duration::from_secs(10);
+    }
+    // The session has another tunnel, and then none.
+    let outer_header_creation = Some(OuterHeaderCreation::gtpu(0x7009, GNB.into()));
+    let parameters = UpdateForwardingParameters { outer_header_creation, ..UpdateForwardingParameters::default() };
+    let update =
+        UpdateFar { id: 2, apply_action: None, forwarding_parameters: Some(parameters), bar_id: None, others: vec![] };
+    modify(&mut bench, seid, Modification { update_fars: vec![update], ..Modification::default() }).unwrap();
+    assert_eq!(unknown(&mut bench, gnb, 0x7001), None);
+    assert!(unknown(&mut bench, gnb, 0x7009).is_some());
+    bench.ask(seid, &Request::SessionDeletion);
+    bench.now += Duration::from_secs(20);
+    assert_eq!(unknown(&mut bench, gnb, 0x7009), None);
 }

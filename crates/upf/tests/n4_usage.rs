@@ -294,6 +294,28 @@ fn a_quota_that_nobody_uses_or_that_has_expired_is_told() {
 }
 
 #[test]
+fn a_quota_that_expires_stops_traffic_though_nobody_is_told() {
+    let terms = UrrTerms { quota_validity_time_s: Some(60), volume_quota: total(1_000), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::default(), terms)]);
+    session.wait(Duration::from_secs(61));
+    assert!(!session.packet(true, 10));
+    assert_eq!(session.told(), []);
+    // Nothing is due any more but heartbeats.
+    let due = session.bench.node.due().unwrap();
+    assert!(due > session.bench.now + Duration::from_secs(1));
+}
+
+#[test]
+fn a_monitoring_time_that_has_passed_means_nothing() {
+    let terms = UrrTerms { monitoring_time: Some(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::default(), terms)]);
+    session.packet(true, 10);
+    session.wait(Duration::from_secs(5));
+    let usage = session.delete();
+    assert_eq!((usage.len(), usage[0].information), (1, None));
+}
+
+#[test]
 fn usage_before_and_after_the_monitoring_time_is_told_apart() {
     let mut session = Metered::new(vec![urr(
         1,

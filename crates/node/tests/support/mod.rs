@@ -289,15 +289,17 @@ impl TestNode {
 
     /// Kills keeper and daemon, so that neither can start the other.
     pub fn kill_node(&self) {
-        let both = self.kaistad_processes();
         let pid = |pid: &i32| rustix::process::Pid::from_raw(*pid).expect("a process");
-        for one in &both {
-            let _ = rustix::process::kill_process(pid(one), rustix::process::Signal::STOP);
-        }
-        for one in &both {
-            let _ = rustix::process::kill_process(pid(one), rustix::process::Signal::KILL);
-        }
-        eventually("both are dead", || self.kaistad_processes().is_empty());
+        eventually("both are dead", || {
+            // One may have started the other since it was looked for.
+            let both = self.kaistad_processes();
+            for signal in [rustix::process::Signal::STOP, rustix::process::Signal::KILL] {
+                for one in &both {
+                    let _ = rustix::process::kill_process(pid(one), signal);
+                }
+            }
+            both.is_empty()
+        });
     }
 
     /// Takes everything down, and looks for what is left.

@@ -103,6 +103,8 @@ pub struct ForwardingParameters {
     pub network_instance: Option<String>,
     /// Outer header creation.
     pub outer_header_creation: Option<OuterHeaderCreation>,
+    /// ToS or traffic class of outer headers: value and mask (8.2.12).
+    pub transport_level_marking: Option<(u8, u8)>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -114,6 +116,7 @@ impl ForwardingParameters {
             destination_interface: Interface::read(ies.mandatory(IeType::DestinationInterface)?)?,
             network_instance: ies.first(IeType::NetworkInstance).map(read_network_instance).transpose()?,
             outer_header_creation: ies.first(IeType::OuterHeaderCreation).map(OuterHeaderCreation::read).transpose()?,
+            transport_level_marking: ies.first(IeType::TransportLevelMarking).map(read_marking).transpose()?,
             others: ies.others(FORWARDING_KNOWN),
         })
     }
@@ -128,6 +131,8 @@ pub struct UpdateForwardingParameters {
     pub network_instance: Option<String>,
     /// Outer header creation.
     pub outer_header_creation: Option<OuterHeaderCreation>,
+    /// ToS or traffic class of outer headers: value and mask (8.2.12).
+    pub transport_level_marking: Option<(u8, u8)>,
     /// Whether the tunnel that is left gets an end marker (SNDEM of 8.2.36).
     pub send_end_marker: bool,
     /// Types of other elements.
@@ -143,6 +148,7 @@ impl UpdateForwardingParameters {
             destination_interface: ies.first(IeType::DestinationInterface).map(Interface::read).transpose()?,
             network_instance: ies.first(IeType::NetworkInstance).map(read_network_instance).transpose()?,
             outer_header_creation: ies.first(IeType::OuterHeaderCreation).map(OuterHeaderCreation::read).transpose()?,
+            transport_level_marking: ies.first(IeType::TransportLevelMarking).map(read_marking).transpose()?,
             send_end_marker: match ies.first(IeType::PfcpsmReqFlags) {
                 Some(flags) => flags.octet()? & SNDEM != 0,
                 None => false,
@@ -187,9 +193,14 @@ impl CreateFar {
             write_ids(IeType::FarId, &[self.id], out);
             self.apply_action.write(out);
             if let Some(p) = &self.forwarding_parameters {
-                let destination = Some(p.destination_interface);
-                let kind = IeType::ForwardingParameters;
-                write_forwarding(kind, destination, &p.network_instance, &p.outer_header_creation, false, out);
+                let parts = Forwarding {
+                    destination: Some(p.destination_interface),
+                    network_instance: &p.network_instance,
+                    creation: &p.outer_header_creation,
+                    marking: p.transport_level_marking,
+                    send_end_marker: false,
+                };
+                parts.write(IeType::ForwardingParameters, out);
             }
             if let Some(id) = self.bar_id {
                 out.element(IeType::BarId, &[id]);
@@ -240,9 +251,14 @@ impl UpdateFar {
                 action.write(out);
             }
             if let Some(p) = &self.forwarding_parameters {
-                let kind = IeType::UpdateForwardingParameters;
-                let tunnel = &p.outer_header_creation;
-                write_forwarding(kind, p.destination_interface, &p.network_instance, tunnel, p.send_end_marker, out);
+                let parts = Forwarding {
+                    destination: p.destination_interface,
+                    network_instance: &p.network_instance,
+                    creation: &p.outer_header_creation,
+                    marking: p.transport_level_marking,
+                    send_end_marker: p.send_end_marker,
+                };
+                parts.write(IeType::UpdateForwardingParameters, out);
             }
             if let Some(id) = self.bar_id {
                 out.element(IeType::BarId, &[id]);
@@ -251,32 +267,52 @@ impl UpdateFar {
     }
 }
 
-const FORWARDING_KNOWN: &[IeType] =
-    &[IeType::DestinationInterface, IeType::NetworkInstance, IeType::OuterHeaderCreation];
+const FORWARDING_KNOWN: &[IeType] = &[
+    IeType::DestinationInterface,
+    IeType::NetworkInstance,
+    IeType::OuterHeaderCreation,
+    IeType::TransportLevelMarking,
+];
 
-const UPDATE_FORWARDING_KNOWN: &[IeType] =
-    &[IeType::DestinationInterface, IeType::NetworkInstance, IeType::OuterHeaderCreation, IeType::PfcpsmReqFlags];
+const UPDATE_FORWARDING_KNOWN: &[IeType] = &[
+    IeType::DestinationInterface,
+    IeType::NetworkInstance,
+    IeType::OuterHeaderCreation,
+    IeType::TransportLevelMarking,
+    IeType::PfcpsmReqFlags,
+];
 
-fn write_forwarding(
-    kind: IeType,
+/// What Forwarding Parameters and their update have in common.
+struct Forwarding<'a> {
     destination: Option<Interface>,
-    network_instance: &Option<String>,
-    creation: &Option<OuterHeaderCreation>,
+    network_instance: &'a Option<String>,
+    creation: &'a Option<OuterHeaderCreation>,
+    marking: Option<(u8, u8)>,
     send_end_marker: bool,
-    out: &mut Vec<u8>,
-) {
-    out.grouped(kind, |out| {
-        if let Some(interface) = destination {
-            out.element(IeType::DestinationInterface, &[interface.value()]);
-        }
-        if let Some(name) = network_instance {
-            out.element(IeType::NetworkInstance, name.as_bytes());
-        }
-        if let Some(creation) = creation {
-            creation.write(out);
-        }
-        if send_end_marker {
-            out.element(IeType::PfcpsmReqFlags, &[SNDEM]);
-        }
-    });
+}
+
+impl Forwarding<'_> {
+    fn write(&self, kind: IeType, out: &mut Vec<u8>) {
+        out.grouped(kind, |out| {
+            if let Some(interface) = self.destination {
+                out.element(IeType::DestinationInterface, &[interface.value()]);
+            }
+            if let Some(name) = self.network_instance {
+                out.element(IeType::NetworkInstance, name.as_bytes());
+            }
+            if let Some(creation) = self.creation {
+                creation.write(out);
+            }
+            if let Some((tos, mask)) = self.marking {
+                out.element(IeType::TransportLevelMarking, &[tos, mask]);
+            }
+            if self.send_end_marker {
+                out.element(IeType::PfcpsmReqFlags, &[SNDEM]);
+            }
+        });
+    }
+}
+
+fn read_marking(ie: Ie) -> Result<(u8, u8), Fault> {
+    ie.u16().map(|octets| octets.to_be_bytes().into())
 }

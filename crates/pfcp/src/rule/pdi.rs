@@ -79,7 +79,7 @@ impl FTeid {
         })
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let codec = match *self {
             Self::Given { teid, v4, v6 } => Fteid::new(v4.is_some(), v6.is_some(), teid, v4, v6, 0),
             Self::Choose { v4, v6, id } => {

@@ -332,6 +332,7 @@ fn forward(id: u32, to: Interface, instance: Option<String>, tunnel: Option<Oute
         destination_interface: to,
         network_instance: instance,
         outer_header_creation: tunnel,
+        transport_level_marking: None,
         others: Vec::new(),
     };
     CreateFar {

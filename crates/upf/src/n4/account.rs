@@ -85,7 +85,7 @@ impl Account {
             told: Why::default(),
             started: false,
             period_ns: None,
-            monitoring_ns: terms.monitoring_time.map(|ntp_s| clock.ns_of_ntp(ntp_s)),
+            monitoring_ns: still_to_come(terms, clock, now_ns),
             due_ns: None,
             look_again: false,
         };
@@ -121,8 +121,8 @@ impl Account {
             self.stopped = false;
             self.told = Why::default();
         }
-        if let Some(ntp_s) = stated.monitoring_time {
-            self.monitoring_ns = Some(clock.ns_of_ntp(ntp_s));
+        if stated.monitoring_time.is_some() {
+            self.monitoring_ns = still_to_come(stated, clock, now_ns);
         }
         if stated.period_s.is_some() || self.period_ns.is_none() {
             self.set_period(urr, now_ns);
@@ -142,8 +142,10 @@ impl Account {
         if self.period_ns.is_some_and(|at| at <= now_ns) {
             why |= Why::PERIO.0;
         }
-        let why = Why(why & Why::from(urr.triggers).0 & !self.told.0);
-        self.told.0 |= why.0 & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
+        why &= !self.told.0;
+        // Once for each quota, whether or not anyone is told.
+        self.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
+        let why = Why(why & Why::from(urr.triggers).0);
         self.schedule(urr, &reading, now_ns);
         (why != Why::default()).then_some(why)
     }
@@ -344,6 +346,11 @@ impl Account {
         // A packet that could not be sent was taken back after it was reported: the next one takes its place.
         Mark { counts: reading.counts.at_least(&self.reported.counts), used_ns, at_ns: now_ns }
     }
+}
+
+/// The monitoring time; none if it has passed.
+fn still_to_come(terms: &UrrTerms, clock: &Clock, now_ns: u64) -> Option<u64> {
+    terms.monitoring_time.map(|ntp_s| clock.ns_of_ntp(ntp_s)).filter(|&at_ns| at_ns > now_ns)
 }
 
 impl Mark {

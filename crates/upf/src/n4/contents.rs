@@ -305,6 +305,9 @@ impl Contents {
             return too_many(IeType::CreateUrr);
         }
         for (&id, urr) in &self.urrs {
+            if urr.terms.linked_urr_ids.len() > limits.urrs {
+                return too_many(IeType::LinkedUrrId);
+            }
             urr.check_links(id, |linked| self.urrs.contains_key(&linked))?;
         }
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
@@ -370,6 +373,11 @@ impl Contents {
 
     fn bar(&self, far: &HeldFar) -> Bar {
         far.bar.and_then(|id| self.bars.get(&id)).copied().unwrap_or_default()
+    }
+
+    /// Tunnels to peers, whether or not packets go into them at present.
+    pub fn tunnels(&self) -> impl Iterator<Item = OuterHeaderCreation> {
+        self.fars.values().filter_map(|far| far.forwarding.as_ref()?.outer_header_creation)
     }
 
     /// Tunnels that `after` leaves, of the FARs that `request` wants end markers for.
@@ -469,6 +477,10 @@ fn check_path(pdr: &Pdr, forwarding: &Forwarding) -> Result<(), Fault> {
     }
     if from != Interface::SgiLan && pdr.outer_header_removal.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval));
+    }
+    if to == Interface::SgiLan && forwarding.outer_tos != 0 {
+        // Users' packets are theirs.
+        return Err(Fault::of(Cause::ServiceNotSupported, IeType::TransportLevelMarking));
     }
     match tunnel {
         Some(_) if to == Interface::SgiLan => Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation)),

@@ -37,6 +37,8 @@ pub struct Node<T> {
     pub(super) sessions: BTreeMap<u64, Held>,
     /// When a session's usage is to be looked at, in nanoseconds of the clock.
     pub(super) timers: BTreeSet<(u64, u64)>,
+    /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
+    pub(super) tunnels: BTreeSet<(IpAddr, u32, u64)>,
     /// Session reports that are not answered yet.
     pub(super) outbox: Outbox,
     answers: Answers,
@@ -57,6 +59,7 @@ impl<T: RuleTables> Node<T> {
             answers: Answers::new(config.limits),
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
+            tunnels: BTreeSet::new(),
             clock,
             // SEIDs differ from those before a restart, so that a peer that missed it does not get at others' sessions.
             last_seid: u64::from(config.recovery.0) << 32,

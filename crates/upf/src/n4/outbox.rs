@@ -18,6 +18,8 @@ pub(super) struct Outbox {
     waiting: BTreeMap<u32, Waiting>,
     /// By the time at which they are due again.
     due: BTreeSet<(Instant, u32)>,
+    /// By the UPF's SEID of the session.
+    about: BTreeSet<(u64, u32)>,
 }
 
 #[derive(Debug)]
@@ -33,7 +35,7 @@ struct Waiting {
 impl Outbox {
     /// At most `most` requests wait at a time.
     pub fn new(pace: Pace, most: usize) -> Self {
-        Self { pace, most, waiting: BTreeMap::new(), due: BTreeSet::new() }
+        Self { pace, most, waiting: BTreeMap::new(), due: BTreeSet::new(), about: BTreeSet::new() }
     }
 
     /// Whether no more requests can wait.
@@ -59,15 +61,15 @@ impl Outbox {
         let octets = request.encode(cp_seid, *sequence);
         let again = now + self.pace.t1;
         self.due.insert((again, *sequence));
+        self.about.insert((up_seid, *sequence));
         self.waiting.insert(*sequence, Waiting { to, octets: octets.clone(), tries: 1, again, up_seid });
         Datagram { to, octets }
     }
 
     /// A response with this sequence number came from `from`: the session that it is about.
     pub fn answered(&mut self, from: IpAddr, sequence: u32) -> Option<u64> {
-        let waiting = self.waiting.get(&sequence).filter(|waiting| waiting.to.ip() == from)?;
-        self.due.remove(&(waiting.again, sequence));
-        self.waiting.remove(&sequence).map(|waiting| waiting.up_seid)
+        self.waiting.get(&sequence).filter(|waiting| waiting.to.ip() == from)?;
+        self.remove(sequence).map(|waiting| waiting.up_seid)
     }
 
     /// What is to be sent again at `now`. Requests that were sent often enough are given up.
@@ -78,7 +80,7 @@ impl Outbox {
             let Some(waiting) = self.waiting.get_mut(&sequence) else { continue };
             if waiting.tries >= self.pace.n1 {
                 tracing::warn!("{} does not answer a report about session {:#x}", waiting.to, waiting.up_seid);
-                self.waiting.remove(&sequence);
+                self.remove(sequence);
                 continue;
             }
             waiting.tries += 1;
@@ -96,11 +98,15 @@ impl Outbox {
 
     /// Forgets requests about the session.
     pub fn forget(&mut self, up_seid: u64) {
-        let theirs = self.waiting.iter().filter(|(_, waiting)| waiting.up_seid == up_seid);
-        let theirs: Vec<_> = theirs.map(|(&sequence, waiting)| (waiting.again, sequence)).collect();
-        for entry in theirs {
-            self.due.remove(&entry);
-            self.waiting.remove(&entry.1);
+        while let Some(&(_, sequence)) = self.about.range((up_seid, 0)..=(up_seid, u32::MAX)).next() {
+            self.remove(sequence);
         }
+    }
+
+    fn remove(&mut self, sequence: u32) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&sequence)?;
+        self.due.remove(&(waiting.again, sequence));
+        self.about.remove(&(waiting.up_seid, sequence));
+        Some(waiting)
     }
 }

@@ -1,10 +1,11 @@
 //! Usage on its way to session managers: in responses, and in Session Report Requests (TS 29.244, 5.2.2, 7.5.8).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use pfcp::report::{DownlinkDataReport, SessionReport, UsageReport, UsageReportTrigger};
+use pfcp::rule::FTeid;
 use pfcp::session::Modification;
 use pfcp::{Cause, Header, Request, Response};
 
@@ -15,14 +16,19 @@ use super::{Datagram, Node, RuleTables};
 use crate::alarms::Alarm;
 use crate::tables::SessionUpdate;
 
+/// Least time between two looks at a session by the clock.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+/// How long after a tunnel's peer did not know it that may be told again.
+const TOLD_AGAIN_NS: u64 = 10_000_000_000;
 /// How long a report waits where too many are not answered.
 const POSTPONED_NS: u64 = 1_000_000_000;
 
 impl<T: RuleTables> Node<T> {
-    /// A worker tells something.
+    /// Another thread tells something.
     pub fn alarm(&mut self, alarm: Alarm, now: Instant) -> Option<Datagram> {
         match alarm {
             Alarm::Usage(id) => self.look(id.up_seid, now),
+            Alarm::Unknown { peer, teid } => self.report_unknown(peer, teid, now),
             Alarm::Data { up_seid, pdr } => {
                 let now_ns = self.clock.ns(now);
                 let held = self.sessions.get_mut(&up_seid)?;
@@ -31,6 +37,29 @@ impl<T: RuleTables> Node<T> {
                 self.look(up_seid, now)
             }
         }
+    }
+
+    /// A peer says that it does not have a tunnel: the session manager of a session that leads there is told, now and then.
+    fn report_unknown(&mut self, peer: IpAddr, teid: u32, now: Instant) -> Option<Datagram> {
+        let now_ns = self.clock.ns(now);
+        let &(.., up_seid) = self.tunnels.range((peer, teid, 0)..=(peer, teid, u64::MAX)).next()?;
+        let held = self.sessions.get_mut(&up_seid).filter(|_| !self.outbox.is_full())?;
+        let told = held.unknown.get(&(peer, teid));
+        if told.is_some_and(|told_ns| now_ns < told_ns + TOLD_AGAIN_NS) {
+            return None;
+        }
+        let still_there: BTreeSet<_> = held.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid)).collect();
+        held.unknown.retain(|tunnel, _| still_there.contains(tunnel));
+        held.unknown.insert((peer, teid), now_ns);
+        let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
+        let seids = (up_seid, held.cp_f_seid.seid);
+        let remote = match peer {
+            IpAddr::V4(v4) => FTeid::Given { teid, v4: Some(v4), v6: None },
+            IpAddr::V6(v6) => FTeid::Given { teid, v4: None, v6: Some(v6) },
+        };
+        let report =
+            Request::SessionReport(SessionReport { unknown_tunnels: vec![remote], ..SessionReport::default() });
+        Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
     }
 
     /// Looks at the counters of all rules of all sessions, since alarms were lost.
@@ -73,12 +102,13 @@ impl<T: RuleTables> Node<T> {
         let downlink_data = held.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
         let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
         let seids = (up_seid, held.cp_f_seid.seid);
-        let due_ns = held.due_ns();
+        // What is still due must not keep everything else waiting.
+        let due_ns = held.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS));
         self.set_timer(up_seid, due_ns);
         if usage.is_empty() && downlink_data.is_none() {
             return None;
         }
-        let report = Request::SessionReport(SessionReport { downlink_data, usage, others: vec![] });
+        let report = Request::SessionReport(SessionReport { downlink_data, usage, ..SessionReport::default() });
         Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
     }
 

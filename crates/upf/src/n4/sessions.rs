@@ -31,6 +31,8 @@ pub(super) struct Held {
     pub accounts: BTreeMap<u32, Account>,
     /// Packets that wait.
     pub paging: Paging,
+    /// Tunnels that their peers do not know, and when that was told.
+    pub unknown: BTreeMap<(IpAddr, u32), u64>,
     /// When all that is to be looked at, as the node's timers have it.
     pub timer_ns: Option<u64>,
 }
@@ -75,10 +77,12 @@ impl<T: RuleTables> Node<T> {
             teids,
             accounts,
             paging: Paging::default(),
+            unknown: BTreeMap::new(),
             timer_ns: None,
         };
         self.sessions.insert(up_seid, held);
         self.set_timer(up_seid, due_ns);
+        self.list_tunnels(up_seid);
         Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs: plan.created })
     }
 
@@ -95,6 +99,7 @@ impl<T: RuleTables> Node<T> {
         let usage = self.settle_accounts(up_seid, request, &plan.contents, plan.accounts, now);
         let reserved = self.sessions.get(&up_seid).map_or_else(BTreeSet::new, |held| &held.teids | &plan.reserved);
         let teids = self.still_used(&plan.contents, reserved);
+        self.unlist_tunnels(up_seid);
         if let Some(held) = self.sessions.get_mut(&up_seid) {
             (held.cp_f_seid, held.contents, held.teids) = (cp_f_seid, plan.contents, teids);
             if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
@@ -102,6 +107,7 @@ impl<T: RuleTables> Node<T> {
                 held.paging = Paging::default();
             }
         }
+        self.list_tunnels(up_seid);
         Ok(Modified { created_pdrs: plan.created, usage })
     }
 
@@ -125,12 +131,25 @@ impl<T: RuleTables> Node<T> {
 
     /// Forgets a session that is not in force any more, and gives back what it had.
     pub(super) fn forget(&mut self, up_seid: u64) {
+        self.unlist_tunnels(up_seid);
         let Some(held) = self.sessions.remove(&up_seid) else { return };
         held.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
         if let Some(at_ns) = held.timer_ns {
             self.timers.remove(&(at_ns, up_seid));
         }
         self.outbox.forget(up_seid);
+    }
+
+    fn list_tunnels(&mut self, up_seid: u64) {
+        let Some(held) = self.sessions.get(&up_seid) else { return };
+        self.tunnels.extend(held.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid, up_seid)));
+    }
+
+    fn unlist_tunnels(&mut self, up_seid: u64) {
+        let Some(held) = self.sessions.get(&up_seid) else { return };
+        for tunnel in held.contents.tunnels() {
+            self.tunnels.remove(&(tunnel.address, tunnel.teid, up_seid));
+        }
     }
 
     fn surroundings(&self) -> Surroundings<'_> {

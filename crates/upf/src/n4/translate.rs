@@ -77,7 +77,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         ),
         Place::ForwardingParameters => match kind {
             ForwardingPolicy => return Some(Cause::InvalidForwardingPolicy),
-            RedirectInformation | TransportLevelMarking | HeaderEnrichment | TrafficEndpointId | Proxying => true,
+            RedirectInformation | HeaderEnrichment | TrafficEndpointId | Proxying => true,
             IpAddressAndPortNumberReplacement => true,
             _ => false,
         },
@@ -256,6 +256,7 @@ pub(super) fn forwarding(parameters: &wire::ForwardingParameters, local: &[IpAdd
             Some(creation) => Some(outer_header_creation(creation, local)?),
             None => None,
         },
+        outer_tos: parameters.transport_level_marking.map_or(0, masked),
     })
 }
 
@@ -280,7 +281,13 @@ pub(super) fn update_forwarding(
         destination_interface: destination.or(before.map(|b| b.destination_interface)).ok_or(missing)?,
         network_instance,
         outer_header_creation: created.or(before.and_then(|before| before.outer_header_creation)),
+        outer_tos: update.transport_level_marking.map(masked).or(before.map(|before| before.outer_tos)).unwrap_or(0),
     })
+}
+
+/// The octet that value and mask make.
+fn masked((tos, mask): (u8, u8)) -> u8 {
+    tos & mask
 }
 
 /// *Core* is N6 unless there is a tunnel, which is N9's.

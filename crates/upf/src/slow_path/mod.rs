@@ -12,9 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use gtpu::ErrorIndication;
 use port::PacketRef;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox};
@@ -46,6 +48,7 @@ pub struct SlowPath {
     outbox: Outbox,
     wanted: Receiver<Key>,
     bell: Arc<Bell>,
+    alarms: Alarms,
     neighbours: Neighbours,
     drops: Drops,
     counters: Arc<Counters>,
@@ -61,6 +64,8 @@ pub struct Links {
     pub wanted: Receiver<Key>,
     /// Rung by whoever leaves something.
     pub bell: Arc<Bell>,
+    /// To N4.
+    pub alarms: Alarms,
 }
 
 impl SlowPath {
@@ -74,6 +79,7 @@ impl SlowPath {
             outbox: links.outbox,
             wanted: links.wanted,
             bell: links.bell,
+            alarms: links.alarms,
             neighbours: Neighbours::default(),
             drops: Drops::default(),
             counters: Arc::default(),
@@ -116,6 +122,7 @@ impl SlowPath {
         let actions = self.neighbours.tick(now);
         self.act(actions);
         self.outbox.deliver();
+        self.alarms.deliver();
         self.drops.publish();
     }
 
@@ -174,7 +181,10 @@ impl SlowPath {
         }
         if let Some(complaint) = outcome.complaint {
             self.counters.error_indications.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(peer = %complaint.peer, teid = complaint.teid, "a peer does not know a tunnel");
+            let ErrorIndication { peer, teid } = complaint;
+            tracing::debug!(%peer, teid, "a peer does not know a tunnel");
+            // Should there be no room, the peer says it again with the next packet.
+            self.alarms.tell(Alarm::Unknown { peer, teid });
         }
     }
 

@@ -201,7 +201,8 @@ impl Compiler<'_> {
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let Ends { source, peer, teid, hop } = self.ends(forwarding)?;
         let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
-        Tunnel::new(source, peer, teid, container, hop).map(Action::Tunnel).ok_or(DropReason::NoRoute)
+        let tunnel = Tunnel::new(source, peer, teid, container, hop).ok_or(DropReason::NoRoute)?;
+        Ok(Action::Tunnel(tunnel.with_tos(forwarding.outer_tos)))
     }
 
     /// From N3 or N9 to N3 or N9.
@@ -209,7 +210,8 @@ impl Compiler<'_> {
         let ends = self.ends(forwarding)?;
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let direction = if uplink { Direction::Uplink } else { Direction::Downlink };
-        Relay::new(&ends, direction, qfi(qers)).map(|relay| Action::Relay(Box::new(relay))).ok_or(DropReason::NoRoute)
+        let relay = Relay::new(&ends, direction, qfi(qers)).ok_or(DropReason::NoRoute)?;
+        Ok(Action::Relay(Box::new(relay.with_tos(forwarding.outer_tos))))
     }
 
     fn ends(&mut self, forwarding: &Forwarding) -> Result<Ends, DropReason> {

@@ -304,6 +304,7 @@ fn any_far(choices: &mut Choices) -> CreateFar {
             destination_interface: any_interface(choices),
             network_instance: None,
             outer_header_creation: choices.maybe(|_| OuterHeaderCreation::gtpu(3, GNB.into())),
+            transport_level_marking: None,
             others: vec![],
         });
     }
@@ -321,6 +322,7 @@ fn any_far_update(choices: &mut Choices) -> UpdateFar {
             outer_header_creation: choices
                 .maybe(|choices| OuterHeaderCreation::gtpu(choices.octet().into(), GNB.into())),
             send_end_marker: choices.octet() & 1 == 1,
+            transport_level_marking: None,
             others: vec![],
         }),
         bar_id: None,

@@ -360,7 +360,7 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     Ok(Endpoint { prefix, ports })
 }
 
-/// `far ID drop`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS]`.
+/// `far ID drop`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
 fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let id = words.number()? as u32;
     if words.flag("drop") {
@@ -372,9 +372,15 @@ fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let outer_header_creation =
         teid.zip(peer).map(|(teid, address)| OuterHeaderCreation { teid: teid as u32, address });
     let network_instance = words.after("instance")?;
+    let outer_tos = words.after("tos")?.map(|text| number(&text)).transpose()?.unwrap_or(0) as u8;
     Ok(Far {
         id,
-        action: FarAction::Forward(Forwarding { destination_interface, network_instance, outer_header_creation }),
+        action: FarAction::Forward(Forwarding {
+            destination_interface,
+            network_instance,
+            outer_header_creation,
+            outer_tos,
+        }),
     })
 }
 

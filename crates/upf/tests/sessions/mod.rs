@@ -59,7 +59,12 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
     };
     let local = FTeid { teid, v4: Some(Ipv4Addr::new(10, 3, 0, 1)), v6: None };
     let forward = |destination_interface, outer_header_creation| {
-        FarAction::Forward(Forwarding { destination_interface, network_instance: None, outer_header_creation })
+        FarAction::Forward(Forwarding {
+            destination_interface,
+            network_instance: None,
+            outer_header_creation,
+            outer_tos: 0,
+        })
     };
     let gnb = OuterHeaderCreation { teid, address: Ipv4Addr::new(10, 3, 0, 2).into() };
     Session {
