@@ -56,11 +56,12 @@ pub fn channel(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
 }
 
 impl Alarms {
-    /// Tells N4, if there is room. If not, N4 will know that something was lost.
+    /// Tells N4, if there is room. If not, N4 will know that counters are to be looked at.
     #[cold]
     pub fn tell(&mut self, alarm: Alarm) -> bool {
         let has_room = self.ring.push(alarm).is_ok();
-        if !has_room {
+        // Of packets and of tunnels somebody tells again. A peer could otherwise have N4 look at everything, all the time.
+        if !has_room && matches!(alarm, Alarm::Usage(_)) {
             self.overflow.store(true, Relaxed);
         }
         self.told = true;
@@ -87,8 +88,7 @@ impl AlarmReceiver {
         self.ring.is_empty() && !self.overflow.load(Relaxed)
     }
 
-    /// Whether some were lost since the last call, so that all counters are to be looked at. Of packets that wait another
-    /// one tells.
+    /// Whether some were lost since the last call, so that all counters are to be looked at.
     pub fn overflowed(&self) -> bool {
         self.overflow.swap(false, Relaxed)
     }
@@ -101,9 +101,10 @@ mod tests {
     #[test]
     fn alarms_beyond_the_ring_are_known_to_be_lost() {
         let (mut alarms, mut heard) = channel(Arc::new(Bell::new().unwrap()));
-        let alarm = Alarm::Data { up_seid: 1, pdr: 2 };
+        let alarm = Alarm::Usage(UsageId { up_seid: 1, urr: 2 });
         assert_eq!((0..=CAPACITY).filter(|_| alarms.tell(alarm)).count(), CAPACITY);
         assert!(heard.overflowed() && !heard.overflowed());
+        assert!(!alarms.tell(Alarm::Data { up_seid: 1, pdr: 2 }) && !heard.overflowed(), "that is told again");
         assert_eq!(std::iter::from_fn(|| heard.take()).count(), CAPACITY);
     }
 }
