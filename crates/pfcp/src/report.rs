@@ -1,6 +1,7 @@
 //! Reports: usage (TS 29.244, 7.5.8.3, 7.5.5.2, 7.5.7.2), and the Session Report Request that the UPF sends (7.5.8).
 
 use rs_pfcp::ie::IeType;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::ie::{Elements, Ie, Ies};
@@ -9,7 +10,7 @@ use crate::rule::{FTeid, ReportingTriggers, read_bits, write_bits};
 use crate::volume::VolumeMeasurement;
 
 /// Why usage is reported (8.2.41): a set of bits, the first octet in bits 0 to 7.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageReportTrigger(pub u32);
 
 #[allow(missing_docs)]
@@ -107,7 +108,7 @@ impl Occasion {
 }
 
 /// Usage of one rule between two reports. Times are in seconds since 1900.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageReport {
     /// URR ID.
     pub urr_id: u32,

@@ -1,12 +1,13 @@
 //! Volumes: thresholds, quotas (TS 29.244, 8.2.13, 8.2.50) and measurements (8.2.44).
 
 use rs_pfcp::ie::IeType;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie};
 
 /// Numbers of octets, or of packets: in all, uplink, downlink. Absent ones do not count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     /// Both directions together.
     pub total: Option<u64>,
@@ -17,7 +18,7 @@ pub struct Volume {
 }
 
 /// What was counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeMeasurement {
     /// Octets of users' IP packets.
     pub octets: Volume,

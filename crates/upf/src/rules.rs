@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::usage::Usage;
 
 /// One PFCP session: the unit that is put into force, replaced or removed as a whole.
@@ -35,7 +37,7 @@ pub struct Parting {
 }
 
 /// The SMF's end of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpFSeid {
     /// SEID chosen by the SMF.
     pub seid: u64,
@@ -44,7 +46,7 @@ pub struct CpFSeid {
 }
 
 /// Packet detection rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pdr {
     /// PDR ID.
     pub id: u16,
@@ -63,7 +65,7 @@ pub struct Pdr {
 }
 
 /// Packet detection information.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pdi {
     /// Where the packet comes from.
     pub source_interface: Interface,
@@ -80,7 +82,7 @@ pub struct Pdi {
 }
 
 /// Source or destination interface (TS 29.244, 8.2.2 and 8.2.24).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Interface {
     /// Towards the RAN: N3 (and N9 towards it).
     Access,
@@ -91,7 +93,7 @@ pub enum Interface {
 }
 
 /// Local tunnel endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FTeid {
     /// TEID, never 0.
     pub teid: u32,
@@ -102,7 +104,7 @@ pub struct FTeid {
 }
 
 /// UE address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UeIp {
     /// IPv4 address.
     pub v4: Option<Ipv4Addr>,
@@ -112,7 +114,7 @@ pub struct UeIp {
 
 /// Service data flow filter: an IPFilterRule (RFC 6733, 4.3.1, as restricted by TS 29.212, 5.4.2), written for downlink:
 /// *from* is the data network's side, *to* the UE's. Uplink packets are matched with the two swapped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SdfFilter {
     /// IP protocol; any where absent.
     pub protocol: Option<u8>,
@@ -129,7 +131,7 @@ pub struct SdfFilter {
 }
 
 /// One side of an SDF filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Address and prefix length in bits; any where absent. `assigned` stands here as the UE's address.
     pub prefix: Option<(IpAddr, u8)>,
@@ -138,7 +140,7 @@ pub struct Endpoint {
 }
 
 /// Outer header removal description (TS 29.244, 8.2.64).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OuterHeaderRemoval {
     /// GTP-U/UDP/IPv4.
     GtpuUdpIpv4,
@@ -178,7 +180,7 @@ pub struct Buffering {
 }
 
 /// Forwarding parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forwarding {
     /// Which side to send to.
     pub destination_interface: Interface,
@@ -191,7 +193,7 @@ pub struct Forwarding {
 }
 
 /// GTP-U tunnel to a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OuterHeaderCreation {
     /// The peer's TEID.
     pub teid: u32,
@@ -200,7 +202,7 @@ pub struct OuterHeaderCreation {
 }
 
 /// QoS enforcement rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qer {
     /// QER ID.
     pub id: u32,

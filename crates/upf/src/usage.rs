@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
+
 use crate::alarms::{Alarm, Alarms};
 
 /// Which rule of which session.
@@ -64,7 +66,7 @@ struct Terms {
 }
 
 /// Octets of users' IP packets, and packets, in each direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Octets uplink.
     pub uplink_octets: u64,

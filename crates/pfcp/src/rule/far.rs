@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use rs_pfcp::ie::IeType;
 use rs_pfcp::ie::outer_header_creation::OuterHeaderCreation as OuterHeaderCreationCodec;
 use rs_pfcp::ie::outer_header_creation::OuterHeaderCreationFlags;
+use serde::{Deserialize, Serialize};
 
 use super::pdi::Interface;
 use super::{read_network_instance, write_ids};
@@ -12,7 +13,7 @@ use crate::fault::Fault;
 use crate::ie::{Elements, Ie, decode};
 
 /// Apply action flags (8.2.26); the first octet is the low one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyAction(pub u16);
 
 #[allow(missing_docs)]

@@ -1,6 +1,7 @@
 //! Usage reporting rules.
 
 use rs_pfcp::ie::IeType;
+use serde::{Deserialize, Serialize};
 
 use super::{read_bits, write_bits, write_ids};
 use crate::fault::Fault;
@@ -8,7 +9,7 @@ use crate::ie::{Elements, Ie, Ies};
 use crate::volume::Volume;
 
 /// What is measured (8.2.40): a set of bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasurementMethod(pub u8);
 
 #[allow(missing_docs)]
@@ -24,7 +25,7 @@ impl MeasurementMethod {
 }
 
 /// What is reported (8.2.19): a set of bits, the first octet in bits 0 to 7.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportingTriggers(pub u32);
 
 #[allow(missing_docs)]
@@ -86,7 +87,7 @@ pub struct CreateUrr {
 pub type UpdateUrr = CreateUrr;
 
 /// The terms of a usage reporting rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UrrTerms {
     /// Measurement period.
     pub period_s: Option<u32>,

@@ -6,6 +6,7 @@
 use pfcp::report::{UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::{MeasurementMethod, ReportingTriggers as Asked, UrrTerms};
 use pfcp::{Volume, VolumeMeasurement};
+use serde::{Deserialize, Serialize};
 
 use super::urr::Urr;
 use crate::clock::Clock;
@@ -21,10 +22,16 @@ const STOPPED_AFTER_S: u32 = 10;
 const BEF: u8 = 1;
 const AFT: u8 = 2;
 
-/// The account.
+/// The account: the counters, and what is written down about them.
 #[derive(Debug)]
 pub(super) struct Account {
     usage: Usage,
+    books: Books,
+}
+
+/// What an account has besides its counters.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Books {
     /// Number of the next report.
     sequence: u32,
     /// Where the next report begins.
@@ -53,7 +60,7 @@ pub(super) struct Account {
 }
 
 /// Counts at a moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Mark {
     counts: Counts,
     used_ns: u64,
@@ -61,7 +68,7 @@ struct Mark {
 }
 
 /// So much may be used from a moment on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Grant {
     from: Mark,
     volume: Option<Volume>,
@@ -73,8 +80,7 @@ impl Account {
     pub fn new(id: UsageId, urr: &Urr, clock: &Clock, now_ns: u64) -> Self {
         let from = Mark { at_ns: now_ns, ..Mark::default() };
         let terms = &urr.terms;
-        let mut account = Self {
-            usage: Usage::new(id, &UsageTerms::default()),
+        let books = Books {
             sequence: 0,
             reported: from,
             before: None,
@@ -89,9 +95,20 @@ impl Account {
             due_ns: None,
             look_again: false,
         };
+        let mut account = Self { usage: Usage::new(id, &UsageTerms::default()), books };
         account.set_period(urr, now_ns);
         account.set_terms(urr, now_ns);
         account
+    }
+
+    /// The account with these counters and books.
+    pub fn of(usage: Usage, books: Books) -> Self {
+        Self { usage, books }
+    }
+
+    /// The counters and the books.
+    pub fn into_parts(self) -> (Usage, Books) {
+        (self.usage, self.books)
     }
 
     /// The counters.
@@ -101,30 +118,30 @@ impl Account {
 
     /// When there is something to do, should no packet come.
     pub fn due_ns(&self) -> Option<u64> {
-        self.due_ns
+        self.books.due_ns
     }
 
     /// The rule has become `urr` by a request that stated `stated`.
     pub fn change(&mut self, urr: &Urr, stated: &UrrTerms, clock: &Clock, now_ns: u64) {
-        self.threshold.volume = stated.volume_threshold.or(self.threshold.volume);
-        self.threshold.time_s = stated.time_threshold_s.or(self.threshold.time_s);
+        self.books.threshold.volume = stated.volume_threshold.or(self.books.threshold.volume);
+        self.books.threshold.time_s = stated.time_threshold_s.or(self.books.threshold.time_s);
         let grants = stated.volume_quota.is_some() || stated.time_quota_s.is_some();
         if grants {
-            self.quota = Grant {
-                from: Mark { at_ns: now_ns, ..self.reported },
-                volume: stated.volume_quota.or(self.quota.volume),
-                time_s: stated.time_quota_s.or(self.quota.time_s),
+            self.books.quota = Grant {
+                from: Mark { at_ns: now_ns, ..self.books.reported },
+                volume: stated.volume_quota.or(self.books.quota.volume),
+                time_s: stated.time_quota_s.or(self.books.quota.time_s),
             };
         }
         if grants || stated.quota_validity_time_s.is_some() {
-            self.quota.from.at_ns = now_ns;
-            self.stopped = false;
-            self.told = Why::default();
+            self.books.quota.from.at_ns = now_ns;
+            self.books.stopped = false;
+            self.books.told = Why::default();
         }
         if stated.monitoring_time.is_some() {
-            self.monitoring_ns = still_to_come(stated, clock, now_ns);
+            self.books.monitoring_ns = still_to_come(stated, clock, now_ns);
         }
-        if stated.period_s.is_some() || self.period_ns.is_none() {
+        if stated.period_s.is_some() || self.books.period_ns.is_none() {
             self.set_period(urr, now_ns);
         }
         self.set_terms(urr, now_ns);
@@ -132,19 +149,19 @@ impl Account {
 
     /// What is to be reported now, if anything is. Has the monitoring time take effect, and stops what is used up.
     pub fn look(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<Why> {
-        self.look_again = false;
-        if self.monitoring_ns.is_some_and(|at| at <= now_ns) {
+        self.books.look_again = false;
+        if self.books.monitoring_ns.is_some_and(|at| at <= now_ns) {
             self.pass_monitoring_time(urr, clock, now_ns);
         }
         let reading = self.usage.read(now_ns);
         let now = self.mark(urr, &reading, now_ns);
         let mut why = self.reached(&now) | self.used_up(&reading, &now, urr) | self.idle(&reading, urr, now_ns);
-        if self.period_ns.is_some_and(|at| at <= now_ns) {
+        if self.books.period_ns.is_some_and(|at| at <= now_ns) {
             why |= Why::PERIO.0;
         }
-        why &= !self.told.0;
+        why &= !self.books.told.0;
         // Once for each quota, whether or not anyone is told.
-        self.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
+        self.books.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
         let why = Why(why & Why::from(urr.triggers).0);
         self.schedule(urr, &reading, now_ns);
         (why != Why::default()).then_some(why)
@@ -153,21 +170,21 @@ impl Account {
     /// Reports what was used since the last report, because of `why`, and begins anew.
     pub fn report(&mut self, urr: &Urr, why: Why, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
         let reading = self.usage.read(now_ns);
-        let mut reports = Vec::from_iter(self.before.take().map(|before| *before));
-        let information = std::mem::take(&mut self.is_after).then_some(AFT);
+        let mut reports = Vec::from_iter(self.books.before.take().map(|before| *before));
+        let information = std::mem::take(&mut self.books.is_after).then_some(AFT);
         reports.push(self.close(urr, &reading, why, information, clock, now_ns));
         for report in &mut reports {
-            report.sequence = self.sequence;
-            self.sequence = self.sequence.wrapping_add(1);
+            report.sequence = self.books.sequence;
+            self.books.sequence = self.books.sequence.wrapping_add(1);
         }
-        self.threshold.from = self.reported;
+        self.books.threshold.from = self.books.reported;
         if why.contains(Why::START) {
-            self.started = true;
+            self.books.started = true;
         }
         if why.contains(Why::STOPT) {
-            self.started = false;
+            self.books.started = false;
         }
-        if why.contains(Why::PERIO) || self.period_ns.is_some_and(|at| at <= now_ns) {
+        if why.contains(Why::PERIO) || self.books.period_ns.is_some_and(|at| at <= now_ns) {
             self.set_period(urr, now_ns);
         }
         self.set_terms(urr, now_ns);
@@ -185,70 +202,73 @@ impl Account {
         now_ns: u64,
     ) -> UsageReport {
         let now = self.mark(urr, reading, now_ns);
-        let since = now.since(&self.reported);
+        let since = now.since(&self.books.reported);
         let (first, last) = (reading.first_ns, reading.last_ns);
         let report = UsageReport {
             urr_id: self.usage.id().urr,
             sequence: 0,
             trigger,
-            start: Some(clock.ntp_s(self.reported.at_ns)),
+            start: Some(clock.ntp_s(self.books.reported.at_ns)),
             end: Some(clock.ntp_s(now_ns)),
             volume: urr.method.contains(MeasurementMethod::VOLUM).then(|| since.measurement(urr.counts_packets())),
             // Of the whole, so that nothing is lost between two reports.
             duration_s: urr
                 .method
                 .contains(MeasurementMethod::DURAT)
-                .then(|| (now.used_ns / SECOND_NS).saturating_sub(self.reported.used_ns / SECOND_NS) as u32),
+                .then(|| (now.used_ns / SECOND_NS).saturating_sub(self.books.reported.used_ns / SECOND_NS) as u32),
             first_packet: first.map(|at| clock.ntp_s(at)),
             last_packet: first.and(last).map(|at| clock.ntp_s(at)),
             information,
             others: vec![],
         };
-        self.reported = now;
+        self.books.reported = now;
         report
     }
 
     /// From here on the subsequent thresholds and quotas count; what was used before is reported for itself.
     fn pass_monitoring_time(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) {
-        self.monitoring_ns = None;
+        self.books.monitoring_ns = None;
         let reading = self.usage.read(now_ns);
         let report = self.close(urr, &reading, Why::MONIT, Some(BEF), clock, now_ns);
-        self.before = Some(Box::new(report));
-        self.is_after = true;
+        self.books.before = Some(Box::new(report));
+        self.books.is_after = true;
         let terms = &urr.terms;
         let subsequently = |grant: &mut Grant, volume: Option<Volume>, time_s: Option<u32>| {
             if volume.is_some() || time_s.is_some() {
-                *grant =
-                    Grant { from: self.reported, volume: volume.or(grant.volume), time_s: time_s.or(grant.time_s) };
+                *grant = Grant {
+                    from: self.books.reported,
+                    volume: volume.or(grant.volume),
+                    time_s: time_s.or(grant.time_s),
+                };
             }
         };
-        subsequently(&mut self.threshold, terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
-        subsequently(&mut self.quota, terms.subsequent_volume_quota, terms.subsequent_time_quota_s);
+        subsequently(&mut self.books.threshold, terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
+        subsequently(&mut self.books.quota, terms.subsequent_volume_quota, terms.subsequent_time_quota_s);
         self.set_terms(urr, now_ns);
     }
 
     /// Thresholds that are reached.
     fn reached(&self, now: &Mark) -> u32 {
-        let volume = if self.threshold.volume_reached(now) { Why::VOLTH.0 } else { 0 };
-        let time = if self.threshold.time_reached(now) { Why::TIMTH.0 } else { 0 };
+        let volume = if self.books.threshold.volume_reached(now) { Why::VOLTH.0 } else { 0 };
+        let time = if self.books.threshold.time_reached(now) { Why::TIMTH.0 } else { 0 };
         volume | time
     }
 
     /// Quotas that are used up. Of volume the worker itself sees that no more passes.
     fn used_up(&mut self, reading: &Reading, now: &Mark, urr: &Urr) -> u32 {
         let mut why = 0;
-        let has_volume = self.quota.volume.is_some();
-        if has_volume && !self.stopped && (reading.refused || self.quota.volume_reached(now)) {
+        let has_volume = self.books.quota.volume.is_some();
+        if has_volume && !self.books.stopped && (reading.refused || self.books.quota.volume_reached(now)) {
             why |= Why::VOLQU.0;
         }
-        if self.quota.time_reached(now) {
+        if self.books.quota.time_reached(now) {
             why |= Why::TIMQU.0;
         }
         if self.valid_until_ns(urr).is_some_and(|until| until <= now.at_ns) {
             why |= Why::QUVTI.0;
         }
-        if why & (Why::TIMQU.0 | Why::QUVTI.0) != 0 && !self.stopped {
-            self.stopped = true;
+        if why & (Why::TIMQU.0 | Why::QUVTI.0) != 0 && !self.books.stopped {
+            self.books.stopped = true;
             self.usage.set(&self.terms(urr));
         }
         why
@@ -257,7 +277,7 @@ impl Account {
     /// Starts and stops of traffic, and pauses of it.
     fn idle(&self, reading: &Reading, urr: &Urr, now_ns: u64) -> u32 {
         let mut why = 0;
-        if !self.started && reading.first_ns.is_some() {
+        if !self.books.started && reading.first_ns.is_some() {
             why |= Why::START.0;
         }
         if self.stop_ns(reading, urr).is_some_and(|at| at <= now_ns) {
@@ -272,49 +292,50 @@ impl Account {
     /// When traffic that does not go on will have stopped.
     fn stop_ns(&self, reading: &Reading, urr: &Urr) -> Option<u64> {
         let after_s = urr.terms.inactivity_detection_time_s.unwrap_or(STOPPED_AFTER_S);
-        let last = reading.last_ns.unwrap_or(self.reported.at_ns);
-        (self.started && urr.triggers.contains(Asked::STOPT)).then(|| last + u64::from(after_s) * SECOND_NS)
+        let last = reading.last_ns.unwrap_or(self.books.reported.at_ns);
+        (self.books.started && urr.triggers.contains(Asked::STOPT)).then(|| last + u64::from(after_s) * SECOND_NS)
     }
 
     /// When a quota that nobody uses is to be told of.
     fn held_until_ns(&self, reading: &Reading, urr: &Urr) -> Option<u64> {
-        let hold_s = urr.terms.quota_holding_time_s.filter(|_| !self.told.contains(Why::QUHTI))?;
-        let last = reading.last_ns.unwrap_or(0).max(self.quota.from.at_ns);
+        let hold_s = urr.terms.quota_holding_time_s.filter(|_| !self.books.told.contains(Why::QUHTI))?;
+        let last = reading.last_ns.unwrap_or(0).max(self.books.quota.from.at_ns);
         Some(last + u64::from(hold_s) * SECOND_NS)
     }
 
     fn valid_until_ns(&self, urr: &Urr) -> Option<u64> {
-        let valid_s = urr.terms.quota_validity_time_s.filter(|_| !self.told.contains(Why::QUVTI))?;
-        Some(self.quota.from.at_ns + u64::from(valid_s) * SECOND_NS)
+        let valid_s = urr.terms.quota_validity_time_s.filter(|_| !self.books.told.contains(Why::QUVTI))?;
+        Some(self.books.quota.from.at_ns + u64::from(valid_s) * SECOND_NS)
     }
 
     fn set_period(&mut self, urr: &Urr, now_ns: u64) {
         let asked = urr.triggers.contains(Asked::PERIO);
-        self.period_ns = urr.terms.period_s.filter(|_| asked).map(|period_s| now_ns + u64::from(period_s) * SECOND_NS);
+        self.books.period_ns =
+            urr.terms.period_s.filter(|_| asked).map(|period_s| now_ns + u64::from(period_s) * SECOND_NS);
     }
 
     fn set_terms(&mut self, urr: &Urr, now_ns: u64) {
         self.usage.set(&self.terms(urr));
-        self.look_again = self.threshold.volume.is_some() || self.quota.volume.is_some();
+        self.books.look_again = self.books.threshold.volume.is_some() || self.books.quota.volume.is_some();
         self.schedule(urr, &self.usage.read(now_ns), now_ns);
     }
 
     fn terms(&self, urr: &Urr) -> UsageTerms {
-        let threshold = self.threshold.bounds();
-        let quota = self.quota.bounds();
+        let threshold = self.books.threshold.bounds();
+        let quota = self.books.quota.bounds();
         let nothing = Bounds { total: Some(0), ..Bounds::default() };
         UsageTerms {
             tell_at: threshold.sooner(&quota),
-            stop_at: if self.stopped { nothing } else { quota },
+            stop_at: if self.books.stopped { nothing } else { quota },
             inactivity_ns: urr.terms.inactivity_detection_time_s.map(|s| u64::from(s) * SECOND_NS),
             // Time counts from the first packet on, so its threshold is timed from there.
-            tell_first: !self.started && urr.triggers.contains(Asked::START) || self.times(urr),
+            tell_first: !self.books.started && urr.triggers.contains(Asked::START) || self.times(urr),
         }
     }
 
     /// Whether time that is used matters before it is reported.
     fn times(&self, urr: &Urr) -> bool {
-        let limited = self.threshold.time_s.is_some() || self.quota.time_s.is_some();
+        let limited = self.books.threshold.time_s.is_some() || self.books.quota.time_s.is_some();
         limited && urr.method.contains(MeasurementMethod::DURAT)
     }
 
@@ -326,25 +347,28 @@ impl Account {
         let time = |grant: &Grant| grant.time_left_ns(&now).filter(|&left| runs && left > 0).map(|left| now_ns + left);
         let asked = |trigger, at: Option<u64>| at.filter(|_| urr.triggers.contains(trigger));
         let times = [
-            self.period_ns,
-            self.monitoring_ns,
+            self.books.period_ns,
+            self.books.monitoring_ns,
             self.stop_ns(reading, urr),
             asked(Asked::QUHTI, self.held_until_ns(reading, urr)),
             self.valid_until_ns(urr),
-            time(&self.threshold),
-            time(&self.quota),
-            self.look_again.then_some(now_ns + LOOK_AGAIN_NS),
+            time(&self.books.threshold),
+            time(&self.books.quota),
+            self.books.look_again.then_some(now_ns + LOOK_AGAIN_NS),
         ];
-        self.due_ns = times.into_iter().flatten().min();
+        self.books.due_ns = times.into_iter().flatten().min();
     }
 
     /// The counts as they stand.
     fn mark(&self, urr: &Urr, reading: &Reading, now_ns: u64) -> Mark {
         let at_once = urr.starts_at_once() && urr.terms.inactivity_detection_time_s.is_none();
-        let used_ns =
-            if at_once { self.reported.used_ns + now_ns.saturating_sub(self.reported.at_ns) } else { reading.used_ns };
+        let used_ns = if at_once {
+            self.books.reported.used_ns + now_ns.saturating_sub(self.books.reported.at_ns)
+        } else {
+            reading.used_ns
+        };
         // A packet that could not be sent was taken back after it was reported: the next one takes its place.
-        Mark { counts: reading.counts.at_least(&self.reported.counts), used_ns, at_ns: now_ns }
+        Mark { counts: reading.counts.at_least(&self.books.reported.counts), used_ns, at_ns: now_ns }
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use pfcp::node::Heartbeat;
 use pfcp::{NodeId, RecoveryTimeStamp, Request};
+use serde::{Deserialize, Serialize};
 
 /// Names an association, also after another has taken its node's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct AssociationId(pub u64);
 
 /// An association.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pfcp::rule::{self as wire, ApplyAction};
 use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, RuleId};
+use serde::{Deserialize, Serialize};
 
 use super::translate::{self, Choice, Place, refuse};
 use super::urr::Urr;
@@ -18,7 +19,7 @@ use crate::rules::{
 use crate::usage::Usage;
 
 /// All rules of a session, by ID.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Contents {
     pdrs: BTreeMap<u16, Pdr>,
     fars: BTreeMap<u32, HeldFar>,
@@ -28,7 +29,7 @@ pub(super) struct Contents {
 }
 
 /// A buffering action rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Bar {
     /// Units of 50 ms before packets are told of.
     notification_delay: u8,
@@ -36,7 +37,7 @@ struct Bar {
 }
 
 /// A FAR. Its parameters are kept while it drops or buffers, for when it forwards again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HeldFar {
     action: ApplyAction,
     forwarding: Option<Forwarding>,

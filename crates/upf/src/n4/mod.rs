@@ -12,6 +12,7 @@ mod association;
 mod contents;
 mod endpoint;
 mod filter;
+mod held;
 mod limits;
 mod node;
 mod outbox;

@@ -11,8 +11,8 @@ use pfcp::{Request, Response, version_not_supported};
 
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
+use super::held::Held;
 use super::outbox::Outbox;
-use super::sessions::Held;
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::rules::Session;
@@ -202,7 +202,7 @@ impl<T: RuleTables> Node<T> {
     }
 
     fn cp_seid(&self, up_seid: u64) -> u64 {
-        self.sessions.get(&up_seid).map_or(0, |held| held.cp_f_seid.seid)
+        self.sessions.get(&up_seid).map_or(0, |held| held.owner().cp_f_seid.seid)
     }
 
     fn outcome(&self, outcome: Result<(), Fault>) -> NodeOutcome {
@@ -240,7 +240,7 @@ impl<T: RuleTables> Node<T> {
     /// Ends an association, and with it its sessions.
     fn end_association(&mut self, id: AssociationId, why: &str) {
         let Some(association) = self.associations.remove(&id) else { return };
-        let theirs = self.sessions.iter().filter(|(_, held)| held.association == id);
+        let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
         let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
         let (node, peer) = (&association.node_id, association.peer.ip());
         tracing::info!("association with {node} at {peer} {why}; removing its {} sessions", seids.len());
@@ -302,12 +302,12 @@ impl<T: RuleTables> Node<T> {
 
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
-        self.sessions.iter().map(|(&seid, held)| held.session(seid, self.config.max_buffered_packets))
+        self.sessions.iter().map(|(&seid, held)| held.open().session(seid, self.config.max_buffered_packets))
     }
 
     /// The session with the UPF's SEID `up_seid`.
     pub fn session(&self, up_seid: u64) -> Option<Session> {
-        self.sessions.get(&up_seid).map(|held| held.session(up_seid, self.config.max_buffered_packets))
+        self.sessions.get(&up_seid).map(|held| held.open().session(up_seid, self.config.max_buffered_packets))
     }
 
     /// When this node started, as its peers are told.

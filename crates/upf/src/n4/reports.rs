@@ -8,12 +8,14 @@ use pfcp::report::{DownlinkDataReport, SessionReport, UsageReport, UsageReportTr
 use pfcp::rule::FTeid;
 use pfcp::session::Modification;
 use pfcp::{Cause, Header, Request, Response};
+use serde::{Deserialize, Serialize};
 
 use super::account::Account;
 use super::contents::Contents;
-use super::sessions::Held;
+use super::held::Open;
 use super::{Datagram, Node, RuleTables};
 use crate::alarms::Alarm;
+use crate::clock::Clock;
 use crate::tables::SessionUpdate;
 
 /// Least time between two looks at a session by the clock.
@@ -31,9 +33,10 @@ impl<T: RuleTables> Node<T> {
             Alarm::Unknown { peer, teid } => self.report_unknown(peer, teid, now),
             Alarm::Data { up_seid, pdr } => {
                 let now_ns = self.clock.ns(now);
-                let held = self.sessions.get_mut(&up_seid)?;
-                let delay = held.contents.notification_delay(pdr)?;
-                held.paging.add(pdr, now_ns + delay.as_nanos() as u64);
+                let mut open = self.sessions.get(&up_seid)?.open();
+                let delay = open.contents.notification_delay(pdr)?;
+                open.paging.add(pdr, now_ns + delay.as_nanos() as u64);
+                self.put_back(up_seid, open);
                 self.look(up_seid, now)
             }
         }
@@ -43,16 +46,18 @@ impl<T: RuleTables> Node<T> {
     fn report_unknown(&mut self, peer: IpAddr, teid: u32, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
         let &(.., up_seid) = self.tunnels.range((peer, teid, 0)..=(peer, teid, u64::MAX)).next()?;
-        let held = self.sessions.get_mut(&up_seid).filter(|_| !self.outbox.is_full())?;
-        let told = held.unknown.get(&(peer, teid));
+        let mut open = self.sessions.get(&up_seid).filter(|_| !self.outbox.is_full())?.open();
+        let told = open.unknown.get(&(peer, teid));
         if told.is_some_and(|told_ns| now_ns < told_ns + TOLD_AGAIN_NS) {
             return None;
         }
-        let still_there: BTreeSet<_> = held.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid)).collect();
-        held.unknown.retain(|tunnel, _| still_there.contains(tunnel));
-        held.unknown.insert((peer, teid), now_ns);
-        let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
-        let seids = (up_seid, held.cp_f_seid.seid);
+        let still_there: BTreeSet<_> = open.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid)).collect();
+        open.unknown.retain(|tunnel, _| still_there.contains(tunnel));
+        open.unknown.insert((peer, teid), now_ns);
+        let cp_f_seid = open.owner.cp_f_seid;
+        self.put_back(up_seid, open);
+        let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
+        let seids = (up_seid, cp_f_seid.seid);
         let remote = match peer {
             IpAddr::V4(v4) => FTeid::Given { teid, v4: Some(v4), v6: None },
             IpAddr::V6(v6) => FTeid::Given { teid, v4: None, v6: Some(v6) },
@@ -82,28 +87,20 @@ impl<T: RuleTables> Node<T> {
     /// Looks at the counters of a session, and reports what is to be reported.
     fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
-        let held = self.sessions.get_mut(&up_seid)?;
+        let held = self.sessions.get(&up_seid)?;
         if self.outbox.is_full() {
             self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
             return None;
         }
-        let mut whys = BTreeMap::new();
-        for (&id, account) in &mut held.accounts {
-            let why = held.contents.urrs().get(&id).and_then(|urr| account.look(urr, &self.clock, now_ns));
-            whys.extend(why.map(|why| (id, why)));
-        }
-        add_linked(&held.contents, &mut whys);
-        let mut usage = vec![];
-        for (id, account) in &mut held.accounts {
-            if let (Some(&why), Some(urr)) = (whys.get(id), held.contents.urrs().get(id)) {
-                usage.extend(account.report(urr, why, &self.clock, now_ns));
-            }
-        }
-        let downlink_data = held.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
-        let to = SocketAddr::new(held.cp_f_seid.address, self.config.peer_port);
-        let seids = (up_seid, held.cp_f_seid.seid);
+        let mut open = held.open();
+        let usage = open.due_usage(&self.clock, now_ns);
+        let downlink_data = open.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
+        let cp_f_seid = open.owner.cp_f_seid;
+        let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
+        let seids = (up_seid, cp_f_seid.seid);
         // What is still due must not keep everything else waiting.
-        let due_ns = held.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS));
+        let due_ns = open.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS));
+        self.put_back(up_seid, open);
         self.set_timer(up_seid, due_ns);
         if usage.is_empty() && downlink_data.is_none() {
             return None;
@@ -119,40 +116,6 @@ impl<T: RuleTables> Node<T> {
             self.timers.remove(&(former_ns, up_seid));
         }
         self.timers.extend(at_ns.map(|at_ns| (at_ns, up_seid)));
-    }
-
-    /// The session has become `contents`, with accounts `new`, by `request`: what there is to report of that.
-    pub(super) fn settle_accounts(
-        &mut self,
-        up_seid: u64,
-        request: &Modification,
-        contents: &Contents,
-        new: BTreeMap<u32, Account>,
-        now: Instant,
-    ) -> Vec<UsageReport> {
-        let (clock, now_ns) = (self.clock, self.clock.ns(now));
-        let Some(held) = self.sessions.get_mut(&up_seid) else { return vec![] };
-        let mut reports = vec![];
-        let stays = |id: &u32| contents.urrs().contains_key(id) && !new.contains_key(id);
-        for (id, mut account) in held.accounts.extract_if(.., |id, _| !stays(id)) {
-            // Workers have let go of it.
-            let urr = held.contents.urrs().get(&id);
-            reports.extend(urr.map(|urr| account.report(urr, UsageReportTrigger::TERMR, &clock, now_ns)));
-        }
-        held.accounts.extend(new);
-        let all = request.flags & Modification::QAURR != 0;
-        for (id, account) in &mut held.accounts {
-            let Some(urr) = contents.urrs().get(id) else { continue };
-            if all || request.query_urrs.contains(id) {
-                reports.push(account.report(urr, UsageReportTrigger::IMMER, &clock, now_ns));
-            }
-            if let Some(update) = request.update_urrs.iter().find(|update| update.id == *id) {
-                account.change(urr, &update.terms, &clock, now_ns);
-            }
-        }
-        let due_ns = held.due_ns();
-        self.set_timer(up_seid, due_ns);
-        reports.into_iter().flatten().collect()
     }
 
     /// A session manager answers a report.
@@ -176,15 +139,63 @@ impl<T: RuleTables> Node<T> {
     }
 }
 
-impl Held {
+impl Open {
     /// When there is something to do about usage, or about packets that wait.
-    fn due_ns(&self) -> Option<u64> {
+    pub(super) fn due_ns(&self) -> Option<u64> {
         self.accounts.values().filter_map(Account::due_ns).chain(self.paging.due_ns).min()
+    }
+
+    /// The usage that is to be reported now.
+    fn due_usage(&mut self, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
+        let mut whys = BTreeMap::new();
+        for (&id, account) in &mut self.accounts {
+            let why = self.contents.urrs().get(&id).and_then(|urr| account.look(urr, clock, now_ns));
+            whys.extend(why.map(|why| (id, why)));
+        }
+        add_linked(&self.contents, &mut whys);
+        let mut usage = vec![];
+        for (id, account) in &mut self.accounts {
+            if let (Some(&why), Some(urr)) = (whys.get(id), self.contents.urrs().get(id)) {
+                usage.extend(account.report(urr, why, clock, now_ns));
+            }
+        }
+        usage
+    }
+
+    /// The session has become `contents`, with accounts `new`, by `request`: what there is to report of that.
+    pub(super) fn settle_accounts(
+        &mut self,
+        request: &Modification,
+        contents: &Contents,
+        new: BTreeMap<u32, Account>,
+        clock: Clock,
+        now: Instant,
+    ) -> Vec<UsageReport> {
+        let now_ns = clock.ns(now);
+        let mut reports = vec![];
+        let stays = |id: &u32| contents.urrs().contains_key(id) && !new.contains_key(id);
+        for (id, mut account) in self.accounts.extract_if(.., |id, _| !stays(id)) {
+            // Workers have let go of it.
+            let urr = self.contents.urrs().get(&id);
+            reports.extend(urr.map(|urr| account.report(urr, UsageReportTrigger::TERMR, &clock, now_ns)));
+        }
+        self.accounts.extend(new);
+        let all = request.flags & Modification::QAURR != 0;
+        for (id, account) in &mut self.accounts {
+            let Some(urr) = contents.urrs().get(id) else { continue };
+            if all || request.query_urrs.contains(id) {
+                reports.push(account.report(urr, UsageReportTrigger::IMMER, &clock, now_ns));
+            }
+            if let Some(update) = request.update_urrs.iter().find(|update| update.id == *id) {
+                account.change(urr, &update.terms, &clock, now_ns);
+            }
+        }
+        reports.into_iter().flatten().collect()
     }
 }
 
 /// Packets of a session that wait, as far as the session manager is to know.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Paging {
     /// PDRs that it was told of.
     told: BTreeSet<u16>,

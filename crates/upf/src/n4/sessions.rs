@@ -10,32 +10,14 @@ use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::account::Account;
-use super::association::AssociationId;
 use super::contents::{Contents, Draft, Surroundings};
+use super::held::{Held, Open, Owner};
 use super::reports::Paging;
 use super::translate::Choice;
 use super::{Node, RuleTables};
 use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
 use crate::usage::UsageId;
-
-/// A session in force.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub association: AssociationId,
-    pub cp_f_seid: CpFSeid,
-    pub contents: Contents,
-    /// TEIDs reserved for it.
-    teids: BTreeSet<u32>,
-    /// One for each usage reporting rule, by its ID.
-    pub accounts: BTreeMap<u32, Account>,
-    /// Packets that wait.
-    pub paging: Paging,
-    /// Tunnels that their peers do not know, and when that was told.
-    pub unknown: BTreeMap<(IpAddr, u32), u64>,
-    /// When all that is to be looked at, as the node's timers have it.
-    pub timer_ns: Option<u64>,
-}
 
 /// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
 struct Plan {
@@ -45,13 +27,6 @@ struct Plan {
     created: Vec<CreatedPdr>,
     /// Of new usage reporting rules.
     accounts: BTreeMap<u32, Account>,
-}
-
-impl Held {
-    /// The session as it is in force.
-    pub fn session(&self, up_seid: u64, max_packets: u16) -> Session {
-        self.contents.session(up_seid, self.cp_f_seid, max_packets, |id| self.accounts[&id].usage().clone())
-    }
 }
 
 impl<T: RuleTables> Node<T> {
@@ -65,89 +40,93 @@ impl<T: RuleTables> Node<T> {
         let new: Vec<_> = draft.contents.urrs().keys().copied().collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
         let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
-        let plan = self.put(up_seid, cp_f_seid, plan, Parting::default())?;
+        let plan = self.put(up_seid, cp_f_seid, plan, &BTreeMap::new(), Parting::default())?;
         self.last_seid = up_seid;
         let teids = self.still_used(&plan.contents, plan.reserved);
         let accounts = plan.accounts;
         let due_ns = accounts.values().filter_map(Account::due_ns).min();
-        let held = Held {
-            association,
-            cp_f_seid,
+        self.list_tunnels(up_seid, &plan.contents);
+        let open = Open {
+            owner: Owner { association, cp_f_seid },
             contents: plan.contents,
             teids,
             accounts,
             paging: Paging::default(),
             unknown: BTreeMap::new(),
-            timer_ns: None,
         };
-        self.sessions.insert(up_seid, held);
+        self.sessions.insert(up_seid, Held::new(open));
         self.set_timer(up_seid, due_ns);
-        self.list_tunnels(up_seid);
         Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs: plan.created })
     }
 
     pub(super) fn modify(&mut self, up_seid: u64, request: &Modification, now: Instant) -> Result<Modified, Fault> {
         let held = self.sessions.get(&up_seid).ok_or(Fault::new(Cause::SessionContextNotFound))?;
-        let draft = Draft::modify(&held.contents, request, self.surroundings())?;
+        let mut open = held.open();
+        let draft = Draft::modify(&open.contents, request, self.surroundings())?;
         let changed = request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address() });
-        let cp_f_seid = changed.unwrap_or(held.cp_f_seid);
+        let cp_f_seid = changed.unwrap_or(open.owner.cp_f_seid);
         let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
-        let end_markers = held.contents.left_tunnels(&plan.contents, request);
+        let end_markers = open.contents.left_tunnels(&plan.contents, request);
         let drop_buffered = request.flags & Modification::DROBU != 0;
-        let plan = self.put(up_seid, cp_f_seid, plan, Parting { end_markers, drop_buffered })?;
-        let usage = self.settle_accounts(up_seid, request, &plan.contents, plan.accounts, now);
-        let reserved = self.sessions.get(&up_seid).map_or_else(BTreeSet::new, |held| &held.teids | &plan.reserved);
-        let teids = self.still_used(&plan.contents, reserved);
-        self.unlist_tunnels(up_seid);
-        if let Some(held) = self.sessions.get_mut(&up_seid) {
-            (held.cp_f_seid, held.contents, held.teids) = (cp_f_seid, plan.contents, teids);
-            if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
-                // What waits from now on is news again.
-                held.paging = Paging::default();
-            }
+        let parting = Parting { end_markers, drop_buffered };
+        let plan = self.put(up_seid, cp_f_seid, plan, &open.accounts, parting)?;
+        let usage = open.settle_accounts(request, &plan.contents, plan.accounts, self.clock, now);
+        self.unlist_tunnels(up_seid, &open.contents);
+        self.list_tunnels(up_seid, &plan.contents);
+        open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
+        open.owner.cp_f_seid = cp_f_seid;
+        open.contents = plan.contents;
+        if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
+            // What waits from now on is news again.
+            open.paging = Paging::default();
         }
-        self.list_tunnels(up_seid);
+        self.put_back(up_seid, open);
         Ok(Modified { created_pdrs: plan.created, usage })
     }
 
     pub(super) fn delete(&mut self, up_seid: u64, now: Instant) -> Result<Vec<UsageReport>, Fault> {
-        if !self.sessions.contains_key(&up_seid) {
-            return Err(Fault::new(Cause::SessionContextNotFound));
-        }
+        let held = self.sessions.get(&up_seid).ok_or(Fault::new(Cause::SessionContextNotFound))?;
+        let mut open = held.open();
         self.tables.apply(vec![SessionUpdate::Remove(up_seid)]).map_err(|error| fault_of(&error, None))?;
         // Workers have let go of the session: what they have counted is all that there will be.
         let now_ns = self.clock.ns(now);
         let mut usage = vec![];
-        if let Some(held) = self.sessions.get_mut(&up_seid) {
-            for (id, urr) in held.contents.urrs() {
-                let account = held.accounts.get_mut(id);
-                usage.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
-            }
+        for (id, urr) in open.contents.urrs() {
+            let account = open.accounts.get_mut(id);
+            usage.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
         }
         self.forget(up_seid);
         Ok(usage.into_iter().flatten().collect())
     }
 
+    /// Puts a session back that was opened, and has it looked at when it is due.
+    pub(super) fn put_back(&mut self, up_seid: u64, open: Open) {
+        let due_ns = open.due_ns();
+        if let Some(held) = self.sessions.get_mut(&up_seid) {
+            held.put_back(open);
+        }
+        self.set_timer(up_seid, due_ns);
+    }
+
     /// Forgets a session that is not in force any more, and gives back what it had.
     pub(super) fn forget(&mut self, up_seid: u64) {
-        self.unlist_tunnels(up_seid);
         let Some(held) = self.sessions.remove(&up_seid) else { return };
-        held.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
+        let open = held.open();
+        self.unlist_tunnels(up_seid, &open.contents);
+        open.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
         if let Some(at_ns) = held.timer_ns {
             self.timers.remove(&(at_ns, up_seid));
         }
         self.outbox.forget(up_seid);
     }
 
-    fn list_tunnels(&mut self, up_seid: u64) {
-        let Some(held) = self.sessions.get(&up_seid) else { return };
-        self.tunnels.extend(held.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid, up_seid)));
+    fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {
+        self.tunnels.extend(contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid, up_seid)));
     }
 
-    fn unlist_tunnels(&mut self, up_seid: u64) {
-        let Some(held) = self.sessions.get(&up_seid) else { return };
-        for tunnel in held.contents.tunnels() {
+    fn unlist_tunnels(&mut self, up_seid: u64, contents: &Contents) {
+        for tunnel in contents.tunnels() {
             self.tunnels.remove(&(tunnel.address, tunnel.teid, up_seid));
         }
     }
@@ -213,11 +192,18 @@ impl<T: RuleTables> Node<T> {
         plan.reserved.iter().for_each(|&teid| self.tables.release_teid(teid));
     }
 
-    /// Puts `plan` into force as the session `up_seid`. From the tables' consent on nothing can fail.
-    fn put(&self, up_seid: u64, cp_f_seid: CpFSeid, plan: Plan, parting: Parting) -> Result<Plan, Fault> {
-        let held = self.sessions.get(&up_seid);
+    /// Puts `plan` into force as the session `up_seid`, which has `accounts` already. From the tables' consent on nothing
+    /// can fail.
+    fn put(
+        &self,
+        up_seid: u64,
+        cp_f_seid: CpFSeid,
+        plan: Plan,
+        accounts: &BTreeMap<u32, Account>,
+        parting: Parting,
+    ) -> Result<Plan, Fault> {
         let usage = |id: u32| {
-            let account = plan.accounts.get(&id).or_else(|| held?.accounts.get(&id));
+            let account = plan.accounts.get(&id).or_else(|| accounts.get(&id));
             account.expect("a usage reporting rule has an account").usage().clone()
         };
         let max_packets = self.config.max_buffered_packets;

@@ -2,11 +2,12 @@
 
 use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UpdateUrr, UrrTerms};
 use pfcp::{Cause, Fault, IeType, RuleId, Volume};
+use serde::{Deserialize, Serialize};
 
 use super::translate::{Place, refuse};
 
 /// A usage reporting rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Urr {
     pub method: MeasurementMethod,
     pub triggers: ReportingTriggers,

@@ -1,0 +1,104 @@
+//! A session at rest, and opened to be worked on.
+//!
+//! A UPF holds many sessions, and works on one at a time. So a session rests packed (postcard's encoding), which takes a
+//! tenth of the memory of its maps and rules, and is opened, changed and put back whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::account::{Account, Books};
+use super::association::AssociationId;
+use super::contents::Contents;
+use super::reports::Paging;
+use crate::rules::{CpFSeid, Session};
+use crate::usage::Usage;
+
+/// A session in force, at rest.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// An [`Owner`], and a [`Body`] behind it.
+    packed: Box<[u8]>,
+    /// Counters of the usage reporting rules, in the order of their IDs.
+    usages: Box<[Usage]>,
+    /// When all that is to be looked at, as the node's timers have it.
+    pub timer_ns: Option<u64>,
+}
+
+/// A session that is worked on.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub owner: Owner,
+    pub contents: Contents,
+    /// TEIDs reserved for it.
+    pub teids: BTreeSet<u32>,
+    /// One for each usage reporting rule, by its ID.
+    pub accounts: BTreeMap<u32, Account>,
+    /// Packets that wait.
+    pub paging: Paging,
+    /// Tunnels that their peers do not know, and when that was told.
+    pub unknown: BTreeMap<(IpAddr, u32), u64>,
+}
+
+/// Whose session it is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Owner {
+    pub association: AssociationId,
+    pub cp_f_seid: CpFSeid,
+}
+
+/// What is packed behind the owner.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    contents: Contents,
+    teids: BTreeSet<u32>,
+    /// In the order of the usage reporting rules' IDs.
+    books: Vec<Books>,
+    paging: Paging,
+    unknown: BTreeMap<(IpAddr, u32), u64>,
+}
+
+impl Held {
+    pub fn new(open: Open) -> Self {
+        let (packed, usages) = open.pack();
+        Self { packed, usages, timer_ns: None }
+    }
+
+    pub fn owner(&self) -> Owner {
+        postcard::take_from_bytes(&self.packed).expect(OWN).0
+    }
+
+    pub fn open(&self) -> Open {
+        let (owner, body): (Owner, Body) = postcard::from_bytes(&self.packed).expect(OWN);
+        let ids = body.contents.urrs().keys().copied();
+        let accounts = ids.zip(body.books.into_iter().zip(&self.usages));
+        let accounts = accounts.map(|(id, (books, usage))| (id, Account::of(usage.clone(), books))).collect();
+        let Body { contents, teids, paging, unknown, .. } = body;
+        Open { owner, contents, teids, accounts, paging, unknown }
+    }
+
+    /// Puts the session back as `open` is now.
+    pub fn put_back(&mut self, open: Open) {
+        (self.packed, self.usages) = open.pack();
+    }
+}
+
+/// Nobody else has had a hand in what is unpacked.
+const OWN: &str = "packed here";
+
+impl Open {
+    /// The session as it is in force.
+    pub fn session(&self, up_seid: u64, max_packets: u16) -> Session {
+        let usage = |id: u32| self.accounts[&id].usage().clone();
+        self.contents.session(up_seid, self.owner.cp_f_seid, max_packets, usage)
+    }
+
+    fn pack(self) -> (Box<[u8]>, Box<[Usage]>) {
+        let (usages, books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
+        let Self { owner, contents, teids, paging, unknown, .. } = self;
+        let body = Body { contents, teids, books, paging, unknown };
+        let packed = postcard::to_allocvec(&(owner, body)).expect("nothing in it is of unknown length");
+        (packed.into(), usages.into())
+    }
+}
