@@ -56,6 +56,7 @@ pub enum Command {
     Logs(Logs),
     Exec(Exec),
     Status(Status),
+    Upf(Upf),
     Bench(bench::cli::Bench),
     /// Print the JSON Schema of slice descriptors
     ///
@@ -272,6 +273,18 @@ pub struct Status {
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Run a UPF without a slice
+///
+/// It is the program kaista-upf: the configuration names Linux interfaces, or ports of shared memory, and any session
+/// manager may be pointed at it. Runs until Ctrl-C or SIGTERM. RUST_LOG sets what it logs to standard error.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kaista upf --config upf.yaml\n  RUST_LOG=debug kaista upf --config upf.yaml")]
+pub struct Upf {
+    /// The configuration, see docs/upf.md
+    #[arg(long, value_name = "FILE", required = true)]
+    pub config: PathBuf,
 }
 
 /// Print a completion script for a shell

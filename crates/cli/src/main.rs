@@ -15,6 +15,7 @@ mod publish;
 mod scale;
 mod top;
 mod up;
+mod upf;
 
 use args::{Arguments, Command};
 use clap::Parser;
@@ -38,6 +39,7 @@ fn run(command: Command) -> Outcome {
         Command::Logs(args) => logs::run(&args),
         Command::Exec(args) => exec::run(&args),
         Command::Status(args) => list::status(&args),
+        Command::Upf(args) => upf::run(&args),
         Command::Bench(args) => Ok(bench::cli::run(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Schema => publish::schema(),
         Command::Completions(args) => publish::completions(args.shell),

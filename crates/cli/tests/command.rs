@@ -37,6 +37,7 @@ fn every_command_has_help_with_its_purpose() {
         "logs",
         "exec",
         "status",
+        "upf",
         "bench",
         "schema",
         "completions",
@@ -54,7 +55,7 @@ fn every_command_has_help_with_its_purpose() {
 #[test]
 fn wrong_usage_has_status_2() {
     let here = tempfile::tempdir().unwrap();
-    let wrong: [&[&str]; 11] = [
+    let wrong: [&[&str]; 12] = [
         &[],
         &["fly"],
         &["check"],
@@ -62,6 +63,7 @@ fn wrong_usage_has_status_2() {
         &["down"],
         &["down", "a", "--all"],
         &["exec", "upf"],
+        &["upf"],
         &["exec", "a/b/c", "--", "true"],
         &["top", "--interval", "1ms"],
         &["pcap", "upf", "-w", "x"],

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use slice::{Cidr, Mac, Route};
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -77,6 +78,15 @@ pub struct PortConfig {
     /// Network instances that this port belongs to. Rules that name no instance match it too.
     #[serde(default)]
     pub network_instances: Vec<String>,
+    /// The UPF's addresses on a Linux interface. Of a port of a slice, the slice says them.
+    #[serde(default)]
+    pub addresses: Vec<Cidr>,
+    /// Routes that lead out of a Linux interface.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// The UPF's Ethernet address on a Linux interface: by default the interface's, and one of its own behind a TAP.
+    #[serde(default)]
+    pub mac: Option<Mac>,
 }
 
 /// Why a configuration cannot be used.
@@ -115,6 +125,9 @@ impl Config {
         let wrong = |field, reason| Err(ConfigError::Value { field, reason });
         if self.n3.port == self.n6.port {
             return wrong("n6.port", "is the port of n3 too; the UPF needs two ports");
+        }
+        for (port, field) in [(&self.n3, "n3"), (&self.n6, "n6")] {
+            port.check().map_err(|reason| ConfigError::Value { field, reason })?;
         }
         if self.n4.listen.ip().is_unspecified() {
             return wrong("n4.listen", "must be one of this function's addresses; the F-SEID carries it");
@@ -203,6 +216,8 @@ mod tests {
             ("10.4.0.1:8805", "0.0.0.0:8805"),
             ("n6: {port: n6}", "n6: {port: n6}\nmaxSessions: 0"),
             ("n6: {port: n6}", "n6: {port: n6}\nworkers: 4"),
+            ("n6: {port: n6}", "n6: {port: n6, addresses: [10.6.0.1/24]}"),
+            ("n6: {port: n6}", "n6: {port: \"packet:eth1\"}"),
         ] {
             assert!(Config::parse(&SMALLEST.replace(from, to)).is_err(), "{to}");
         }

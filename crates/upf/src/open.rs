@@ -1,0 +1,49 @@
+//! Ports as the configuration names them: of a slice, which says what they are, or Linux interfaces, of which the
+//! configuration says it.
+
+use anyhow::Context;
+use port::{OpenOptions, Port, PortInfo};
+
+use crate::config::PortConfig;
+
+impl PortConfig {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// There is no such port, or it cannot be used.
+    pub fn open(&self) -> anyhow::Result<Port> {
+        let mut port =
+            port::open(&self.port, &OpenOptions::default()).with_context(|| format!("port {}", self.port))?;
+        if self.is_interface() {
+            self.describe(&mut port.info);
+        }
+        Ok(port)
+    }
+
+    /// Why the port cannot be used as it is configured.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let is_described = !self.addresses.is_empty() || !self.routes.is_empty() || self.mac.is_some();
+        match self.is_interface() {
+            true if self.addresses.is_empty() => {
+                Err("a Linux interface needs the UPF's addresses: addresses: [10.3.0.1/24]")
+            }
+            true if self.mac.is_some_and(|mac| !mac.is_usable()) => Err("mac is the address of a group, or of nobody"),
+            false if is_described => Err("addresses, routes and mac of a slice's port are the slice's to say"),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_interface(&self) -> bool {
+        self.port.contains(':')
+    }
+
+    fn describe(&self, info: &mut PortInfo) {
+        info.addresses = self.addresses.iter().map(|cidr| (cidr.address, cidr.prefix)).collect();
+        let route =
+            |route: &slice::Route| port::Route { to: route.to.address, prefix: route.to.prefix, via: route.via };
+        info.routes = self.routes.iter().map(route).collect();
+        // The TAP's own address is that of the kernel's side, and the UPF is its neighbour.
+        let derived = self.port.starts_with("tap:").then(|| PortInfo::named(&self.port).mac);
+        info.mac = self.mac.map(|mac| mac.0).or(derived).unwrap_or(info.mac);
+    }
+}

@@ -1,0 +1,115 @@
+//! The User Plane Function as a program: what `kaista-upf` and `kaista upf` run.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::Config;
+use crate::function::{Counts, Plan, Upf};
+use crate::n4;
+
+/// Between two reports of the counters.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs a UPF with the configuration at `path` until SIGTERM or SIGINT. Logs to standard error.
+///
+/// # Errors
+/// The configuration is wrong, or the system refuses what it asks for.
+pub fn run(path: &Path) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    end_with_any_thread();
+    let config = Config::read(path).with_context(|| path.display().to_string())?;
+    // Before any thread starts, so that all inherit it.
+    let signals = block_signals().context("signals")?;
+    serve(&config, &signals)
+}
+
+fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
+    let n3 = config.n3.open()?;
+    let n6 = config.n6.open()?;
+    let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
+    let upf = Upf::new(&Plan::from(config), n3, n6)?;
+    let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone(), upf.meters);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let (counts, bells, control) = (upf.counts, upf.bells, upf.control);
+    let mut threads = Vec::new();
+    for (index, mut worker) in upf.workers.into_iter().enumerate() {
+        let stop = stop.clone();
+        threads.push(spawn(&format!("worker-{index}"), move || worker.run(&stop))?);
+    }
+    let mut slow_path = upf.slow_path;
+    let stop_slow_path = stop.clone();
+    threads.push(spawn("slow-path", move || slow_path.run(&stop_slow_path))?);
+    let stop_n4 = stop.clone();
+    spawn("n4", move || endpoint.run(&stop_n4))?;
+    tracing::info!(workers = threads.len() - 1, n4 = %config.n4.listen, "ready");
+
+    let report = |counts: &Counts| control.report(&counts.all());
+    wait_for_signal(signals, || report(&counts))?;
+    tracing::info!("stopping");
+    stop.store(true, Ordering::Relaxed);
+    bells.iter().for_each(|bell| bell.ring());
+    for thread in threads {
+        // A thread that panicked has ended the process already.
+        let _ = thread.join();
+    }
+    report(&counts);
+    Ok(())
+}
+
+/// A thread that fails takes the process with it: a UPF without one of its parts is restarted sooner than it is noticed.
+fn end_with_any_thread() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        default(info);
+        std::process::abort();
+    }));
+}
+
+fn spawn(name: &str, work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    let name = name.to_owned();
+    std::thread::Builder::new().name(name.clone()).spawn(move || {
+        if let Err(error) = work() {
+            tracing::error!(thread = name, %error, "ended");
+            std::process::exit(1);
+        }
+    })
+}
+
+fn block_signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// Returns when a signal to end has come. Calls `tick` every [`REPORT_EVERY`] until then.
+fn wait_for_signal(signals: &SignalFd, tick: impl Fn()) -> anyhow::Result<()> {
+    let mut next = Instant::now() + REPORT_EVERY;
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                tick();
+                next += REPORT_EVERY;
+            }
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
