@@ -265,11 +265,10 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
         fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(tunnel))],
         qers: vec![Qer {
             id: 1,
-            uplink_gate_open: true,
-            downlink_gate_open: true,
             uplink_mbr_bps: Some(MBR_BPS),
             downlink_mbr_bps: Some(MBR_BPS),
             qfi: Some(QFI),
+            ..Qer::default()
         }],
         urrs: vec![],
         parting: Parting::default(),

@@ -39,6 +39,12 @@ impl PduSession {
         Ok(Self { direction, qfi: flags & 0x3f, rqi: direction == Direction::Downlink && flags & 0x40 != 0 })
     }
 
+    /// QFI in the low six bits, reflective QoS indicator in bit 6, as on the wire.
+    #[inline]
+    pub fn flow(&self) -> u8 {
+        u8::from(self.rqi) << 6 | self.qfi
+    }
+
     /// The extension header with this content and nothing after it.
     pub fn write(&self) -> [u8; Self::LEN] {
         let kind = match self.direction {

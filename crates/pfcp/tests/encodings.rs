@@ -85,6 +85,8 @@ fn create_qer() -> CreateQer {
         mbr: Some(BitRate { uplink_kbps: 50_000, downlink_kbps: 200_000 }),
         gbr: None,
         qfi: Some(9),
+        reflective: None,
+        correlation_id: None,
         others: vec![],
     }
 }
@@ -162,7 +164,12 @@ fn whole_modification() -> Modification {
         remove_bars: vec![2],
         create_pdrs: vec![pdr.clone()],
         create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
-        create_qers: vec![CreateQer { gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }), ..create_qer() }],
+        create_qers: vec![CreateQer {
+            gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }),
+            reflective: Some(true),
+            correlation_id: Some(0x0102_0304),
+            ..create_qer()
+        }],
         create_urrs: vec![whole_urr()],
         create_bars: vec![whole_bar(1)],
         update_pdrs: vec![UpdatePdr {
@@ -194,6 +201,8 @@ fn whole_modification() -> Modification {
             mbr: Some(BitRate { uplink_kbps: (1 << 40) - 1, downlink_kbps: 0 }),
             gbr: Some(BitRate { uplink_kbps: 0, downlink_kbps: 1 }),
             qfi: Some(63),
+            reflective: Some(false),
+            correlation_id: Some(5),
             others: vec![],
         }],
         update_urrs: vec![UpdateUrr { id: 6, ..UpdateUrr::default() }],

@@ -71,12 +71,12 @@ pub struct Prepend<'t> {
     ethernet: &'t [u8; 12],
     ether_type: u16,
     tunnel: Option<&'t Tunnel>,
-    /// To be set in the tunnel's PDU session container, or [`KEEP_QFI`].
-    qfi: u8,
+    /// To be set in the tunnel's PDU session container, or [`KEEP_FLOW`].
+    flow: u8,
 }
 
-/// The QFI that the tunnel's headers have.
-const KEEP_QFI: u8 = u8::MAX;
+/// The QoS flow that the tunnel's headers have.
+const KEEP_FLOW: u8 = u8::MAX;
 
 /// Why a packet goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,12 +127,12 @@ pub enum Class<'t> {
 pub enum Arrival {
     /// From N6, plain.
     Plain,
-    /// From N3, in a tunnel over this version of IP, with this QFI.
+    /// From N3, in a tunnel over this version of IP, in this QoS flow.
     Tunnelled {
         /// Whether over IPv6.
         v6: bool,
-        /// Of the PDU session container, if there is one.
-        qfi: Option<u8>,
+        /// QFI and RQI of the PDU session container, if there is one; see [`gtpu::PduSession::flow`].
+        flow: Option<u8>,
     },
 }
 
@@ -214,11 +214,11 @@ fn classify_tunnelled<'t, const V6: bool>(
         return signalling(tables, header.message_type, header.teid, V6);
     }
     let Some((rules, home)) = tables.by_teid(header.teid) else { return Ok(Class::Punt(Punt::UnknownTeid)) };
-    let qfi = header.pdu_session.map(|container| container.qfi);
+    let flow = header.pdu_session.map(|container| container.flow());
     Ok(Class::User {
         rules,
         home,
-        arrival: Arrival::Tunnelled { v6: V6, qfi },
+        arrival: Arrival::Tunnelled { v6: V6, flow },
         at: (ETHERNET_LEN + header_len + UDP_LEN + header.header_len) as u16,
         len: header.payload_len as u16,
     })
@@ -299,12 +299,12 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
     };
     let user = User { rules, bytes: &head[usize::from(at)..], at, len };
     let verdict = match (ip::is_v6(user.bytes), arrival) {
-        (Some(false), Arrival::Tunnelled { v6, qfi }) => {
-            decide_tunnelled::<false>(tables, state, &user, &outer(head, v6, qfi), now)
+        (Some(false), Arrival::Tunnelled { v6, flow }) => {
+            decide_tunnelled::<false>(tables, state, &user, &outer(head, v6, flow), now)
         }
         (Some(false), Arrival::Plain) => decide_plain::<false>(tables, state, &user, now),
-        (Some(true), Arrival::Tunnelled { v6, qfi }) => {
-            decide_tunnelled::<true>(tables, state, &user, &outer(head, v6, qfi), now)
+        (Some(true), Arrival::Tunnelled { v6, flow }) => {
+            decide_tunnelled::<true>(tables, state, &user, &outer(head, v6, flow), now)
         }
         (Some(true), Arrival::Plain) => decide_plain::<true>(tables, state, &user, now),
         (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
@@ -323,13 +323,13 @@ struct User<'t, 'h> {
 
 /// The tunnel that a packet came by. `head` was found to have these headers.
 #[inline(always)]
-fn outer(head: &[u8], v6: bool, qfi: Option<u8>) -> Outer {
+fn outer(head: &[u8], v6: bool, flow: Option<u8>) -> Outer {
     let local = if v6 {
         head[ETHERNET_LEN + 24..].first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes))
     } else {
         head[ETHERNET_LEN + 16..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes).into())
     };
-    Outer { v6, local, qfi }
+    Outer { v6, local, flow }
 }
 
 #[inline(always)]
@@ -353,7 +353,7 @@ fn decide_tunnelled<'t, const V6: bool>(
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
         Action::Route => route(tables, &inner, user.at, counted(rule))?,
-        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.qfi, counted(rule))?,
+        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
@@ -455,7 +455,7 @@ fn route<'t, const V6: bool>(
         port: PortId::N6,
         strip: at,
         keep: inner.len() as u16,
-        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, qfi: KEEP_QFI },
+        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, flow: KEEP_FLOW },
         counted,
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
@@ -485,7 +485,7 @@ fn encapsulate<'t>(
         port: PortId::N3,
         strip: at,
         keep: len as u16,
-        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), qfi: KEEP_QFI },
+        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), flow: KEEP_FLOW },
         counted,
     };
     Ok(match &hop.ethernet {
@@ -494,20 +494,20 @@ fn encapsulate<'t>(
     })
 }
 
-/// From one tunnel into another. The user's packet begins at `at`, and came with this QFI.
+/// From one tunnel into another. The user's packet begins at `at`, and came in this QoS flow.
 #[inline(never)]
 fn pass_on<'t>(
     tables: &'t Version,
     at: u16,
     len: usize,
     relay: &'t Relay,
-    qfi: Option<u8>,
+    flow: Option<u8>,
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
-    let (tunnel, qfi) = relay.tunnel(qfi);
+    let (tunnel, flow) = relay.tunnel(flow);
     let mut verdict = encapsulate(tables, at, len, tunnel, counted)?;
     if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
-        forward.prepend.qfi = qfi.unwrap_or(KEEP_QFI);
+        forward.prepend.flow = flow.unwrap_or(KEEP_FLOW);
     }
     Ok(verdict)
 }
@@ -529,7 +529,7 @@ fn pass_on_end_marker<'t>(tables: &'t Version, rules: &'t [Rule], outer: &Outer)
 pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<Vec<u8>> {
     let hop = tables.hop(marker.hop());
     let ether_type = if marker.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker), qfi: KEEP_QFI };
+    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker), flow: KEEP_FLOW };
     let mut frame = vec![0; prepend.len()];
     prepend.write(0, &mut frame);
     if let Some(tunnel) = prepend.checksummed() {
@@ -561,8 +561,8 @@ impl Prepend<'_> {
         ethernet[12..].copy_from_slice(&self.ether_type.to_be_bytes());
         if let Some(tunnel) = self.tunnel {
             tunnel.write(inner_len, outer);
-            if self.qfi != KEEP_QFI {
-                tunnel.set_qfi(self.qfi, outer);
+            if self.flow != KEEP_FLOW {
+                tunnel.set_flow(self.flow, outer);
             }
         }
     }

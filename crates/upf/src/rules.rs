@@ -216,6 +216,26 @@ pub struct Qer {
     pub downlink_mbr_bps: Option<u64>,
     /// QoS flow identifier to mark downlink packets with in the PDU session container.
     pub qfi: Option<u8>,
+    /// Whether downlink packets get the reflective QoS indication.
+    pub reflective: bool,
+    /// QERs of a session manager that have the same one share their maximum bit rate.
+    pub correlation_id: Option<u32>,
+}
+
+impl Default for Qer {
+    /// All passes.
+    fn default() -> Self {
+        Self {
+            id: 0,
+            uplink_gate_open: true,
+            downlink_gate_open: true,
+            uplink_mbr_bps: None,
+            downlink_mbr_bps: None,
+            qfi: None,
+            reflective: false,
+            correlation_id: None,
+        }
+    }
 }
 
 /// Usage reporting rule, as far as it concerns packets.

@@ -12,7 +12,8 @@ pub const TUNNEL_MAX_LEN: usize = 40 + UDP_LEN + gtpu::GPDU_MAX_LEN;
 const UDP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
-/// From one tunnel into another. A packet keeps the QoS flow that it came with, unless a rule gives it one.
+/// From one tunnel into another. A packet keeps the QoS flow that it came with, unless a rule gives it one; and downlink the
+/// reflective QoS indication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relay {
     /// For packets without a PDU session container.
@@ -21,9 +22,14 @@ pub struct Relay {
     marked: Tunnel,
     /// For end markers.
     marker: Tunnel,
-    /// Whether all packets are marked, alike.
-    fixed: bool,
+    /// QFI and reflective QoS indication that a rule gives all packets.
+    flow: Option<u8>,
+    /// Bits of a flow that may be sent in this direction.
+    flow_mask: u8,
 }
+
+/// Bit of the reflective QoS indicator beside the QFI.
+const RQI: u8 = 1 << 6;
 
 /// The outer headers, with everything filled in that does not depend on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,16 +44,17 @@ pub struct Tunnel {
 }
 
 impl Relay {
-    /// The tunnel with the ends and the peer's TEID that `ends` has, in the direction of `direction`; with this QoS flow if a
-    /// rule gives one.
-    pub fn new(ends: &Ends, direction: Direction, qfi: Option<u8>) -> Option<Self> {
-        let container = PduSession { direction, qfi: qfi.unwrap_or(0), rqi: false };
+    /// The tunnel with the ends and the peer's TEID that `ends` has, in the direction of `direction`; with this QoS flow (see
+    /// [`PduSession::flow`]) if a rule gives one.
+    pub fn new(ends: &Ends, direction: Direction, flow: Option<u8>) -> Option<Self> {
+        let container = PduSession { direction, qfi: 0, rqi: false };
         let &Ends { source, peer, teid, hop } = ends;
         Some(Self {
             bare: Tunnel::new(source, peer, teid, None, hop)?,
             marked: Tunnel::new(source, peer, teid, Some(container), hop)?,
             marker: Tunnel::end_marker(source, peer, teid, hop)?,
-            fixed: qfi.is_some(),
+            flow,
+            flow_mask: if direction == Direction::Downlink { RQI | 0x3f } else { 0x3f },
         })
     }
 
@@ -59,12 +66,13 @@ impl Relay {
 
     /// The headers for a packet that came with this QoS flow, and the flow to fill in.
     #[inline]
-    pub fn tunnel(&self, qfi: Option<u8>) -> (&Tunnel, Option<u8>) {
-        match qfi {
-            _ if self.fixed => (&self.marked, None),
-            Some(qfi) => (&self.marked, Some(qfi)),
-            None => (&self.bare, None),
-        }
+    pub fn tunnel(&self, came_with: Option<u8>) -> (&Tunnel, Option<u8>) {
+        let flow = match self.flow {
+            Some(given) => Some(given | came_with.unwrap_or(0) & RQI),
+            None => came_with,
+        };
+        let tunnel = if flow.is_some() { &self.marked } else { &self.bare };
+        (tunnel, flow.map(|flow| flow & self.flow_mask))
     }
 
     /// The end marker.
@@ -181,10 +189,10 @@ impl Tunnel {
 
     /// Sets the QoS flow in headers that were written with a PDU session container.
     #[inline]
-    pub fn set_qfi(&self, qfi: u8, written: &mut [u8]) {
+    pub fn set_flow(&self, flow: u8, written: &mut [u8]) {
         // The container's second octet; the type of the next extension header is behind it.
         let at = self.len() - 2;
-        written[at] = written[at] & 0xc0 | qfi & 0x3f;
+        written[at] = flow;
     }
 
     /// The UDP checksum over IPv6 of the packet whose outer headers are at the start of `front`, which goes on in `rest`.

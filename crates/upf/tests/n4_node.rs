@@ -110,11 +110,10 @@ fn a_session_is_in_force_as_stated_when_the_response_comes() {
         session.qers,
         [rules::Qer {
             id: 1,
-            uplink_gate_open: true,
-            downlink_gate_open: true,
             uplink_mbr_bps: Some(50_000_000),
             downlink_mbr_bps: Some(200_000_000),
             qfi: Some(9),
+            ..rules::Qer::default()
         }]
     );
     bench.check();
@@ -236,7 +235,7 @@ fn a_session_follows_its_modifications() {
     assert!(bench.seen().reserved.contains(&chosen(&created, 3)));
     let gate = GateStatus { uplink_open: false, downlink_open: true };
     let mbr = BitRate { uplink_kbps: 1, downlink_kbps: (1 << 40) - 1 };
-    let qer = UpdateQer { id: 2, gate_status: Some(gate), mbr: Some(mbr), gbr: None, qfi: None, others: vec![] };
+    let qer = UpdateQer { id: 2, gate_status: Some(gate), mbr: Some(mbr), ..UpdateQer::default() };
     let pdr = UpdatePdr { precedence: Some(1), qer_ids: vec![1, 2, 2], ..UpdatePdr::new(3) };
     let change = Modification {
         cp_f_seid: Some(FSeid::new(0x99, SMF)),
@@ -476,10 +475,7 @@ fn a_wrong_modification_is_refused_for_the_right_reason_and_leaves_no_trace() {
         ),
         (
             "update unknown QER",
-            |m| {
-                let (gate_status, mbr, gbr, qfi) = (None, None, None, None);
-                m.update_qers = vec![UpdateQer { id: 9, gate_status, mbr, gbr, qfi, others: vec![] }];
-            },
+            |m| m.update_qers = vec![UpdateQer { id: 9, ..UpdateQer::default() }],
             Fault::rule(RuleId::Qer(9)),
         ),
     ];

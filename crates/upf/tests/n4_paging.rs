@@ -69,7 +69,7 @@ fn the_first_packet_that_waits_is_told_once_for_each_apply_action() {
         assert_eq!(told(&mut bench, &report), [2]);
         assert_eq!(packet_waits(&mut bench, seid), None);
         // A change of something else is no reason to tell again.
-        let qer = UpdateQer { id: 1, gate_status: None, mbr: None, gbr: None, qfi: Some(5), others: vec![] };
+        let qer = UpdateQer { id: 1, qfi: Some(5), ..UpdateQer::default() };
         modify(&mut bench, seid, Modification { update_qers: vec![qer], ..Modification::default() }).unwrap();
         assert_eq!(packet_waits(&mut bench, seid), None);
         modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();

@@ -56,6 +56,57 @@ fn teids_of_the_upf_s_and_of_the_smf_s_choice_live_side_by_side() {
 }
 
 #[test]
+fn sessions_share_a_policer_by_correlation_id_if_one_worker_owns_them() {
+    use upf::rules::{CpFSeid, Qer};
+    let correlated = |seid: u64, number: u32| {
+        let mut session = session(seid, 0x10 + number, number);
+        session.qers = vec![Qer { correlation_id: Some(7), ..qer(1, Some(1_000_000)) }];
+        session.pdrs.iter_mut().for_each(|pdr| pdr.qer_ids = vec![1]);
+        session
+    };
+    let put = |session| vec![SessionUpdate::Put(session)];
+    let (tables, mut readers) = tables(10, 2);
+    let worker = |number: u32| vport::steering::address_bucket(ue(number).into()) % 2;
+    let with_first = (2..).find(|&number| worker(number) == worker(1)).unwrap();
+    let elsewhere = (2..).find(|&number| worker(number) != worker(1)).unwrap();
+    tables.apply(put(correlated(1, 1))).unwrap();
+    tables.apply(put(correlated(2, with_first))).unwrap();
+    assert_eq!(tables.apply(put(correlated(3, elsewhere))), Err(ApplyError::OtherWorker(7)));
+    // Another session manager's ID is another one.
+    let mut other = correlated(3, elsewhere);
+    other.cp_f_seid = CpFSeid { address: [10, 4, 0, 9].into(), ..other.cp_f_seid };
+    tables.apply(put(other)).unwrap();
+
+    let meters = |reader: &mut Reader, teid: u32| {
+        reader.refresh();
+        reader.version().by_teid(teid).unwrap().0[0].meters().to_vec()
+    };
+    let first = meters(&mut readers[0], 0x11);
+    assert_eq!(first.len(), 1);
+    assert_eq!(meters(&mut readers[0], 0x10 + with_first), first);
+    assert_ne!(meters(&mut readers[0], 0x10 + elsewhere), first);
+}
+
+#[test]
+fn a_shared_policer_is_free_when_the_last_session_leaves_it() {
+    use upf::rules::Qer;
+    let correlated = |seid: u64, number: u32, mbr_bps| {
+        let mut session = session(seid, 0x10 + number, number);
+        session.qers = vec![Qer { correlation_id: Some(7), ..qer(1, mbr_bps) }];
+        session.pdrs.iter_mut().for_each(|pdr| pdr.qer_ids = vec![1]);
+        SessionUpdate::Put(session)
+    };
+    // Room for eight policers: each round would take two more if any stayed.
+    let (tables, _) = tables(2, 0);
+    for _ in 0..20 {
+        tables.apply(vec![correlated(1, 1, Some(1)), correlated(2, 2, Some(1))]).unwrap();
+        tables.apply(vec![correlated(1, 1, None)]).unwrap();
+        tables.apply(vec![SessionUpdate::Remove(1), correlated(2, 2, Some(2))]).unwrap();
+        tables.apply(vec![SessionUpdate::Remove(2)]).unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_applied_changes_nothing() {
     let (tables, _) = tables(2, 0);
     tables.apply(vec![SessionUpdate::Put(session(1, 0x10, 1))]).unwrap();

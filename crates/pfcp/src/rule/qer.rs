@@ -56,6 +56,10 @@ pub struct CreateQer {
     pub gbr: Option<BitRate>,
     /// QoS flow identifier.
     pub qfi: Option<u8>,
+    /// Reflective QoS indication (8.2.88).
+    pub reflective: Option<bool>,
+    /// QER correlation ID (8.2.10): QERs that have the same one share their maximum bit rate.
+    pub correlation_id: Option<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -69,19 +73,32 @@ impl CreateQer {
             mbr: ies.first(IeType::Mbr).map(read_mbr).transpose()?,
             gbr: ies.first(IeType::Gbr).map(read_gbr).transpose()?,
             qfi: ies.first(IeType::Qfi).map(read_qfi).transpose()?,
+            reflective: ies.first(IeType::Rqi).map(read_rqi).transpose()?,
+            correlation_id: ies.first(IeType::QerCorrelationId).map(|ie| ie.u32()).transpose()?,
             others: ies.others(QER_KNOWN),
         })
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.grouped(IeType::CreateQer, |out| {
-            write_qer(self.id, Some(self.gate_status), self.mbr, self.gbr, self.qfi, out);
+            let Self { id, gate_status, mbr, gbr, qfi, reflective, correlation_id, others: _ } = *self;
+            let update = UpdateQer {
+                gate_status: Some(gate_status),
+                id,
+                mbr,
+                gbr,
+                qfi,
+                reflective,
+                correlation_id,
+                others: vec![],
+            };
+            update.write_elements(out);
         });
     }
 }
 
 /// Update QER (table 7.5.4.5-1). What is present replaces what the rule had.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateQer {
     /// QER ID.
     pub id: u32,
@@ -93,6 +110,10 @@ pub struct UpdateQer {
     pub gbr: Option<BitRate>,
     /// QoS flow identifier.
     pub qfi: Option<u8>,
+    /// Reflective QoS indication (8.2.88).
+    pub reflective: Option<bool>,
+    /// QER correlation ID (8.2.10).
+    pub correlation_id: Option<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -106,15 +127,40 @@ impl UpdateQer {
             mbr: ies.first(IeType::Mbr).map(read_mbr).transpose()?,
             gbr: ies.first(IeType::Gbr).map(read_gbr).transpose()?,
             qfi: ies.first(IeType::Qfi).map(read_qfi).transpose()?,
+            reflective: ies.first(IeType::Rqi).map(read_rqi).transpose()?,
+            correlation_id: ies.first(IeType::QerCorrelationId).map(|ie| ie.u32()).transpose()?,
             others: ies.others(QER_KNOWN),
         })
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.grouped(IeType::UpdateQer, |out| {
-            write_qer(self.id, self.gate_status, self.mbr, self.gbr, self.qfi, out);
-        });
+        out.grouped(IeType::UpdateQer, |out| self.write_elements(out));
     }
+
+    fn write_elements(&self, out: &mut Vec<u8>) {
+        write_ids(IeType::QerId, &[self.id], out);
+        write_ids(IeType::QerCorrelationId, self.correlation_id.as_slice(), out);
+        if let Some(gate) = self.gate_status {
+            gate.write(out);
+        }
+        if let Some(rate) = self.mbr {
+            out.element(IeType::Mbr, &Mbr { uplink: rate.uplink_kbps, downlink: rate.downlink_kbps }.marshal());
+        }
+        if let Some(rate) = self.gbr {
+            out.element(IeType::Gbr, &Gbr { uplink: rate.uplink_kbps, downlink: rate.downlink_kbps }.marshal());
+        }
+        if let Some(qfi) = self.qfi {
+            out.element(IeType::Qfi, &[qfi]);
+        }
+        if let Some(reflective) = self.reflective {
+            out.element(IeType::Rqi, &[reflective.into()]);
+        }
+    }
+}
+
+/// Of the octet's bits the lowest counts.
+fn read_rqi(ie: Ie) -> Result<bool, Fault> {
+    ie.octet().map(|octet| octet & 1 != 0)
 }
 
 fn read_mbr(ie: Ie) -> Result<BitRate, Fault> {
@@ -125,27 +171,5 @@ fn read_gbr(ie: Ie) -> Result<BitRate, Fault> {
     decode(ie, Gbr::unmarshal).map(|gbr| BitRate { uplink_kbps: gbr.uplink, downlink_kbps: gbr.downlink })
 }
 
-const QER_KNOWN: &[IeType] = &[IeType::QerId, IeType::GateStatus, IeType::Mbr, IeType::Gbr, IeType::Qfi];
-
-fn write_qer(
-    id: u32,
-    gate: Option<GateStatus>,
-    mbr: Option<BitRate>,
-    gbr: Option<BitRate>,
-    qfi: Option<u8>,
-    out: &mut Vec<u8>,
-) {
-    write_ids(IeType::QerId, &[id], out);
-    if let Some(gate) = gate {
-        gate.write(out);
-    }
-    if let Some(rate) = mbr {
-        out.element(IeType::Mbr, &Mbr { uplink: rate.uplink_kbps, downlink: rate.downlink_kbps }.marshal());
-    }
-    if let Some(rate) = gbr {
-        out.element(IeType::Gbr, &Gbr { uplink: rate.uplink_kbps, downlink: rate.downlink_kbps }.marshal());
-    }
-    if let Some(qfi) = qfi {
-        out.element(IeType::Qfi, &[qfi]);
-    }
-}
+const QER_KNOWN: &[IeType] =
+    &[IeType::QerId, IeType::GateStatus, IeType::Mbr, IeType::Gbr, IeType::Qfi, IeType::Rqi, IeType::QerCorrelationId];

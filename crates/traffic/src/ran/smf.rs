@@ -353,6 +353,8 @@ fn qer(wanted: &Wanted) -> CreateQer {
         mbr: wanted.mbr_bps.map(|(up, down)| BitRate { uplink_kbps: kbps(up), downlink_kbps: kbps(down) }),
         gbr: None,
         qfi: Some(wanted.qfi),
+        reflective: None,
+        correlation_id: None,
         others: Vec::new(),
     }
 }

@@ -311,6 +311,7 @@ impl Contents {
             }
             urr.check_links(id, |linked| self.urrs.contains_key(&linked))?;
         }
+        translate::check_correlated(self.qers.values())?;
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
         self.check_reachable()
     }

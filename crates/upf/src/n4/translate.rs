@@ -1,10 +1,11 @@
 //! From single rules as messages state them to rules as the UPF applies them. Whatever a rule asks for that is not applied
 //! is refused, never ignored: an accepted request does all that it says.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pfcp::rule::{self as wire, ApplyAction};
-use pfcp::{Cause, Fault, IeType};
+use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::filter::parse_flow_description;
 use crate::rules::{FTeid, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Qer, SdfFilter, UeIp};
@@ -100,11 +101,10 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         ),
         Place::Qer => matches!(
             kind,
-            QerCorrelationId
-                | PacketRate
+            // Limits on packets of machines, LTE's marking, and paging by the kind of packets.
+            PacketRate
                 | PacketRateStatus
                 | DlFlowLevelMarking
-                | Rqi
                 | PagingPolicyIndicator
                 | QerControlIndications
                 | QerIndications
@@ -325,26 +325,50 @@ fn outer_header_creation(creation: &wire::OuterHeaderCreation, local: &[IpAddr])
 
 pub(super) fn qer(create: &wire::CreateQer) -> Result<Qer, Fault> {
     refuse(Place::Qer, &create.others)?;
-    Ok(Qer {
+    checked(Qer {
         id: create.id,
         uplink_gate_open: create.gate_status.uplink_open,
         downlink_gate_open: create.gate_status.downlink_open,
         uplink_mbr_bps: create.mbr.map(|mbr| mbr.uplink_kbps * 1_000),
         downlink_mbr_bps: create.mbr.map(|mbr| mbr.downlink_kbps * 1_000),
         qfi: create.qfi,
+        reflective: create.reflective.unwrap_or(false),
+        correlation_id: create.correlation_id,
     })
+}
+
+/// The indication is one beside the QoS flow, so there must be one.
+fn checked(qer: Qer) -> Result<Qer, Fault> {
+    if qer.reflective && qer.qfi.is_none() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::Qfi));
+    }
+    Ok(qer)
+}
+
+/// QERs that share a maximum bit rate have to state the same one.
+pub(super) fn check_correlated<'q>(qers: impl Iterator<Item = &'q Qer>) -> Result<(), Fault> {
+    let mut shared = HashMap::new();
+    for (id, qer) in qers.filter_map(|qer| Some((qer.correlation_id?, qer))) {
+        let rates = (qer.uplink_mbr_bps, qer.downlink_mbr_bps);
+        if *shared.entry(id).or_insert(rates) != rates {
+            return Err(Fault { offending_ie: Some(IeType::Mbr as u16), ..Fault::rule(RuleId::Qer(qer.id)) });
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn update_qer(before: &Qer, update: &wire::UpdateQer) -> Result<Qer, Fault> {
     refuse(Place::Qer, &update.others)?;
     let gate = |gate: fn(&wire::GateStatus) -> bool, before| update.gate_status.as_ref().map_or(before, gate);
     let rate = |kbps: fn(&wire::BitRate) -> u64, before| update.mbr.as_ref().map(|mbr| kbps(mbr) * 1_000).or(before);
-    Ok(Qer {
+    checked(Qer {
         id: before.id,
         uplink_gate_open: gate(|gate| gate.uplink_open, before.uplink_gate_open),
         downlink_gate_open: gate(|gate| gate.downlink_open, before.downlink_gate_open),
         uplink_mbr_bps: rate(|mbr| mbr.uplink_kbps, before.uplink_mbr_bps),
         downlink_mbr_bps: rate(|mbr| mbr.downlink_kbps, before.downlink_mbr_bps),
         qfi: update.qfi.or(before.qfi),
+        reflective: update.reflective.unwrap_or(before.reflective),
+        correlation_id: update.correlation_id.or(before.correlation_id),
     })
 }

@@ -19,11 +19,20 @@ use crate::side::{self, PortId, Side};
 use crate::tunnel::{Ends, Relay, Tunnel};
 use crate::usage::Usage;
 
-/// A QER in one direction: what has a policer.
+/// What has a policer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MeterKey {
-    pub qer: u32,
+    /// QER ID or, where there is one, QER correlation ID.
+    pub id: u32,
+    /// Whether QERs of all sessions of the session manager share it.
+    pub correlated: bool,
     pub uplink: bool,
+}
+
+impl MeterKey {
+    fn of(qer: &Qer, uplink: bool) -> Self {
+        Self { id: qer.correlation_id.unwrap_or(qer.id), correlated: qer.correlation_id.is_some(), uplink }
+    }
 }
 
 /// What compiling needs from its surroundings.
@@ -116,12 +125,18 @@ pub(super) fn ues(session: &Session) -> Vec<UeKey> {
 pub(super) fn meters(session: &Session) -> Vec<MeterKey> {
     let up = session.qers.iter().filter(|qer| qer.uplink_mbr_bps.is_some());
     let down = session.qers.iter().filter(|qer| qer.downlink_mbr_bps.is_some());
-    let key = |uplink| move |qer: &Qer| MeterKey { qer: qer.id, uplink };
-    up.map(key(true)).chain(down.map(key(false))).collect()
+    let key = |uplink| move |qer: &Qer| MeterKey::of(qer, uplink);
+    let mut keys = Vec::new();
+    for key in up.map(key(true)).chain(down.map(key(false))) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
 }
 
 /// The session's bucket: that of its UE address, or of its first TEID.
-fn home_of(session: &Session) -> Bucket {
+pub(super) fn home_of(session: &Session) -> Bucket {
     let ue = |interface| {
         session.pdrs.iter().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
     };
@@ -165,8 +180,14 @@ impl Compiler<'_> {
 
     fn meters(&mut self, qers: &[Qer], uplink: bool) -> Box<[Meter]> {
         let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
-        let limited = qers.iter().filter_map(|qer| Some((qer.id, rate(qer)?)));
-        limited.map(|(qer, rate)| self.context.meter(MeterKey { qer, uplink }, rate)).collect()
+        let mut limited: Vec<(MeterKey, u64)> = vec![];
+        for (key, rate) in qers.iter().filter_map(|qer| Some((MeterKey::of(qer, uplink), rate(qer)?))) {
+            // A packet counts once towards a rate that several QERs share.
+            if limited.iter().all(|(other, _)| *other != key) {
+                limited.push((key, rate));
+            }
+        }
+        limited.into_iter().map(|(key, rate)| self.context.meter(key, rate)).collect()
     }
 
     fn action(&mut self, pdr: &Pdr, qers: &[Qer]) -> Action {
@@ -200,7 +221,8 @@ impl Compiler<'_> {
 
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let Ends { source, peer, teid, hop } = self.ends(forwarding)?;
-        let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi: false });
+        let rqi = is_reflective(qers);
+        let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi });
         let tunnel = Tunnel::new(source, peer, teid, container, hop).ok_or(DropReason::NoRoute)?;
         Ok(Action::Tunnel(tunnel.with_tos(forwarding.outer_tos)))
     }
@@ -210,7 +232,8 @@ impl Compiler<'_> {
         let ends = self.ends(forwarding)?;
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let direction = if uplink { Direction::Uplink } else { Direction::Downlink };
-        let relay = Relay::new(&ends, direction, qfi(qers)).ok_or(DropReason::NoRoute)?;
+        let flow = qfi(qers).map(|qfi| PduSession { direction, qfi, rqi: is_reflective(qers) }.flow());
+        let relay = Relay::new(&ends, direction, flow).ok_or(DropReason::NoRoute)?;
         Ok(Action::Relay(Box::new(relay.with_tos(forwarding.outer_tos))))
     }
 
@@ -245,6 +268,11 @@ impl Compiler<'_> {
 /// The QoS flow that the QERs give.
 fn qfi(qers: &[Qer]) -> Option<u8> {
     qers.iter().find_map(|qer| qer.qfi)
+}
+
+/// Whether UEs are to treat their uplink packets as these downlink ones are treated (TS 23.501, 5.7.5).
+fn is_reflective(qers: &[Qer]) -> bool {
+    qers.iter().any(|qer| qer.reflective)
 }
 
 /// What the session's rules that the PDR names count by.

@@ -57,6 +57,9 @@ pub enum ApplyError {
         /// The PDR's ID.
         pdr: u16,
     },
+    /// Sessions with QERs of this correlation ID belong to different workers, which cannot share a policer.
+    #[error("sessions with QER correlation ID {0} belong to different workers")]
+    OtherWorker(u32),
     /// The configured number of sessions is reached, or the number of policers that goes with it.
     #[error("no room for another session")]
     Full,

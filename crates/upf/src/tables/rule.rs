@@ -97,8 +97,8 @@ pub struct Outer {
     pub v6: bool,
     /// The local address; IPv4 in the low 32 bits.
     pub local: u128,
-    /// QFI of the PDU session container.
-    pub qfi: Option<u8>,
+    /// QFI, in the low six bits, and RQI of the PDU session container.
+    pub flow: Option<u8>,
 }
 
 impl Rule {
@@ -107,7 +107,7 @@ impl Rule {
     /// `Err` says how close it came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
     #[inline]
     pub fn match_tunnelled<const V6: bool>(&self, inner: &Packet<'_, V6>, outer: &Outer) -> Result<(), DropReason> {
-        if !self.is_local(outer) || !self.qfi_matches(outer.qfi) || !self.filters_match(inner) {
+        if !self.is_local(outer) || !self.flow_matches(outer.flow) || !self.filters_match(inner) {
             return Err(DropReason::NoPdr);
         }
         let user = if self.uplink { inner.source() } else { inner.destination() };
@@ -166,8 +166,8 @@ impl Rule {
     }
 
     #[inline]
-    fn qfi_matches(&self, qfi: Option<u8>) -> bool {
-        self.qfis == 0 || qfi.is_some_and(|qfi| self.qfis >> (qfi & 63) & 1 != 0)
+    fn flow_matches(&self, flow: Option<u8>) -> bool {
+        self.qfis == 0 || flow.is_some_and(|flow| self.qfis >> (flow & 63) & 1 != 0)
     }
 
     #[inline]

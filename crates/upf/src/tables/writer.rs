@@ -34,6 +34,8 @@ struct Installed {
     teids: Vec<(u32, bool)>,
     ues: Vec<UeKey>,
     policers: HashMap<MeterKey, Policer>,
+    /// Whose correlation IDs its QERs have.
+    manager: Option<IpAddr>,
     /// Neighbours that its tunnels lead to, as often as they do.
     hops: Vec<u32>,
     /// Its bucket.
@@ -43,7 +45,7 @@ struct Installed {
 }
 
 /// A policer in use.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Policer {
     index: u32,
     generation: u32,
@@ -144,6 +146,7 @@ impl Writer {
             let new = |key: &MeterKey| held.is_none_or(|held| !held.policers.contains_key(key));
             policers += compile::meters(session).iter().filter(|key| new(key)).count();
         }
+        self.policers.check_correlated(updates, &self.sessions)?;
         let replaced = updates.keys().filter(|seid| self.sessions.contains_key(*seid)).count();
         let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
         if sessions > self.max_sessions || policers > self.policers.free() {
@@ -171,8 +174,13 @@ impl Writer {
         changes: &mut Vec<Change>,
         news: &mut Vec<News>,
     ) {
-        let mut installing =
-            Installing { before, policers: &mut self.policers, hops: &mut self.hops, installed: Installed::default() };
+        let mut installing = Installing {
+            session,
+            before,
+            policers: &mut self.policers,
+            hops: &mut self.hops,
+            installed: Installed::default(),
+        };
         let compiled = compile::compile(session, &self.n3, &self.n6, &mut installing);
         let mut installed = installing.installed;
         let home = compiled.home;
@@ -200,8 +208,8 @@ impl Writer {
     fn retire(&mut self, seid: u64, before: Installed) {
         let now = self.sessions.get(&seid);
         for (key, policer) in before.policers {
-            if now.is_none_or(|now| !now.policers.contains_key(&key)) {
-                self.policers.give_back(policer.index);
+            if now.is_none_or(|now| now.policers.get(&key) != Some(&policer)) {
+                self.policers.give_back(before.manager, key, policer);
             }
         }
         before.hops.into_iter().for_each(|hop| self.hops.unpin(hop));
@@ -227,6 +235,7 @@ fn last_of_each(updates: Vec<SessionUpdate>) -> HashMap<u64, Option<Session>> {
 
 /// A session on its way in.
 struct Installing<'w> {
+    session: &'w Session,
     before: &'w Installed,
     policers: &'w mut PolicerPool,
     hops: &'w mut Hops,
@@ -235,9 +244,11 @@ struct Installing<'w> {
 
 impl Context for Installing<'_> {
     fn meter(&mut self, key: MeterKey, rate: u64) -> Meter {
-        // Several PDRs share a QER and with it the policer; so do the session before and after a change.
-        let known = self.installed.policers.get(&key).or_else(|| self.before.policers.get(&key)).copied();
-        let policer = known.unwrap_or_else(|| self.policers.take());
+        let policer = match self.installed.policers.get(&key) {
+            // Several PDRs share a QER and with it the policer.
+            Some(policer) => *policer,
+            None => self.policer(key),
+        };
         self.installed.policers.insert(key, policer);
         Meter::new(rate, self.policers.burst_ms, policer.index, policer.generation)
     }
@@ -249,17 +260,93 @@ impl Context for Installing<'_> {
     }
 }
 
+impl Installing<'_> {
+    /// The policer that the session has had, or one that it shares with others, or a new one.
+    fn policer(&mut self, key: MeterKey) -> Policer {
+        let manager = self.session.cp_f_seid.address;
+        if key.correlated {
+            self.installed.manager = Some(manager);
+            let is_held = self.before.manager == Some(manager) && self.before.policers.contains_key(&key);
+            return self.policers.share(manager, key, compile::home_of(self.session), is_held);
+        }
+        self.before.policers.get(&key).copied().unwrap_or_else(|| self.policers.take())
+    }
+}
+
 /// Policers in use and free. A freed policer gets another generation, by which workers notice that it starts anew.
 struct PolicerPool {
     burst_ms: u32,
     generations: Vec<u32>,
     max: usize,
     freed: Vec<u32>,
+    workers: usize,
+    /// Those that several sessions of a session manager share, by its address.
+    shared: HashMap<(IpAddr, MeterKey), Shared>,
+}
+
+/// A policer that sessions share: those of one worker, as its state belongs to one.
+struct Shared {
+    policer: Policer,
+    sessions: u32,
+    worker: usize,
 }
 
 impl PolicerPool {
     fn new(settings: &Settings) -> Self {
-        Self { burst_ms: settings.policer_burst_ms, generations: vec![], max: settings.max_policers(), freed: vec![] }
+        Self {
+            burst_ms: settings.policer_burst_ms,
+            generations: vec![],
+            max: settings.max_policers(),
+            freed: vec![],
+            workers: settings.workers.max(1),
+            shared: HashMap::new(),
+        }
+    }
+
+    fn worker(&self, home: Bucket) -> usize {
+        usize::from(home) % self.workers
+    }
+
+    /// Whether sessions that share a policer will belong to one worker.
+    fn check_correlated(
+        &self,
+        updates: &HashMap<u64, Option<Session>>,
+        sessions: &HashMap<u64, Installed>,
+    ) -> Result<(), ApplyError> {
+        let mut claims: HashMap<(IpAddr, MeterKey), usize> = HashMap::new();
+        for session in updates.values().flatten() {
+            let worker = self.worker(compile::home_of(session));
+            for key in compile::meters(session).into_iter().filter(|key| key.correlated) {
+                let name = (session.cp_f_seid.address, key);
+                if *claims.entry(name).or_insert(worker) != worker {
+                    return Err(ApplyError::OtherWorker(key.id));
+                }
+            }
+        }
+        for ((manager, key), worker) in claims {
+            let Some(shared) = self.shared.get(&(manager, key)).filter(|shared| shared.worker != worker) else {
+                continue;
+            };
+            let has = |held: &&Installed| held.manager == Some(manager) && held.policers.contains_key(&key);
+            let moving = updates.keys().filter_map(|seid| sessions.get(seid)).filter(has).count();
+            if moving < shared.sessions as usize {
+                return Err(ApplyError::OtherWorker(key.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The policer that sessions of `manager` share, for one with this home; `is_held` if the session has had it before.
+    fn share(&mut self, manager: IpAddr, key: MeterKey, home: Bucket, is_held: bool) -> Policer {
+        let worker = self.worker(home);
+        if !self.shared.contains_key(&(manager, key)) {
+            let policer = self.take();
+            self.shared.insert((manager, key), Shared { policer, sessions: 0, worker });
+        }
+        let shared = self.shared.get_mut(&(manager, key)).expect("it is there now");
+        shared.sessions += u32::from(!is_held);
+        shared.worker = worker;
+        shared.policer
     }
 
     fn free(&self) -> usize {
@@ -280,8 +367,18 @@ impl PolicerPool {
         Policer { index, generation: *generation }
     }
 
-    fn give_back(&mut self, index: u32) {
-        self.freed.push(index);
+    /// A session of `manager` does not use the policer any more.
+    fn give_back(&mut self, manager: Option<IpAddr>, key: MeterKey, policer: Policer) {
+        if let Some(manager) = manager.filter(|_| key.correlated)
+            && let Some(shared) = self.shared.get_mut(&(manager, key))
+        {
+            shared.sessions -= 1;
+            if shared.sessions > 0 {
+                return;
+            }
+            self.shared.remove(&(manager, key));
+        }
+        self.freed.push(policer.index);
     }
 }
 

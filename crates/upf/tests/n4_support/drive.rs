@@ -376,7 +376,13 @@ fn any_rate(choices: &mut Choices) -> BitRate {
 
 fn any_qer(choices: &mut Choices) -> CreateQer {
     let id = choices.below(3) as u32;
-    CreateQer { mbr: choices.maybe(any_rate), gbr: choices.maybe(any_rate), ..qer(id) }
+    CreateQer {
+        mbr: choices.maybe(any_rate),
+        gbr: choices.maybe(any_rate),
+        reflective: choices.maybe(|choices| choices.octet() & 1 == 0),
+        correlation_id: if choices.rarely() { Some(choices.below(2) as u32) } else { None },
+        ..qer(id)
+    }
 }
 
 fn any_qer_update(choices: &mut Choices) -> UpdateQer {
@@ -390,7 +396,8 @@ fn any_qer_update(choices: &mut Choices) -> UpdateQer {
         mbr: choices.maybe(any_rate),
         gbr: None,
         qfi: choices.maybe(|choices| choices.octet() & 63),
-        others: vec![],
+        correlation_id: if choices.rarely() { Some(choices.below(2) as u32) } else { None },
+        ..UpdateQer::default()
     }
 }
 

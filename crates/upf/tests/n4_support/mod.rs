@@ -280,6 +280,8 @@ pub fn qer(id: u32) -> CreateQer {
         mbr: Some(pfcp::rule::BitRate { uplink_kbps: 50_000, downlink_kbps: 200_000 }),
         gbr: None,
         qfi: Some(9),
+        reflective: None,
+        correlation_id: None,
         others: vec![],
     }
 }

@@ -276,7 +276,7 @@ fn neighbour_discovery(layer: &Layer<'_>, outer: Option<&Layer<'_>>, ends: Ends)
     Ok(bytes)
 }
 
-/// `gtpu TEID [type=] [seq=] [npdu=] [e] [qfi=|dlqfi=] [ext=TYPE:HEX,...] [flags=] [len=]`. `qfi` makes an uplink PDU
+/// `gtpu TEID [type=] [seq=] [npdu=] [e] [qfi=|dlqfi= [rqi]] [ext=TYPE:HEX,...] [flags=] [len=]`. `qfi` makes an uplink PDU
 /// session container, `dlqfi` a downlink one; `ext` gives other extension headers, with the length octet and without the
 /// next type.
 fn gtpu(layer: &Layer<'_>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
@@ -285,7 +285,7 @@ fn gtpu(layer: &Layer<'_>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
         extensions.push((0x85, vec![1, 0x10, qfi as u8]));
     }
     if let Some(qfi) = layer.number("dlqfi")? {
-        extensions.push((0x85, vec![1, 0x00, qfi as u8]));
+        extensions.push((0x85, vec![1, 0x00, qfi as u8 | u8::from(layer.has("rqi")) << 6]));
     }
     for text in layer.options.get("ext").map_or(vec![], |text| text.split(',').collect()) {
         let (kind, content) = text.split_once(':').ok_or("ext=TYPE:HEX")?;

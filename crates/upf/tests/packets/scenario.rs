@@ -384,7 +384,7 @@ fn far(words: &mut Words<'_>) -> Result<Far, String> {
     })
 }
 
-/// `qer ID [qfi QFI] [ul-closed] [dl-closed] [ul-mbr BPS] [dl-mbr BPS]`.
+/// `qer ID [qfi QFI] [rqi] [ul-closed] [dl-closed] [ul-mbr BPS] [dl-mbr BPS] [correlation ID]`.
 fn qer(words: &mut Words<'_>) -> Result<Qer, String> {
     Ok(Qer {
         id: words.number()? as u32,
@@ -393,6 +393,8 @@ fn qer(words: &mut Words<'_>) -> Result<Qer, String> {
         uplink_mbr_bps: words.after("ul-mbr")?.map(|text| number(&text)).transpose()?,
         downlink_mbr_bps: words.after("dl-mbr")?.map(|text| number(&text)).transpose()?,
         qfi: words.after("qfi")?.map(|text| number(&text)).transpose()?.map(|qfi| qfi as u8),
+        reflective: words.flag("rqi"),
+        correlation_id: words.after("correlation")?.map(|text| number(&text)).transpose()?.map(|id| id as u32),
     })
 }
 

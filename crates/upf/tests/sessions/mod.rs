@@ -102,14 +102,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
 
 /// A QER with open gates and this maximum bit rate both ways.
 pub fn qer(id: u32, mbr_bps: Option<u64>) -> Qer {
-    Qer {
-        id,
-        uplink_gate_open: true,
-        downlink_gate_open: true,
-        uplink_mbr_bps: mbr_bps,
-        downlink_mbr_bps: mbr_bps,
-        qfi: None,
-    }
+    Qer { id, uplink_mbr_bps: mbr_bps, downlink_mbr_bps: mbr_bps, ..Qer::default() }
 }
 
 /// Has the workers publish what they have counted.
