@@ -7,10 +7,8 @@
 //! ```
 //! use pfcp::{Header, NodeId, Request, node::AssociationSetup};
 //!
-//! let request = Request::AssociationSetup(AssociationSetup {
-//!     node_id: NodeId::Address("10.4.0.2".parse().unwrap()),
-//!     recovery: pfcp::RecoveryTimeStamp(3_900_000_000),
-//! });
+//! let smf = NodeId::Address("10.4.0.2".parse().unwrap());
+//! let request = Request::AssociationSetup(AssociationSetup::new(smf, pfcp::RecoveryTimeStamp(3_900_000_000)));
 //! let datagram = request.encode(0, 1);
 //! let (header, body) = Header::parse(&datagram).unwrap();
 //! assert_eq!(Request::parse(&header, body).unwrap(), request);

@@ -3,7 +3,10 @@
 use crate::fault::Fault;
 use crate::header::{Header, MessageType};
 use crate::ie::Ies;
-use crate::node::{AssociationChange, AssociationSetup, AssociationSetupResponse, Heartbeat, NodeOutcome};
+use crate::node::{
+    AssociationRelease, AssociationSetup, AssociationSetupResponse, AssociationUpdate, Heartbeat, NodeOutcome,
+    NodeReport,
+};
 use crate::report::{SessionReport, SessionReportResponse};
 use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Modification, ModificationResponse};
 
@@ -14,8 +17,9 @@ use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Mod
 pub enum Request {
     Heartbeat(Heartbeat),
     AssociationSetup(AssociationSetup),
-    AssociationUpdate(AssociationChange),
-    AssociationRelease(AssociationChange),
+    AssociationUpdate(AssociationUpdate),
+    AssociationRelease(AssociationRelease),
+    NodeReport(NodeReport),
     SessionEstablishment(Establishment),
     SessionModification(Modification),
     SessionDeletion,
@@ -31,6 +35,7 @@ pub enum Response {
     AssociationSetup(AssociationSetupResponse),
     AssociationUpdate(NodeOutcome),
     AssociationRelease(NodeOutcome),
+    NodeReport(NodeOutcome),
     VersionNotSupported,
     SessionSetDeletion(NodeOutcome),
     SessionSetModification(Result<(), Fault>),
@@ -70,8 +75,9 @@ impl Request {
         Ok(match header.message_type {
             MessageType::HEARTBEAT_REQUEST => Self::Heartbeat(Heartbeat::read(&ies()?)?),
             MessageType::ASSOCIATION_SETUP_REQUEST => Self::AssociationSetup(AssociationSetup::read(&ies()?)?),
-            MessageType::ASSOCIATION_UPDATE_REQUEST => Self::AssociationUpdate(AssociationChange::read(&ies()?)?),
-            MessageType::ASSOCIATION_RELEASE_REQUEST => Self::AssociationRelease(AssociationChange::read(&ies()?)?),
+            MessageType::ASSOCIATION_UPDATE_REQUEST => Self::AssociationUpdate(AssociationUpdate::read(&ies()?)?),
+            MessageType::ASSOCIATION_RELEASE_REQUEST => Self::AssociationRelease(AssociationRelease::read(&ies()?)?),
+            MessageType::NODE_REPORT_REQUEST => Self::NodeReport(NodeReport::read(&ies()?)?),
             MessageType::SESSION_ESTABLISHMENT_REQUEST => Self::SessionEstablishment(Establishment::read(&ies()?)?),
             MessageType::SESSION_MODIFICATION_REQUEST => Self::SessionModification(Modification::read(&ies()?)?),
             MessageType::SESSION_DELETION_REQUEST => {
@@ -90,6 +96,7 @@ impl Request {
             Self::AssociationSetup(_) => MessageType::ASSOCIATION_SETUP_REQUEST,
             Self::AssociationUpdate(_) => MessageType::ASSOCIATION_UPDATE_REQUEST,
             Self::AssociationRelease(_) => MessageType::ASSOCIATION_RELEASE_REQUEST,
+            Self::NodeReport(_) => MessageType::NODE_REPORT_REQUEST,
             Self::SessionEstablishment(_) => MessageType::SESSION_ESTABLISHMENT_REQUEST,
             Self::SessionModification(_) => MessageType::SESSION_MODIFICATION_REQUEST,
             Self::SessionDeletion => MessageType::SESSION_DELETION_REQUEST,
@@ -103,7 +110,9 @@ impl Request {
         match self {
             Self::Heartbeat(message) => message.write(&mut body),
             Self::AssociationSetup(message) => message.write(&mut body),
-            Self::AssociationUpdate(message) | Self::AssociationRelease(message) => message.write(&mut body),
+            Self::AssociationUpdate(message) => message.write(&mut body),
+            Self::AssociationRelease(message) => message.write(&mut body),
+            Self::NodeReport(message) => message.write(&mut body),
             Self::SessionEstablishment(message) => message.write(&mut body),
             Self::SessionModification(message) => message.write(&mut body),
             Self::SessionDeletion => {}
@@ -124,6 +133,7 @@ impl Response {
             MessageType::ASSOCIATION_SETUP_RESPONSE => Self::AssociationSetup(AssociationSetupResponse::read(&ies()?)?),
             MessageType::ASSOCIATION_UPDATE_RESPONSE => Self::AssociationUpdate(NodeOutcome::read(&ies()?)?),
             MessageType::ASSOCIATION_RELEASE_RESPONSE => Self::AssociationRelease(NodeOutcome::read(&ies()?)?),
+            MessageType::NODE_REPORT_RESPONSE => Self::NodeReport(NodeOutcome::read(&ies()?)?),
             MessageType::VERSION_NOT_SUPPORTED_RESPONSE => Self::VersionNotSupported,
             MessageType::SESSION_SET_DELETION_RESPONSE => Self::SessionSetDeletion(NodeOutcome::read(&ies()?)?),
             MessageType::SESSION_SET_MODIFICATION_RESPONSE => {
@@ -149,6 +159,7 @@ impl Response {
             Self::AssociationSetup(_) => MessageType::ASSOCIATION_SETUP_RESPONSE,
             Self::AssociationUpdate(_) => MessageType::ASSOCIATION_UPDATE_RESPONSE,
             Self::AssociationRelease(_) => MessageType::ASSOCIATION_RELEASE_RESPONSE,
+            Self::NodeReport(_) => MessageType::NODE_REPORT_RESPONSE,
             Self::VersionNotSupported => MessageType::VERSION_NOT_SUPPORTED_RESPONSE,
             Self::SessionSetDeletion(_) => MessageType::SESSION_SET_DELETION_RESPONSE,
             Self::SessionSetModification(_) => MessageType::SESSION_SET_MODIFICATION_RESPONSE,
@@ -170,6 +181,7 @@ impl Response {
             }
             Self::AssociationUpdate(message)
             | Self::AssociationRelease(message)
+            | Self::NodeReport(message)
             | Self::SessionSetDeletion(message) => {
                 message.write(&mut body);
             }

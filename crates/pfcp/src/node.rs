@@ -1,4 +1,9 @@
-//! Messages that concern nodes (TS 29.244, 7.4): heartbeat, association set-up, update and release.
+//! Messages that concern nodes (TS 29.244, 7.4): heartbeats and what all such messages share, associations, reports.
+
+mod address;
+mod association;
+mod features;
+mod report;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +12,10 @@ use std::time::SystemTime;
 use rs_pfcp::ie::IeType;
 use rs_pfcp::ie::node_id::NodeId as NodeIdCodec;
 use rs_pfcp::ie::recovery_time_stamp::RecoveryTimeStamp as RecoveryTimeStampCodec;
-use rs_pfcp::ie::up_function_features::UPFunctionFeatures;
+
+pub use association::{AssociationRelease, AssociationSetup, AssociationSetupResponse, AssociationUpdate, Manager};
+pub use features::{CpFeature, CpFeatures, UpFeature, UpFeatures, cp_features, has_cp_feature, up_features};
+pub use report::{NodeReport, RemoteGtpuPeer};
 
 use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie, Ies, decode};
@@ -32,37 +40,8 @@ pub struct Heartbeat {
     pub recovery: RecoveryTimeStamp,
 }
 
-/// Association Setup Request (7.4.4.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AssociationSetup {
-    /// The sender.
-    pub node_id: NodeId,
-    /// Its start.
-    pub recovery: RecoveryTimeStamp,
-}
-
-/// Association Setup Response (7.4.4.2).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AssociationSetupResponse {
-    /// The sender.
-    pub node_id: NodeId,
-    /// Whether there is an association now.
-    pub outcome: Result<(), Fault>,
-    /// The sender's start.
-    pub recovery: RecoveryTimeStamp,
-    /// What the sender can do, if it is a UPF: octets of the UP Function Features (8.2.25).
-    pub up_features: Option<Vec<u8>>,
-}
-
-/// Association Update Request (7.4.4.3) or Association Release Request (7.4.4.5).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AssociationChange {
-    /// The sender.
-    pub node_id: NodeId,
-}
-
-/// Association Update Response (7.4.4.4), Association Release Response (7.4.4.6) or Session Set Deletion Response
-/// (7.4.6.2).
+/// Association Update Response (7.4.4.4), Association Release Response (7.4.4.6), Node Report Response (7.4.5.2) or Session
+/// Set Deletion Response (7.4.6.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeOutcome {
     /// The sender.
@@ -101,12 +80,16 @@ impl NodeId {
 /// A domain name in labels as in DNS messages, without the root; rs-pfcp writes it as plain text.
 fn fqdn_value(name: &str) -> Vec<u8> {
     let mut value = vec![2];
+    write_labels(name, &mut value);
+    value
+}
+
+fn write_labels(name: &str, value: &mut Vec<u8>) {
     for label in name.trim_end_matches('.').split('.').filter(|label| !label.is_empty()) {
         let label = &label.as_bytes()[..label.len().min(63)];
         value.push(label.len() as u8);
         value.extend_from_slice(label);
     }
-    value
 }
 
 /// Reads a name in labels, joined by dots; `None` where that is not what it is.
@@ -117,7 +100,7 @@ pub(crate) fn labels(mut value: &[u8]) -> Option<String> {
             break;
         }
         let (label, rest) = rest.split_at_checked(length.into())?;
-        if label.is_empty() || length > 63 || !label.iter().all(u8::is_ascii_graphic) {
+        if label.is_empty() || length > 63 || !label.iter().all(|octet| octet.is_ascii_graphic() && *octet != b'.') {
             return None;
         }
         if !name.is_empty() {
@@ -165,63 +148,6 @@ impl Heartbeat {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         self.recovery.write(out);
-    }
-}
-
-impl AssociationSetup {
-    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        Ok(Self {
-            node_id: NodeId::read(ies.mandatory(IeType::NodeId)?)?,
-            recovery: RecoveryTimeStamp::read(ies.mandatory(IeType::RecoveryTimeStamp)?)?,
-        })
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        self.node_id.write(out);
-        self.recovery.write(out);
-    }
-}
-
-impl AssociationSetupResponse {
-    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        Ok(Self {
-            node_id: NodeId::read(ies.mandatory(IeType::NodeId)?)?,
-            outcome: read_outcome(ies)?,
-            recovery: RecoveryTimeStamp::read(ies.mandatory(IeType::RecoveryTimeStamp)?)?,
-            up_features: ies.first(IeType::UpFunctionFeatures).map(|ie| ie.value.to_vec()),
-        })
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        self.node_id.write(out);
-        write_outcome(&self.outcome, out);
-        self.recovery.write(out);
-        if let Some(features) = &self.up_features {
-            out.element(IeType::UpFunctionFeatures, features);
-        }
-    }
-
-    /// The UP Function Features of a UPF that delays notifications of downlink data (DDND), chooses F-TEIDs (FTUP), sends
-    /// end markers (EMPU), and keeps as many packets as is suggested (UDBC).
-    pub fn features() -> Vec<u8> {
-        let mut features = UPFunctionFeatures::new();
-        [UPFunctionFeatures::DDND, UPFunctionFeatures::FTUP, UPFunctionFeatures::EMPU, UPFunctionFeatures::UDBC]
-            .into_iter()
-            .for_each(|feature| features.insert(feature));
-        let mut octets = features.marshal();
-        // The element has at least its first two octets.
-        octets.resize(octets.len().max(2), 0);
-        octets
-    }
-}
-
-impl AssociationChange {
-    pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        Ok(Self { node_id: NodeId::read(ies.mandatory(IeType::NodeId)?)? })
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        self.node_id.write(out);
     }
 }
 

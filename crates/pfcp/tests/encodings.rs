@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use pfcp::node::*;
 use pfcp::report::*;
@@ -130,8 +131,8 @@ fn modification() -> Modification {
 fn known_requests() -> Vec<(u64, Request)> {
     vec![
         (0, Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) })),
-        (0, Request::AssociationSetup(AssociationSetup { node_id: smf(), recovery: RecoveryTimeStamp(1_000) })),
-        (0, Request::AssociationRelease(AssociationChange { node_id: smf() })),
+        (0, Request::AssociationSetup(AssociationSetup::new(smf(), RecoveryTimeStamp(1_000)))),
+        (0, Request::AssociationRelease(AssociationRelease { node_id: smf() })),
         (0, Request::SessionEstablishment(establishment())),
         (SEID, Request::SessionModification(modification())),
         (SEID, Request::SessionDeletion),
@@ -290,11 +291,10 @@ fn responses() -> Vec<Response> {
     let fault = Fault::of(Cause::MandatoryIeMissing, IeType::PdrId);
     let failed = |rule| Fault { offending_ie: Some(IeType::Fteid as u16), ..Fault::rule(rule) };
     let outcome = |outcome| NodeOutcome { node_id: upf(), outcome };
-    let setup = |outcome, up_features| AssociationSetupResponse {
-        node_id: NodeId::Address("2001:db8::2".parse().unwrap()),
-        outcome,
-        recovery: RecoveryTimeStamp(3_900_000_000),
-        up_features,
+    let setup = |outcome, up_features| {
+        let node_id = NodeId::Address("2001:db8::2".parse().unwrap());
+        let response = AssociationSetupResponse::new(node_id, outcome, RecoveryTimeStamp(3_900_000_000));
+        AssociationSetupResponse { up_features, ..response }
     };
     let established = Established { up_f_seid: FSeid::new(3, SMF), created_pdrs: vec![created] };
     let establishment = |outcome| EstablishmentResponse { node_id: upf(), outcome };
@@ -302,9 +302,13 @@ fn responses() -> Vec<Response> {
     vec![
         Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1) }),
         Response::PfdManagement(Err(Fault::new(Cause::ServiceNotSupported))),
-        Response::AssociationSetup(setup(Ok(()), Some(AssociationSetupResponse::features()))),
+        Response::AssociationSetup(setup(
+            Ok(()),
+            Some(up_features(&[UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC])),
+        )),
         Response::AssociationSetup(setup(Err(fault), None)),
         Response::AssociationUpdate(outcome(Ok(()))),
+        Response::NodeReport(outcome(Ok(()))),
         Response::AssociationRelease(outcome(Err(Fault::new(Cause::NoEstablishedPfcpAssociation)))),
         Response::VersionNotSupported,
         Response::SessionSetDeletion(outcome(Err(Fault::new(Cause::ServiceNotSupported)))),
@@ -321,12 +325,59 @@ fn responses() -> Vec<Response> {
     ]
 }
 
+/// Requests between nodes, from either side, with everything that they can have.
+fn node_requests() -> Vec<Request> {
+    let manager = Manager {
+        cp_features: Some(cp_features(&[CpFeatures::MPAS])),
+        set_id: Some("set1.smf.example.org".into()),
+        alternatives: vec!["10.4.0.3".parse().unwrap(), "2001:db8:4::3".parse().unwrap()],
+    };
+    let setup = AssociationSetup {
+        manager: manager.clone(),
+        retain: Some(vec![SMF, "2001:db8:4::2".parse().unwrap()]),
+        ..AssociationSetup::new(smf(), RecoveryTimeStamp(1_000))
+    };
+    let by_upf = AssociationSetup {
+        up_features: Some(up_features(&[UpFeatures::FTUP])),
+        ..AssociationSetup::new(smf(), RecoveryTimeStamp(1_000))
+    };
+    let leaving = AssociationUpdate {
+        up_features: Some(up_features(&[UpFeatures::FTUP])),
+        release: true,
+        graceful_release: Some(Duration::from_secs(30)),
+        ..AssociationUpdate::new(smf())
+    };
+    let update = AssociationUpdate { manager, prepares_release: true, ..AssociationUpdate::new(smf()) };
+    let peer = |text: &str| RemoteGtpuPeer { address: text.parse().unwrap() };
+    let report = NodeReport {
+        node_id: smf(),
+        failed: vec![peer("10.3.0.2"), peer("2001:db8:3::2")],
+        recovered: vec![peer("10.3.0.3")],
+        others: vec![],
+    };
+    vec![
+        Request::AssociationSetup(setup),
+        Request::AssociationSetup(by_upf),
+        Request::AssociationUpdate(leaving),
+        Request::AssociationUpdate(update),
+        Request::NodeReport(report),
+    ]
+}
+
+/// A response that sessions were kept.
+fn retained() -> Response {
+    let response = AssociationSetupResponse::new(smf(), Ok(()), RecoveryTimeStamp(3_900_000_000));
+    let up_features = Some(up_features(&[UpFeatures::MPAS]));
+    Response::AssociationSetup(AssociationSetupResponse { up_features, retained: true, ..response })
+}
+
 /// One of everything that this crate builds.
 fn all_messages() -> Vec<Vec<u8>> {
     let mut messages: Vec<_> = known_requests().iter().map(|(seid, request)| request.encode(*seid, SEQUENCE)).collect();
     messages.push(Request::SessionModification(whole_modification()).encode(SEID, SEQUENCE));
     messages.push(session_report().encode(SEID, SEQUENCE));
-    messages.push(Request::AssociationUpdate(AssociationChange { node_id: smf() }).encode(0, SEQUENCE));
+    messages.extend(node_requests().iter().map(|request| request.encode(0, SEQUENCE)));
+    messages.push(retained().encode(0, SEQUENCE));
     messages.extend(responses().iter().map(|response| response.encode(SEID, SEQUENCE)));
     messages.push(version_not_supported(SEQUENCE));
     messages
@@ -336,13 +387,14 @@ fn all_messages() -> Vec<Vec<u8>> {
 fn what_is_built_is_parsed_as_the_same() {
     let mut requests = known_requests();
     requests.push((SEID, Request::SessionModification(whole_modification())));
+    requests.extend(node_requests().into_iter().map(|request| (0, request)));
     requests.push((SEID, session_report()));
     for (seid, request) in requests {
         let datagram = request.encode(seid, SEQUENCE);
         let (header, body) = Header::parse(&datagram).unwrap();
         assert_eq!(Request::parse(&header, body), Ok(request));
     }
-    for response in responses() {
+    for response in responses().into_iter().chain([retained()]) {
         let datagram = response.encode(SEID, SEQUENCE);
         let (header, body) = Header::parse(&datagram).unwrap();
         assert_eq!(Response::parse(&header, body), Ok(response));
@@ -393,6 +445,15 @@ fn wireshark_understands_every_message() {
         "Subsequent Time Quota: 16",
         "QUVTI (Quota Validity Time): True",
         "TERMR (Termination Report): True",
+        "MPAS",
+        "PSREI",
+        "SARR",
+        "PARPBS (PFCP Association Release Preparation Start): True",
+        "Graceful Release Period : 30 s",
+        "CP PFCP Entity IP Address : , IPv4 10.4.0.2",
+        "UPRR (User Plane Path Recovery Report): True",
+        "set1.smf.example.org",
+        "Remote GTP-U Peer : IPv4",
         "UR-SEQN: 3",
         "IE Type: Transport Level Marking (30)",
         "IE Type: Error Indication Report (99)",

@@ -1,5 +1,6 @@
 //! Whatever comes, parsing ends in a message or a fault, and what was understood survives being written again.
 
+use pfcp::node::NodeReport;
 use pfcp::report::SessionReport;
 use pfcp::session::Modification;
 use pfcp::{Header, Request, Response};
@@ -35,6 +36,7 @@ fn without_others(request: Request) -> Request {
             Request::SessionEstablishment(request)
         }
         Request::SessionReport(_) => Request::SessionReport(SessionReport::default()),
+        Request::NodeReport(report) => Request::NodeReport(NodeReport { others: vec![], ..report }),
         other => other,
     }
 }

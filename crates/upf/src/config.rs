@@ -57,6 +57,27 @@ pub struct N4 {
     /// How often a request is sent in all before its peer counts as gone (N1).
     #[serde(default = "default_n1")]
     pub n1: u32,
+    /// Session managers that this UPF asks for an association by itself; others may ask for one.
+    #[serde(default)]
+    pub managers: Vec<Manager>,
+    /// For how long peers are asked to release their associations before this UPF ends, in seconds; 0 for not at all.
+    #[serde(default)]
+    pub release_s: u32,
+}
+
+/// Where a session manager is: an address, with a port if it is not PFCP's own. Names are not looked up, as a UPF cannot
+/// wait for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Manager(pub SocketAddr);
+
+impl TryFrom<String> for Manager {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text.parse().map(|address| SocketAddr::new(address, pfcp::PORT));
+        address.or_else(|_| text.parse()).map(Self).map_err(|_| format!("`{text}` is neither ADDRESS nor ADDRESS:PORT"))
+    }
 }
 
 /// A node's name on N4.
@@ -144,6 +165,9 @@ impl Config {
         if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
             return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
         }
+        if self.n4.managers.len() > MAX_MANAGERS {
+            return wrong("n4.managers", "must be 64 at most");
+        }
         Ok(())
     }
 
@@ -160,6 +184,9 @@ impl Config {
 
 /// Most sessions that a configuration may ask for.
 pub const MAX_SESSIONS: usize = 1 << 20;
+
+/// Most session managers that a configuration may name.
+pub const MAX_MANAGERS: usize = 64;
 
 fn default_max_sessions() -> usize {
     1 << 17
@@ -207,6 +234,15 @@ mod tests {
     fn a_node_may_have_a_domain_name() {
         let text = SMALLEST.replace("nodeId: 10.4.0.1", "nodeId: upf.example.org");
         assert_eq!(Config::parse(&text).unwrap().n4.node_id, NodeId::Fqdn("upf.example.org".into()));
+    }
+
+    #[test]
+    fn managers_have_addresses_with_or_without_a_port() {
+        let text = SMALLEST.replace("nodeId:", "managers: [10.4.0.2, '10.4.0.3:18805', '2001:db8::4'], nodeId:");
+        let addresses = ["10.4.0.2:8805", "10.4.0.3:18805", "[2001:db8::4]:8805"];
+        let managers = Config::parse(&text).unwrap().n4.managers;
+        assert_eq!(managers, addresses.map(|text| Manager(text.parse().unwrap())));
+        assert!(Config::parse(&text.replace("10.4.0.2,", "smf.example.org,")).is_err());
     }
 
     #[test]

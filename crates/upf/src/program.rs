@@ -20,6 +20,8 @@ use crate::n4;
 
 /// Between two reports of the counters.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks whether a thread has ended.
+const END_POLL: Duration = Duration::from_millis(5);
 
 /// Runs a UPF with the configuration at `path` until SIGTERM or SIGINT. Logs to standard error.
 ///
@@ -40,6 +42,7 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let n6 = config.n6.open()?;
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
     let upf = Upf::new(&Plan::from(config), n3, n6)?;
+    let n4_bell = upf.meters.bell.clone();
     let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone(), upf.meters);
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -52,13 +55,18 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let mut slow_path = upf.slow_path;
     let stop_slow_path = stop.clone();
     threads.push(spawn("slow-path", move || slow_path.run(&stop_slow_path))?);
-    let stop_n4 = stop.clone();
-    spawn("n4", move || endpoint.run(&stop_n4))?;
+    let end_n4 = Arc::new(AtomicBool::new(false));
+    let n4_ends = end_n4.clone();
+    let n4 = spawn("n4", move || endpoint.run(&n4_ends))?;
     tracing::info!(workers = threads.len() - 1, n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| control.report(&counts.all());
     wait_for_signal(signals, || report(&counts))?;
     tracing::info!("stopping");
+    // Packets are forwarded while peers release their associations.
+    end_n4.store(true, Ordering::Relaxed);
+    n4_bell.ring();
+    wait_for_end(&n4, signals)?;
     stop.store(true, Ordering::Relaxed);
     bells.iter().for_each(|bell| bell.ring());
     for thread in threads {
@@ -96,6 +104,19 @@ fn block_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
+/// Returns when the thread has ended, or another signal has come.
+fn wait_for_end(thread: &JoinHandle<()>, signals: &SignalFd) -> anyhow::Result<()> {
+    while !thread.is_finished() {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: END_POLL.as_nanos() as i64 };
+        match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Returns when a signal to end has come. Calls `tick` every [`REPORT_EVERY`] until then.
 fn wait_for_signal(signals: &SignalFd, tick: impl Fn()) -> anyhow::Result<()> {
     let mut next = Instant::now() + REPORT_EVERY;
@@ -107,7 +128,10 @@ fn wait_for_signal(signals: &SignalFd, tick: impl Fn()) -> anyhow::Result<()> {
                 tick();
                 next += REPORT_EVERY;
             }
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                signals.read_signal()?;
+                return Ok(());
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -6,72 +6,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use n4_support::*;
-use pfcp::node::{AssociationChange, Heartbeat};
 use pfcp::rule::*;
-use pfcp::session::{Established, Establishment, FSeid, Modification};
-use pfcp::{Cause, Fault, Header, IeType, MessageType, NodeId, RecoveryTimeStamp, Request, Response, RuleId};
+use pfcp::session::{Establishment, FSeid, Modification};
+use pfcp::{Cause, Fault, Header, IeType, MessageType, Request, Response, RuleId};
 use upf::rules::{self, FarAction};
 use upf::tables::ApplyError;
-
-fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
-    let seid = request.cp_f_seid.seid;
-    let (response, header) = bench.ask_with_header(0, &Request::SessionEstablishment(request));
-    assert_eq!(header.seid, Some(seid), "a response is for the peer's SEID");
-    let Response::SessionEstablishment(response) = response else { panic!("{response:?}") };
-    assert_eq!(response.node_id, config().node_id);
-    response.outcome
-}
-
-fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Vec<CreatedPdr>, Fault> {
-    match bench.ask(seid, &Request::SessionModification(request)) {
-        Response::SessionModification(response) => response.outcome.map(|modified| modified.created_pdrs),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn delete(bench: &mut Bench, seid: u64) -> Result<(), Fault> {
-    match bench.ask(seid, &Request::SessionDeletion) {
-        Response::SessionDeletion(response) => response.outcome.map(|usage| assert_eq!(usage, [])),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn chosen(created: &[CreatedPdr], pdr: u16) -> u32 {
-    match created.iter().find(|created| created.id == pdr).and_then(|created| created.f_teid) {
-        Some(FTeid::Given { teid, .. }) => teid,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn an_association_tells_the_upfs_name_start_and_features() {
-    let mut bench = Bench::new();
-    let Response::AssociationSetup(response) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
-    assert_eq!(response.outcome, Ok(()));
-    assert_eq!((response.node_id, response.recovery), (config().node_id, config().recovery));
-    // DDND and FTUP, EMPU and UDBC.
-    assert_eq!(response.up_features, Some(vec![0x12, 0x05]));
-}
-
-#[test]
-fn heartbeats_are_answered_without_an_association() {
-    let response = Bench::new().ask(0, &Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1) }));
-    assert_eq!(response, Response::Heartbeat(Heartbeat { recovery: config().recovery }));
-}
-
-#[test]
-fn without_an_association_there_is_no_session() {
-    let mut bench = Bench::new();
-    let none = Fault::new(Cause::NoEstablishedPfcpAssociation);
-    assert_eq!(establish(&mut bench, establishment(1)), Err(none));
-    let change = AssociationChange { node_id: NodeId::Fqdn("smf".into()) };
-    let Response::AssociationRelease(response) = bench.ask(0, &Request::AssociationRelease(change.clone())) else {
-        panic!()
-    };
-    assert_eq!(response.outcome, Err(none));
-    let Response::AssociationUpdate(response) = bench.ask(0, &Request::AssociationUpdate(change)) else { panic!() };
-    assert_eq!(response.outcome, Err(none));
-}
 
 #[test]
 fn a_session_is_in_force_as_stated_when_the_response_comes() {
@@ -564,89 +503,6 @@ fn a_request_that_comes_again_gets_the_same_octets_and_is_done_once() {
     let other = bench.octets(&Request::SessionEstablishment(establishment(2)).encode(0, 70)).unwrap();
     assert_ne!(other, first);
     assert_eq!(bench.seen().sessions.len(), 1);
-}
-
-#[test]
-fn a_peer_that_restarts_loses_its_sessions_and_gets_no_old_answers() {
-    let mut bench = Bench::associated();
-    let request = Request::SessionEstablishment(establishment(1)).encode(0, 2);
-    let first = bench.octets(&request).unwrap();
-    // It says so when it sets up its association anew ...
-    bench.octets(&setup("smf", 2_000).encode(0, 1)).unwrap();
-    assert_eq!(bench.seen(), Seen::default());
-    // ... and then does the same as before, to the octet.
-    let second = bench.octets(&request).unwrap();
-    assert_ne!(first, second, "it is another session");
-    assert_eq!(bench.seen().sessions.len(), 1);
-    // Or its heartbeat says so. An old one says nothing.
-    for (recovery, sessions) in [(1_999, 1), (2_000, 1), (2_001, 0)] {
-        bench.ask(0, &Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(recovery) }));
-        assert_eq!(bench.seen().sessions.len(), sessions, "{recovery}");
-    }
-    assert_eq!(establish(&mut bench, establishment(1)), Err(Fault::new(Cause::NoEstablishedPfcpAssociation)));
-    bench.check();
-}
-
-#[test]
-fn a_release_takes_the_sessions_along() {
-    let mut bench = Bench::associated();
-    bench.ask(0, &setup("other", 1));
-    establish(&mut bench, establishment(1)).unwrap();
-    let mut other = establishment(2);
-    other.node_id = NodeId::Fqdn("other".into());
-    establish(&mut bench, other).unwrap();
-    let release = Request::AssociationRelease(AssociationChange { node_id: NodeId::Fqdn("smf".into()) });
-    let Response::AssociationRelease(response) = bench.ask(0, &release) else { panic!() };
-    assert_eq!(response.outcome, Ok(()));
-    assert_eq!(bench.seen().sessions.len(), 1, "the other's session stays");
-    bench.check();
-}
-
-/// Lets time pass second by second, answering heartbeats with `recovery` if there is any; returns what was sent.
-fn pass(bench: &mut Bench, seconds: u32, recovery: Option<u32>) -> Vec<Vec<u8>> {
-    let mut sent = vec![];
-    for _ in 0..seconds {
-        bench.now += Duration::from_secs(1);
-        for datagram in bench.node.tick(bench.now) {
-            assert_eq!(datagram.to, bench.from);
-            if let Some(recovery) = recovery {
-                let (header, _) = Header::parse(&datagram.octets).unwrap();
-                let heartbeat = Heartbeat { recovery: RecoveryTimeStamp(recovery) };
-                let response = Response::Heartbeat(heartbeat).encode(0, header.sequence);
-                assert_eq!(bench.octets(&response), None);
-            }
-            sent.push(datagram.octets);
-        }
-    }
-    sent
-}
-
-#[test]
-fn the_peer_is_asked_whether_it_lives_and_lost_if_it_does_not() {
-    let mut bench = Bench::associated();
-    establish(&mut bench, establishment(1)).unwrap();
-    let sent = pass(&mut bench, 100, Some(1_000));
-    assert_eq!(sent.len(), 10);
-    let (header, body) = Header::parse(&sent[0]).unwrap();
-    let heartbeat = Request::Heartbeat(Heartbeat { recovery: config().recovery });
-    assert_eq!(Request::parse(&header, body), Ok(heartbeat));
-    assert_eq!(bench.seen().sessions.len(), 1);
-
-    let sent = pass(&mut bench, 12, None);
-    assert_eq!(sent.len(), 3);
-    assert!(sent.iter().all(|octets| *octets == sent[0]), "sent again with the same octets");
-    assert_eq!(bench.seen().sessions.len(), 1);
-    pass(&mut bench, 1, None);
-    assert_eq!(bench.seen(), Seen::default());
-    assert_eq!(bench.node.due(), None);
-}
-
-#[test]
-fn the_answer_to_a_heartbeat_may_tell_of_a_restart() {
-    let mut bench = Bench::associated();
-    establish(&mut bench, establishment(1)).unwrap();
-    pass(&mut bench, 10, Some(1_001));
-    assert_eq!(bench.seen(), Seen::default());
 }
 
 #[test]

@@ -255,6 +255,7 @@ fn outcome(response: &Response) -> Result<(), Fault> {
         Response::AssociationSetup(response) => response.outcome,
         Response::AssociationUpdate(response)
         | Response::AssociationRelease(response)
+        | Response::NodeReport(response)
         | Response::SessionSetDeletion(response) => response.outcome,
         Response::SessionEstablishment(response) => response.outcome.as_ref().map(|_| ()).map_err(|fault| *fault),
         Response::SessionModification(response) => response.outcome.as_ref().map(|_| ()).map_err(|fault| *fault),

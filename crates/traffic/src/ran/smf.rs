@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use pfcp::client::{Client, ClientError, Retry};
-use pfcp::node::{AssociationChange, AssociationSetup, Heartbeat};
+use pfcp::node::{AssociationRelease, AssociationSetup, Heartbeat};
 use pfcp::report::UsageReport;
 use pfcp::rule::{
     ApplyAction, BitRate, CreateFar, CreatePdr, CreateQer, CreateUrr, FTeid, ForwardingParameters, GateStatus,
@@ -150,7 +150,7 @@ impl<'a> Smf<'a> {
     }
 
     fn associate(&mut self) -> Result<RecoveryTimeStamp, Lost> {
-        let setup = AssociationSetup { node_id: self.node_id(), recovery: self.recovery };
+        let setup = AssociationSetup::new(self.node_id(), self.recovery);
         match self.client.request(0, &Request::AssociationSetup(setup))? {
             Response::AssociationSetup(response) => {
                 response.outcome.map_err(Lost::Refused)?;
@@ -245,7 +245,7 @@ impl<'a> Smf<'a> {
             }
             self.forget(number);
         }
-        let release = AssociationChange { node_id: self.node_id() };
+        let release = AssociationRelease { node_id: self.node_id() };
         if let Err(error) = self.client.request(0, &Request::AssociationRelease(release)) {
             tracing::warn!("{error}");
         }
@@ -460,12 +460,9 @@ mod tests {
         let recovery = RecoveryTimeStamp(recovery);
         match request {
             Request::Heartbeat(_) => Response::Heartbeat(Heartbeat { recovery }),
-            Request::AssociationSetup(_) => Response::AssociationSetup(AssociationSetupResponse {
-                node_id,
-                outcome: Ok(()),
-                recovery,
-                up_features: None,
-            }),
+            Request::AssociationSetup(_) => {
+                Response::AssociationSetup(AssociationSetupResponse::new(node_id, Ok(()), recovery))
+            }
             Request::SessionEstablishment(_) => {
                 let f_teid = FTeid::Given { teid, v4: Some(UPF_N3), v6: None };
                 let session = Established {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use pfcp::node::Heartbeat;
+use pfcp::node::{Heartbeat, Manager};
 use pfcp::{NodeId, RecoveryTimeStamp, Request};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,10 @@ pub(super) struct Association {
     pub peer: SocketAddr,
     /// Its start.
     pub recovery: RecoveryTimeStamp,
+    /// What it tells of itself.
+    pub manager: Manager,
+    /// What it was told that this UPF can do.
+    pub told_features: Vec<u8>,
     pulse: Pulse,
 }
 
@@ -57,7 +61,8 @@ impl Association {
         recovery: RecoveryTimeStamp,
         first: Instant,
     ) -> Self {
-        Self { id, node_id, peer, recovery, pulse: Pulse::Due(first) }
+        let (manager, told_features) = (Manager::default(), vec![]);
+        Self { id, node_id, peer, recovery, manager, told_features, pulse: Pulse::Due(first) }
     }
 
     /// When [`Association::beat`] has something to do.
@@ -69,16 +74,22 @@ impl Association {
     }
 
     /// Sends a heartbeat when one is due, and again what was not answered in time.
-    pub fn beat(&mut self, own: RecoveryTimeStamp, sequence: &mut u32, pace: Pace, now: Instant) -> Beat {
+    pub fn beat(
+        &mut self,
+        own: RecoveryTimeStamp,
+        mut next_sequence: impl FnMut() -> u32,
+        pace: Pace,
+        now: Instant,
+    ) -> Beat {
         if now < self.due() {
             return Beat::Wait;
         }
         let again = now + pace.t1;
         match &mut self.pulse {
             Pulse::Due(_) => {
-                *sequence = (*sequence + 1) & 0xff_ffff;
-                let octets = Request::Heartbeat(Heartbeat { recovery: own }).encode(0, *sequence);
-                self.pulse = Pulse::Sent { sequence: *sequence, octets: octets.clone(), tries: 1, again };
+                let sequence = next_sequence();
+                let octets = Request::Heartbeat(Heartbeat { recovery: own }).encode(0, sequence);
+                self.pulse = Pulse::Sent { sequence, octets: octets.clone(), tries: 1, again };
                 Beat::Send(octets)
             }
             Pulse::Sent { tries, .. } if *tries >= pace.n1 => Beat::Lost,
@@ -121,26 +132,24 @@ mod tests {
     #[test]
     fn a_silent_peer_is_asked_n1_times_with_the_same_octets_and_then_lost() {
         let now = Instant::now();
-        let (mut peer, mut sequence) = (association(now), 0);
+        let mut peer = association(now);
         let beats: Vec<_> =
-            (0..4).map(|s| peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + PACE.t1 * s)).collect();
+            (0..4).map(|s| peer.beat(RecoveryTimeStamp(1), || s + 1, PACE, now + PACE.t1 * s)).collect();
         assert!(matches!(&beats[0], Beat::Send(octets) if beats[1] == Beat::Send(octets.clone())));
         assert_eq!((&beats[1], &beats[3]), (&beats[2], &Beat::Lost));
-        assert_eq!(sequence, 1);
     }
 
     #[test]
     fn an_answer_ends_the_wait_if_it_is_one() {
         let now = Instant::now();
-        let (mut peer, mut sequence) = (association(now), 0xff_fffe);
-        assert!(matches!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now), Beat::Send(_)));
-        assert!(!peer.is_answer("192.0.2.2".parse().unwrap(), sequence));
-        assert!(!peer.is_answer("192.0.2.1".parse().unwrap(), sequence - 1));
-        assert!(peer.is_answer("192.0.2.1".parse().unwrap(), sequence));
+        let mut peer = association(now);
+        assert!(matches!(peer.beat(RecoveryTimeStamp(1), || 7, PACE, now), Beat::Send(_)));
+        assert!(!peer.is_answer("192.0.2.2".parse().unwrap(), 7));
+        assert!(!peer.is_answer("192.0.2.1".parse().unwrap(), 6));
+        assert!(peer.is_answer("192.0.2.1".parse().unwrap(), 7));
         peer.answered(now + EVERY);
-        assert_eq!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + PACE.t1 * 5), Beat::Wait);
-        assert!(matches!(peer.beat(RecoveryTimeStamp(1), &mut sequence, PACE, now + EVERY), Beat::Send(_)));
-        assert_eq!(sequence, 0);
+        assert_eq!(peer.beat(RecoveryTimeStamp(1), || 8, PACE, now + PACE.t1 * 5), Beat::Wait);
+        assert!(matches!(peer.beat(RecoveryTimeStamp(1), || 8, PACE, now + EVERY), Beat::Send(_)));
     }
 
     #[test]

@@ -25,15 +25,18 @@ pub struct Endpoint<T> {
     socket: UdpSocket,
     node: Node<T>,
     meters: Meters,
+    release: Duration,
 }
 
 impl<T: RuleTables> Endpoint<T> {
     /// An endpoint on a bound socket.
     pub fn new(socket: UdpSocket, config: Config, tables: T, meters: Meters) -> Self {
-        Self { socket, node: Node::new(config, tables, meters.clock), meters }
+        let release = config.release;
+        Self { socket, node: Node::new(config, tables, meters.clock), meters, release }
     }
 
-    /// Serves peers until `stop` is set, or the socket fails for good.
+    /// Serves peers until `stop` is set, or the socket fails for good. With a time for it, it then asks them to release their
+    /// associations, and goes on until they have.
     ///
     /// It waits for the second that its recovery time stamp names. So no two endpoints that have served, one after the
     /// other, have the same time stamp, however fast the second is started: peers notice every restart.
@@ -43,6 +46,18 @@ impl<T: RuleTables> Endpoint<T> {
         let mut buffer = vec![0; DATAGRAM_MAX];
         while !stop.load(Ordering::Relaxed) {
             self.turn(&mut buffer)?;
+        }
+        self.leave(&mut buffer)
+    }
+
+    fn leave(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let start = Instant::now();
+        if self.release.is_zero() || self.node.is_alone() {
+            return Ok(());
+        }
+        self.node.leave(self.release, start).iter().for_each(|datagram| self.send(datagram));
+        while !self.node.is_alone() && start.elapsed() < self.release {
+            self.turn(buffer)?;
         }
         Ok(())
     }

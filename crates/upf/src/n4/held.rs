@@ -78,6 +78,13 @@ impl Held {
         Open { owner, contents, teids, accounts, paging, unknown }
     }
 
+    /// The session belongs to another association from now on.
+    pub fn set_association(&mut self, association: AssociationId) {
+        let mut open = self.open();
+        open.owner.association = association;
+        self.put_back(open);
+    }
+
     /// Puts the session back as `open` is now.
     pub fn put_back(&mut self, open: Open) {
         (self.packed, self.usages) = open.pack();

@@ -8,12 +8,14 @@
 
 mod account;
 mod answers;
+mod associate;
 mod association;
 mod contents;
 mod endpoint;
 mod filter;
 mod held;
 mod limits;
+mod managers;
 mod node;
 mod outbox;
 mod reports;
@@ -21,7 +23,7 @@ mod sessions;
 mod translate;
 mod urr;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use pfcp::{NodeId, RecoveryTimeStamp};
@@ -54,6 +56,10 @@ pub struct Config {
     pub max_buffered_packets: u16,
     /// The port that requests to peers are sent to.
     pub peer_port: u16,
+    /// Session managers that this UPF asks for an association, and asks again until they accept.
+    pub managers: Vec<SocketAddr>,
+    /// For how long peers are asked to release their associations before this UPF ends; zero for not at all.
+    pub release: Duration,
     /// Network instances of the N3 side; any where there are none.
     pub access_instances: Vec<String>,
     /// Network instances of the N6 side; any where there are none.
@@ -77,6 +83,8 @@ impl From<&config::Config> for Config {
             n1: config.n4.n1,
             max_buffered_packets: config.max_buffered_packets,
             peer_port: pfcp::PORT,
+            managers: config.n4.managers.iter().map(|manager| manager.0).collect(),
+            release: Duration::from_secs(config.n4.release_s.into()),
             access_instances: config.n3.network_instances.clone(),
             data_instances: config.n6.network_instances.clone(),
             limits: Limits { sessions: config.max_sessions, ..Limits::default() },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use pfcp::node::{AssociationSetup, AssociationSetupResponse, Heartbeat, NodeOutcome};
+use pfcp::node::{AssociationSetupResponse, Heartbeat, NodeOutcome};
 use pfcp::session::{DeletionResponse, Establishment, EstablishmentResponse, ModificationResponse};
 use pfcp::{Cause, Fault, Header, HeaderError, MessageType, NodeId, ParseError, RecoveryTimeStamp};
 use pfcp::{Request, Response, version_not_supported};
@@ -12,11 +12,11 @@ use pfcp::{Request, Response, version_not_supported};
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
-use super::outbox::Outbox;
+use super::managers::Managers;
+use super::outbox::{About, Outbox};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::rules::Session;
-use crate::tables::SessionUpdate;
 
 /// A datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,18 +33,21 @@ pub struct Node<T> {
     pub(super) tables: T,
     pub(super) clock: Clock,
     pub(super) local: Vec<IpAddr>,
-    associations: BTreeMap<AssociationId, Association>,
+    pub(super) associations: BTreeMap<AssociationId, Association>,
+    /// Session managers that this UPF asks for an association.
+    pub(super) managers: Managers,
     pub(super) sessions: BTreeMap<u64, Held>,
     /// When a session's usage is to be looked at, in nanoseconds of the clock.
     pub(super) timers: BTreeSet<(u64, u64)>,
     /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
     pub(super) tunnels: BTreeSet<(IpAddr, u32, u64)>,
-    /// Session reports that are not answered yet.
+    /// Requests of its own that are not answered yet.
     pub(super) outbox: Outbox,
-    answers: Answers,
-    last_association: u64,
+    pub(super) answers: Answers,
+    pub(super) last_association: u64,
     pub(super) last_seid: u64,
-    pub(super) last_sequence: u32,
+    /// Whether it asks for the release of all associations, as it is going to end.
+    pub(super) leaving: bool,
 }
 
 /// The answer to a request, and the SEID that its header gets.
@@ -61,6 +64,7 @@ impl<T: RuleTables> Node<T> {
             timers: BTreeSet::new(),
             tunnels: BTreeSet::new(),
             clock,
+            managers: Managers::new(&config.managers, pace),
             // SEIDs differ from those before a restart, so that a peer that missed it does not get at others' sessions.
             last_seid: u64::from(config.recovery.0) << 32,
             config,
@@ -68,7 +72,7 @@ impl<T: RuleTables> Node<T> {
             associations: BTreeMap::new(),
             sessions: BTreeMap::new(),
             last_association: 0,
-            last_sequence: 0,
+            leaving: false,
         }
     }
 
@@ -97,8 +101,11 @@ impl<T: RuleTables> Node<T> {
                 self.heartbeat_response(header, body, from, now);
                 None
             }
-            MessageType::SESSION_REPORT_RESPONSE => {
-                self.report_response(header, body, from);
+            MessageType::SESSION_REPORT_RESPONSE
+            | MessageType::ASSOCIATION_SETUP_RESPONSE
+            | MessageType::ASSOCIATION_UPDATE_RESPONSE
+            | MessageType::NODE_REPORT_RESPONSE => {
+                self.response(header, body, from, now);
                 None
             }
             // Heartbeats are answered alike whenever they come, so their answers need no keeping.
@@ -111,6 +118,17 @@ impl<T: RuleTables> Node<T> {
                 self.answers.keep(from, header, datagram, &octets, now);
                 Some(octets)
             }
+        }
+    }
+
+    /// A response to a request of the UPF's own, other than a heartbeat.
+    fn response(&mut self, header: &Header, body: &[u8], from: SocketAddr, now: Instant) {
+        let Some(about) = self.outbox.answered(from.ip(), header.message_type, header.sequence) else { return };
+        let response = Response::parse(header, body);
+        match about {
+            About::Session(up_seid) => self.report_response(up_seid, response, from),
+            About::Manager(number) => self.manager_answers(number, response, from, now),
+            About::Association(id) => self.association_answers(id, response),
         }
     }
 
@@ -152,19 +170,16 @@ impl<T: RuleTables> Node<T> {
     fn request(&mut self, request: Request, seid: u64, from: SocketAddr, now: Instant) -> Option<Answer> {
         Some(match request {
             Request::Heartbeat(heartbeat) => {
-                self.heard_of(from.ip(), heartbeat.recovery);
+                self.heard_of(from.ip(), heartbeat.recovery, now);
                 (Response::Heartbeat(Heartbeat { recovery: self.config.recovery }), 0)
             }
-            Request::AssociationSetup(setup) => {
-                let outcome = self.set_up(setup, from, now);
-                (self.setup_response(outcome), 0)
-            }
-            Request::AssociationUpdate(change) => {
-                let outcome = self.association_of(&change.node_id).map(|_| ());
+            Request::AssociationSetup(setup) => (self.set_up_by_manager(setup, from, now), 0),
+            Request::AssociationUpdate(update) => {
+                let outcome = self.note_update(update);
                 (Response::AssociationUpdate(self.outcome(outcome)), 0)
             }
-            Request::AssociationRelease(change) => {
-                let outcome = self.association_of(&change.node_id).map(|id| self.end_association(id, "released"));
+            Request::AssociationRelease(release) => {
+                let outcome = self.association_of(&release.node_id).map(|id| self.end_association(id, "released", now));
                 (Response::AssociationRelease(self.outcome(outcome)), 0)
             }
             Request::SessionEstablishment(establishment) => {
@@ -184,7 +199,7 @@ impl<T: RuleTables> Node<T> {
                 (Response::SessionDeletion(DeletionResponse { outcome }), cp_seid)
             }
             // Only a UPF reports.
-            Request::SessionReport(_) => return None,
+            Request::SessionReport(_) | Request::NodeReport(_) => return None,
         })
     }
 
@@ -209,75 +224,17 @@ impl<T: RuleTables> Node<T> {
         NodeOutcome { node_id: self.config.node_id.clone(), outcome }
     }
 
-    fn setup_response(&self, outcome: Result<(), Fault>) -> Response {
-        setup_response(outcome, &self.config.node_id, self.config.recovery)
-    }
-
-    // Associations.
-
-    fn set_up(&mut self, setup: AssociationSetup, from: SocketAddr, now: Instant) -> Result<(), Fault> {
-        if let Ok(former) = self.association_of(&setup.node_id) {
-            self.end_association(former, "set up anew");
-        } else if self.associations.len() >= self.config.limits.associations {
-            return Err(Fault::new(Cause::NoResourcesAvailable));
-        }
-        // A peer that has restarted counts its requests anew.
-        self.answers.forget_peer(from.ip());
-        self.last_association += 1;
-        let id = AssociationId(self.last_association);
-        let peer = SocketAddr::new(from.ip(), self.config.peer_port);
-        tracing::info!("associated with {} at {}", setup.node_id, from.ip());
-        let first = now + self.config.heartbeat;
-        self.associations.insert(id, Association::new(id, setup.node_id, peer, setup.recovery, first));
-        Ok(())
-    }
-
-    pub(super) fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {
-        let found = self.associations.values().find(|association| association.node_id == *node_id);
-        found.map(|association| association.id).ok_or(Fault::new(Cause::NoEstablishedPfcpAssociation))
-    }
-
-    /// Ends an association, and with it its sessions.
-    fn end_association(&mut self, id: AssociationId, why: &str) {
-        let Some(association) = self.associations.remove(&id) else { return };
-        let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
-        let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
-        let (node, peer) = (&association.node_id, association.peer.ip());
-        tracing::info!("association with {node} at {peer} {why}; removing its {} sessions", seids.len());
-        self.answers.forget_peer(peer);
-        if let Err(error) = self.tables.apply(seids.iter().map(|&seid| SessionUpdate::Remove(seid)).collect()) {
-            tracing::error!("cannot remove sessions from the tables: {error}");
-        }
-        seids.into_iter().for_each(|seid| self.forget(seid));
-    }
-
-    /// A node at this address says when it started.
-    fn heard_of(&mut self, address: IpAddr, recovery: RecoveryTimeStamp) {
-        let restarted = self.associations.values().filter(|a| a.peer.ip() == address && a.is_restart(recovery));
-        let ids: Vec<_> = restarted.map(|association| association.id).collect();
-        ids.into_iter().for_each(|id| self.end_association(id, "lost: the peer has restarted"));
-    }
-
-    fn heartbeat_response(&mut self, header: &Header, body: &[u8], from: SocketAddr, now: Instant) {
-        let next = now + self.config.heartbeat;
-        let mut asked = self.associations.values_mut();
-        let Some(association) = asked.find(|a| a.is_answer(from.ip(), header.sequence)) else { return };
-        // Even a faulty response ends the wait (7.6.1).
-        association.answered(next);
-        match Response::parse(header, body) {
-            Ok(Response::Heartbeat(heartbeat)) => self.heard_of(from.ip(), heartbeat.recovery),
-            other => tracing::debug!("heartbeat response of {from}: {other:?}"),
-        }
-    }
-
     /// Does what is due at `now`: reports, heartbeats, and farewell to peers that do not answer them.
     pub fn tick(&mut self, now: Instant) -> Vec<Datagram> {
         let pace = Pace { t1: self.config.t1, n1: self.config.n1 };
-        let mut datagrams = self.outbox.tick(now);
+        let (mut datagrams, given_up) = self.outbox.tick(now);
+        given_up.into_iter().for_each(|about| self.give_up(about, now));
         datagrams.extend(self.due_reports(now));
+        datagrams.extend(self.ask_managers(now));
+        datagrams.extend(self.tell_features(now));
         let mut lost = vec![];
         for association in self.associations.values_mut() {
-            match association.beat(self.config.recovery, &mut self.last_sequence, pace, now) {
+            match association.beat(self.config.recovery, || self.outbox.next_sequence(), pace, now) {
                 Beat::Wait => {}
                 Beat::Send(octets) => datagrams.push(Datagram { to: association.peer, octets }),
                 Beat::Lost => lost.push(association.id),
@@ -288,16 +245,31 @@ impl<T: RuleTables> Node<T> {
                 let (node, peer, n1) = (&association.node_id, association.peer, self.config.n1);
                 tracing::warn!("{node} at {peer} has not answered {n1} heartbeats");
             }
-            self.end_association(id, "lost: the peer does not answer");
+            self.end_association(id, "lost: the peer does not answer", now);
         }
         datagrams
+    }
+
+    /// A request was sent often enough without an answer.
+    fn give_up(&mut self, about: About, now: Instant) {
+        match about {
+            About::Session(up_seid) => {
+                let peer = self.sessions.get(&up_seid).map(|held| held.owner().cp_f_seid.address);
+                tracing::warn!("{peer:?} does not answer a report about session {up_seid:#x}");
+            }
+            About::Manager(number) => self.managers.failed(number, now),
+            About::Association(id) => {
+                let node_id = self.associations.get(&id).map(|association| &association.node_id);
+                tracing::warn!("{node_id:?} does not answer a message about its association");
+            }
+        }
     }
 
     /// When [`Node::tick`] has something to do next.
     pub fn due(&self) -> Option<Instant> {
         let heartbeats = self.associations.values().map(Association::due);
         let reports = self.timers.first().map(|&(at_ns, _)| self.clock.instant(at_ns));
-        heartbeats.chain(reports).chain(self.outbox.due()).min()
+        heartbeats.chain(reports).chain(self.outbox.due()).chain(self.managers.due()).min()
     }
 
     /// All sessions, as they are in force.
@@ -326,7 +298,9 @@ fn rejection(request: MessageType, fault: Fault, own: &NodeId, recovery: Recover
     let outcome = || NodeOutcome { node_id: own.clone(), outcome: Err(fault) };
     Some(match request {
         MessageType::PFD_MANAGEMENT_REQUEST => Response::PfdManagement(Err(fault)),
-        MessageType::ASSOCIATION_SETUP_REQUEST => setup_response(Err(fault), own, recovery),
+        MessageType::ASSOCIATION_SETUP_REQUEST => {
+            Response::AssociationSetup(AssociationSetupResponse::new(own.clone(), Err(fault), recovery))
+        }
         MessageType::ASSOCIATION_UPDATE_REQUEST => Response::AssociationUpdate(outcome()),
         MessageType::ASSOCIATION_RELEASE_REQUEST => Response::AssociationRelease(outcome()),
         MessageType::SESSION_SET_DELETION_REQUEST => Response::SessionSetDeletion(outcome()),
@@ -341,9 +315,4 @@ fn rejection(request: MessageType, fault: Fault, own: &NodeId, recovery: Recover
         // A heartbeat response has no cause (7.4.2.2), so a faulty heartbeat request cannot be rejected.
         _ => return None,
     })
-}
-
-fn setup_response(outcome: Result<(), Fault>, own: &NodeId, recovery: RecoveryTimeStamp) -> Response {
-    let up_features = outcome.is_ok().then(AssociationSetupResponse::features);
-    Response::AssociationSetup(AssociationSetupResponse { node_id: own.clone(), outcome, recovery, up_features })
 }

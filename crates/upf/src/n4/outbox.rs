@@ -4,38 +4,54 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use pfcp::Request;
+use pfcp::{MessageType, Request};
 
 use super::Datagram;
-use super::association::Pace;
+use super::association::{AssociationId, Pace};
 
 /// The requests.
 #[derive(Debug)]
 pub(super) struct Outbox {
     pace: Pace,
     most: usize,
+    /// The last sequence number given to any request.
+    sequence: u32,
     /// By sequence number.
     waiting: BTreeMap<u32, Waiting>,
     /// By the time at which they are due again.
     due: BTreeSet<(Instant, u32)>,
-    /// By the UPF's SEID of the session.
-    about: BTreeSet<(u64, u32)>,
+    /// By what they are about.
+    about: BTreeSet<(About, u32)>,
+}
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum About {
+    /// The session with this SEID of the UPF's.
+    Session(u64),
+    /// The association.
+    Association(AssociationId),
+    /// The association that there is to be with the manager of this number.
+    Manager(usize),
 }
 
 #[derive(Debug)]
 struct Waiting {
     to: SocketAddr,
+    message_type: MessageType,
     octets: Vec<u8>,
     tries: u32,
     again: Instant,
-    /// The UPF's SEID of the session that it is about.
-    up_seid: u64,
+    about: About,
 }
+
+/// The most that a sequence number can be: it has 24 bits.
+const SEQUENCE_MAX: u32 = 0xff_ffff;
 
 impl Outbox {
     /// At most `most` requests wait at a time.
     pub fn new(pace: Pace, most: usize) -> Self {
-        Self { pace, most, waiting: BTreeMap::new(), due: BTreeSet::new(), about: BTreeSet::new() }
+        Self { pace, most, sequence: 0, waiting: BTreeMap::new(), due: BTreeSet::new(), about: BTreeSet::new() }
     }
 
     /// Whether no more requests can wait.
@@ -43,43 +59,42 @@ impl Outbox {
         self.waiting.len() >= self.most
     }
 
-    /// A request about the session `up_seid`, which its peer at `to` knows as `cp_seid`. `sequence` is the last sequence
-    /// number given to any request.
-    pub fn send(
-        &mut self,
-        request: &Request,
-        (up_seid, cp_seid): (u64, u64),
-        to: SocketAddr,
-        sequence: &mut u32,
-        now: Instant,
-    ) -> Datagram {
-        let next = |sequence: u32| (sequence + 1) & 0xff_ffff;
-        *sequence = next(*sequence);
-        while self.waiting.contains_key(sequence) {
-            *sequence = next(*sequence);
+    /// The sequence number for another request: none that a request which waits has.
+    pub fn next_sequence(&mut self) -> u32 {
+        let next = |sequence: u32| (sequence + 1) & SEQUENCE_MAX;
+        self.sequence = next(self.sequence);
+        while self.waiting.contains_key(&self.sequence) {
+            self.sequence = next(self.sequence);
         }
-        let octets = request.encode(cp_seid, *sequence);
-        let again = now + self.pace.t1;
-        self.due.insert((again, *sequence));
-        self.about.insert((up_seid, *sequence));
-        self.waiting.insert(*sequence, Waiting { to, octets: octets.clone(), tries: 1, again, up_seid });
+        self.sequence
+    }
+
+    /// A request about `about` to `to`, which knows the session, if it is about one, as `cp_seid`.
+    pub fn send(&mut self, request: &Request, about: About, cp_seid: u64, to: SocketAddr, now: Instant) -> Datagram {
+        let sequence = self.next_sequence();
+        let octets = request.encode(cp_seid, sequence);
+        let (again, message_type) = (now + self.pace.t1, request.message_type());
+        self.due.insert((again, sequence));
+        self.about.insert((about, sequence));
+        self.waiting.insert(sequence, Waiting { to, message_type, octets: octets.clone(), tries: 1, again, about });
         Datagram { to, octets }
     }
 
-    /// A response with this sequence number came from `from`: the session that it is about.
-    pub fn answered(&mut self, from: IpAddr, sequence: u32) -> Option<u64> {
-        self.waiting.get(&sequence).filter(|waiting| waiting.to.ip() == from)?;
-        self.remove(sequence).map(|waiting| waiting.up_seid)
+    /// A response with this type and sequence number came from `from`: what it is about.
+    pub fn answered(&mut self, from: IpAddr, response: MessageType, sequence: u32) -> Option<About> {
+        let is_it = |waiting: &&Waiting| waiting.to.ip() == from && waiting.message_type.0 + 1 == response.0;
+        self.waiting.get(&sequence).filter(is_it)?;
+        self.remove(sequence).map(|waiting| waiting.about)
     }
 
-    /// What is to be sent again at `now`. Requests that were sent often enough are given up.
-    pub fn tick(&mut self, now: Instant) -> Vec<Datagram> {
-        let mut datagrams = vec![];
+    /// What is to be sent again at `now`, and what the requests were about that were sent often enough.
+    pub fn tick(&mut self, now: Instant) -> (Vec<Datagram>, Vec<About>) {
+        let (mut datagrams, mut given_up) = (vec![], vec![]);
         while let Some(&(at, sequence)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, sequence));
             let Some(waiting) = self.waiting.get_mut(&sequence) else { continue };
             if waiting.tries >= self.pace.n1 {
-                tracing::warn!("{} does not answer a report about session {:#x}", waiting.to, waiting.up_seid);
+                given_up.push(waiting.about);
                 self.remove(sequence);
                 continue;
             }
@@ -88,7 +103,7 @@ impl Outbox {
             self.due.insert((waiting.again, sequence));
             datagrams.push(Datagram { to: waiting.to, octets: waiting.octets.clone() });
         }
-        datagrams
+        (datagrams, given_up)
     }
 
     /// When [`Outbox::tick`] has something to do.
@@ -96,9 +111,9 @@ impl Outbox {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Forgets requests about the session.
-    pub fn forget(&mut self, up_seid: u64) {
-        while let Some(&(_, sequence)) = self.about.range((up_seid, 0)..=(up_seid, u32::MAX)).next() {
+    /// Forgets requests about it.
+    pub fn forget(&mut self, about: About) {
+        while let Some(&(_, sequence)) = self.about.range((about, 0)..=(about, u32::MAX)).next() {
             self.remove(sequence);
         }
     }
@@ -106,7 +121,35 @@ impl Outbox {
     fn remove(&mut self, sequence: u32) -> Option<Waiting> {
         let waiting = self.waiting.remove(&sequence)?;
         self.due.remove(&(waiting.again, sequence));
-        self.about.remove(&(waiting.up_seid, sequence));
+        self.about.remove(&(waiting.about, sequence));
         Some(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pfcp::report::SessionReport;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_waits_is_not_given_again_when_they_begin_anew() {
+        let now = Instant::now();
+        let mut outbox = Outbox::new(Pace { t1: Duration::from_secs(1), n1: 3 }, 10);
+        let to: SocketAddr = "192.0.2.1:8805".parse().unwrap();
+        let report = Request::SessionReport(SessionReport::default());
+        outbox.sequence = SEQUENCE_MAX - 1;
+        (0..2).for_each(|_| drop(outbox.send(&report, About::Session(1), 9, to, now)));
+        assert_eq!(outbox.waiting.keys().copied().collect::<Vec<_>>(), [0, SEQUENCE_MAX]);
+        outbox.sequence = SEQUENCE_MAX - 1;
+        assert_eq!(outbox.next_sequence(), 1);
+        // Only a response to what was asked, from whom it was asked, is an answer.
+        let response = MessageType::SESSION_REPORT_RESPONSE;
+        assert_eq!(outbox.answered("192.0.2.2".parse().unwrap(), response, 0), None);
+        assert_eq!(outbox.answered(to.ip(), MessageType::NODE_REPORT_RESPONSE, 0), None);
+        assert_eq!(outbox.answered(to.ip(), response, 0), Some(About::Session(1)));
+        assert_eq!(outbox.answered(to.ip(), response, 0), None);
     }
 }

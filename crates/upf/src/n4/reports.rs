@@ -7,12 +7,13 @@ use std::time::Instant;
 use pfcp::report::{DownlinkDataReport, SessionReport, UsageReport, UsageReportTrigger};
 use pfcp::rule::FTeid;
 use pfcp::session::Modification;
-use pfcp::{Cause, Header, Request, Response};
+use pfcp::{Cause, ParseError, Request, Response};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
 use super::contents::Contents;
 use super::held::Open;
+use super::outbox::About;
 use super::{Datagram, Node, RuleTables};
 use crate::alarms::Alarm;
 use crate::clock::Clock;
@@ -57,14 +58,14 @@ impl<T: RuleTables> Node<T> {
         let cp_f_seid = open.owner.cp_f_seid;
         self.put_back(up_seid, open);
         let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
-        let seids = (up_seid, cp_f_seid.seid);
+        let cp_seid = cp_f_seid.seid;
         let remote = match peer {
             IpAddr::V4(v4) => FTeid::Given { teid, v4: Some(v4), v6: None },
             IpAddr::V6(v6) => FTeid::Given { teid, v4: None, v6: Some(v6) },
         };
         let report =
             Request::SessionReport(SessionReport { unknown_tunnels: vec![remote], ..SessionReport::default() });
-        Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
+        Some(self.outbox.send(&report, About::Session(up_seid), cp_seid, to, now))
     }
 
     /// Looks at the counters of all rules of all sessions, since alarms were lost.
@@ -97,7 +98,7 @@ impl<T: RuleTables> Node<T> {
         let downlink_data = open.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
         let cp_f_seid = open.owner.cp_f_seid;
         let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
-        let seids = (up_seid, cp_f_seid.seid);
+        let cp_seid = cp_f_seid.seid;
         // What is still due must not keep everything else waiting.
         let due_ns = open.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS));
         self.put_back(up_seid, open);
@@ -106,7 +107,7 @@ impl<T: RuleTables> Node<T> {
             return None;
         }
         let report = Request::SessionReport(SessionReport { downlink_data, usage, ..SessionReport::default() });
-        Some(self.outbox.send(&report, seids, to, &mut self.last_sequence, now))
+        Some(self.outbox.send(&report, About::Session(up_seid), cp_seid, to, now))
     }
 
     /// Has the session's counters looked at then, and not when that was said before.
@@ -119,9 +120,8 @@ impl<T: RuleTables> Node<T> {
     }
 
     /// A session manager answers a report.
-    pub(super) fn report_response(&mut self, header: &Header, body: &[u8], from: SocketAddr) {
-        let Some(up_seid) = self.outbox.answered(from.ip(), header.sequence) else { return };
-        match Response::parse(header, body) {
+    pub(super) fn report_response(&mut self, up_seid: u64, response: Result<Response, ParseError>, from: SocketAddr) {
+        match response {
             Ok(Response::SessionReport(response)) => match response.outcome {
                 // The session manager has lost it, and so would the session be for ever (TS 29.244, 5.2.2.2, 7.5.9).
                 Err(fault) if fault.cause == Cause::SessionContextNotFound => {

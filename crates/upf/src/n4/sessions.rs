@@ -12,6 +12,7 @@ use pfcp::{Cause, Fault, IeType, RuleId};
 use super::account::Account;
 use super::contents::{Contents, Draft, Surroundings};
 use super::held::{Held, Open, Owner};
+use super::outbox::About;
 use super::reports::Paging;
 use super::translate::Choice;
 use super::{Node, RuleTables};
@@ -33,7 +34,7 @@ impl<T: RuleTables> Node<T> {
     pub(super) fn establish(&mut self, request: &Establishment, now: Instant) -> Result<Established, Fault> {
         let association = self.association_of(&request.node_id)?;
         let draft = Draft::establish(request, self.surroundings())?;
-        if self.sessions.len() >= self.config.limits.sessions {
+        if self.leaving || self.sessions.len() >= self.config.limits.sessions {
             return Err(Fault::new(Cause::NoResourcesAvailable));
         }
         let up_seid = self.last_seid + 1;
@@ -118,7 +119,7 @@ impl<T: RuleTables> Node<T> {
         if let Some(at_ns) = held.timer_ns {
             self.timers.remove(&(at_ns, up_seid));
         }
-        self.outbox.forget(up_seid);
+        self.outbox.forget(About::Session(up_seid));
     }
 
     fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {

@@ -6,7 +6,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use pfcp::node::{AssociationChange, Heartbeat};
+use pfcp::node::{AssociationRelease, AssociationUpdate, Heartbeat};
 use pfcp::report::SessionReportResponse;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, FSeid, Modification};
@@ -166,8 +166,8 @@ fn request(bench: &mut Bench, choices: &mut Choices) -> Vec<u8> {
     let name = NodeId::Fqdn(choices.of(&["smf", "smf", "smf", "smf", "other"]).into());
     let request = match choices.octet() % 32 {
         0 => setup(choices.of(&["smf", "other", "a", "b", "c", "d"]), 1_000),
-        1 => Request::AssociationRelease(AssociationChange { node_id: name }),
-        2 => Request::AssociationUpdate(AssociationChange { node_id: name }),
+        1 => Request::AssociationRelease(AssociationRelease { node_id: name }),
+        2 => Request::AssociationUpdate(AssociationUpdate::new(name)),
         3 => {
             Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(if choices.rarely() { 1_001 } else { 1_000 }) })
         }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use pfcp::node::AssociationSetup;
 use pfcp::rule::{
-    ApplyAction, CreateFar, CreatePdr, CreateQer, FTeid, ForwardingParameters, GateStatus, Interface,
+    ApplyAction, CreateFar, CreatePdr, CreateQer, CreatedPdr, FTeid, ForwardingParameters, GateStatus, Interface,
     OuterHeaderCreation, OuterHeaderRemoval, Pdi, UeIp,
 };
-use pfcp::session::{Establishment, FSeid};
-use pfcp::{Header, NodeId, RecoveryTimeStamp, Request, Response};
+use pfcp::session::{Established, Establishment, FSeid, Modification};
+use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, RuleTables};
 use upf::rules::{Parting, Session};
@@ -123,6 +123,8 @@ pub fn config() -> Config {
         n1: 3,
         max_buffered_packets: 100,
         peer_port: pfcp::PORT,
+        managers: vec![],
+        release: Duration::ZERO,
         access_instances: vec!["access".into()],
         data_instances: vec!["internet".into()],
         limits: Limits { associations: 4, sessions: 32, pdrs: 8, fars: 8, qers: 8, per_pdr: 4, ..Limits::default() },
@@ -192,10 +194,7 @@ impl Bench {
 }
 
 pub fn setup(name: &str, recovery: u32) -> Request {
-    Request::AssociationSetup(AssociationSetup {
-        node_id: NodeId::Fqdn(name.into()),
-        recovery: RecoveryTimeStamp(recovery),
-    })
+    Request::AssociationSetup(AssociationSetup::new(NodeId::Fqdn(name.into()), RecoveryTimeStamp(recovery)))
 }
 
 pub fn ue(number: u8) -> Ipv4Addr {
@@ -300,5 +299,35 @@ pub fn establishment(number: u8) -> Establishment {
         create_urrs: vec![],
         create_bars: vec![],
         others: vec![],
+    }
+}
+
+pub fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
+    let seid = request.cp_f_seid.seid;
+    let (response, header) = bench.ask_with_header(0, &Request::SessionEstablishment(request));
+    assert_eq!(header.seid, Some(seid), "a response is for the peer's SEID");
+    let Response::SessionEstablishment(response) = response else { panic!("{response:?}") };
+    assert_eq!(response.node_id, config().node_id);
+    response.outcome
+}
+
+pub fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Vec<CreatedPdr>, Fault> {
+    match bench.ask(seid, &Request::SessionModification(request)) {
+        Response::SessionModification(response) => response.outcome.map(|modified| modified.created_pdrs),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn delete(bench: &mut Bench, seid: u64) -> Result<(), Fault> {
+    match bench.ask(seid, &Request::SessionDeletion) {
+        Response::SessionDeletion(response) => response.outcome.map(|usage| assert_eq!(usage, [])),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn chosen(created: &[CreatedPdr], pdr: u16) -> u32 {
+    match created.iter().find(|created| created.id == pdr).and_then(|created| created.f_teid) {
+        Some(FTeid::Given { teid, .. }) => teid,
+        other => panic!("{other:?}"),
     }
 }

@@ -1,0 +1,214 @@
+//! How associations come and go (TS 29.244, 6.2.6 to 6.2.8), whoever asks for them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use pfcp::node::up_features;
+use pfcp::node::{AssociationSetup, AssociationSetupResponse, AssociationUpdate, Manager, UpFeature, UpFeatures};
+use pfcp::{Cause, Fault, Header, NodeId, ParseError, RecoveryTimeStamp, Request, Response};
+
+use super::association::{Association, AssociationId};
+use super::outbox::About;
+use super::{Datagram, Node, RuleTables};
+use crate::tables::SessionUpdate;
+
+/// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
+/// packets buffered as is suggested.
+const FEATURES: &[UpFeature] = &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC];
+
+impl<T: RuleTables> Node<T> {
+    pub(super) fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {
+        let found = self.associations.values().find(|association| association.node_id == *node_id);
+        found.map(|association| association.id).ok_or(Fault::new(Cause::NoEstablishedPfcpAssociation))
+    }
+
+    // Set-up by a session manager.
+
+    pub(super) fn set_up_by_manager(&mut self, setup: AssociationSetup, from: SocketAddr, now: Instant) -> Response {
+        let (node_id, recovery) = (self.config.node_id.clone(), self.config.recovery);
+        let AssociationSetup { node_id: peer, recovery: theirs, manager, retain, .. } = setup;
+        let at = SocketAddr::new(from.ip(), self.config.peer_port);
+        let outcome = self.set_up(peer, theirs, manager, retain.as_deref(), at, now);
+        Response::AssociationSetup(AssociationSetupResponse {
+            up_features: outcome.is_ok().then(|| up_features(FEATURES)),
+            retained: outcome == Ok(true),
+            ..AssociationSetupResponse::new(node_id, outcome.map(|_| ()), recovery)
+        })
+    }
+
+    /// Associates with `node_id`. Of a former association those sessions are kept that `retain` says; whether any were.
+    fn set_up(
+        &mut self,
+        node_id: NodeId,
+        recovery: RecoveryTimeStamp,
+        manager: Manager,
+        retain: Option<&[IpAddr]>,
+        at: SocketAddr,
+        now: Instant,
+    ) -> Result<bool, Fault> {
+        let former = self.association_of(&node_id).ok();
+        if self.leaving || former.is_none() && self.associations.len() >= self.config.limits.associations {
+            return Err(Fault::new(Cause::NoResourcesAvailable));
+        }
+        self.last_association += 1;
+        let id = AssociationId(self.last_association);
+        if let (Some(former), Some(addresses)) = (former, retain) {
+            let is_meant = |address: IpAddr| addresses.is_empty() || addresses.contains(&address);
+            let of_former = self.sessions.values_mut().filter(|held| held.owner().association == former);
+            let kept = of_former.filter(|held| is_meant(held.owner().cp_f_seid.address));
+            kept.for_each(|held| held.set_association(id));
+        }
+        if let Some(former) = former {
+            self.end_association(former, "set up anew", now);
+        }
+        // A peer that has restarted counts its requests anew.
+        self.answers.forget_peer(at.ip());
+        tracing::info!("associated with {node_id} at {at}");
+        let mut association = Association::new(id, node_id, at, recovery, now + self.config.heartbeat);
+        (association.manager, association.told_features) = (manager, up_features(FEATURES));
+        self.associations.insert(id, association);
+        for number in self.managers.associated(at.ip()) {
+            self.outbox.forget(About::Manager(number));
+        }
+        Ok(former.is_some() && retain.is_some())
+    }
+
+    /// Ends an association, and with it its sessions.
+    pub(super) fn end_association(&mut self, id: AssociationId, why: &str, now: Instant) {
+        let Some(association) = self.associations.remove(&id) else { return };
+        let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
+        let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
+        let (node, peer) = (&association.node_id, association.peer.ip());
+        tracing::info!("association with {node} at {peer} {why}; removing its {} sessions", seids.len());
+        self.answers.forget_peer(peer);
+        self.outbox.forget(About::Association(id));
+        self.managers.lost(peer, now);
+        if let Err(error) = self.tables.apply(seids.iter().map(|&seid| SessionUpdate::Remove(seid)).collect()) {
+            tracing::error!("cannot remove sessions from the tables: {error}");
+        }
+        seids.into_iter().for_each(|seid| self.forget(seid));
+    }
+
+    /// A session manager tells what is new about it. What it does not mention stays.
+    pub(super) fn note_update(&mut self, update: AssociationUpdate) -> Result<(), Fault> {
+        let id = self.association_of(&update.node_id)?;
+        let Some(association) = self.associations.get_mut(&id) else { return Ok(()) };
+        let (known, new) = (&mut association.manager, update.manager);
+        known.cp_features = new.cp_features.or(known.cp_features.take());
+        known.set_id = new.set_id.or(known.set_id.take());
+        if !new.alternatives.is_empty() {
+            known.alternatives = new.alternatives;
+        }
+        Ok(())
+    }
+
+    /// A node at this address says when it started.
+    pub(super) fn heard_of(&mut self, address: IpAddr, recovery: RecoveryTimeStamp, now: Instant) {
+        let restarted = self.associations.values().filter(|a| a.peer.ip() == address && a.is_restart(recovery));
+        let ids: Vec<_> = restarted.map(|association| association.id).collect();
+        ids.into_iter().for_each(|id| self.end_association(id, "lost: the peer has restarted", now));
+    }
+
+    pub(super) fn heartbeat_response(&mut self, header: &Header, body: &[u8], from: SocketAddr, now: Instant) {
+        let next = now + self.config.heartbeat;
+        let mut asked = self.associations.values_mut();
+        let Some(association) = asked.find(|a| a.is_answer(from.ip(), header.sequence)) else { return };
+        // Even a faulty response ends the wait (7.6.1).
+        association.answered(next);
+        match Response::parse(header, body) {
+            Ok(Response::Heartbeat(heartbeat)) => self.heard_of(from.ip(), heartbeat.recovery, now),
+            other => tracing::debug!("heartbeat response of {from}: {other:?}"),
+        }
+    }
+
+    // Set-up by this UPF.
+
+    /// Asks managers for an association, where that is due.
+    pub(super) fn ask_managers(&mut self, now: Instant) -> Vec<Datagram> {
+        let mut datagrams = vec![];
+        for (number, to) in self.managers.take_due(now) {
+            let setup = AssociationSetup {
+                up_features: Some(up_features(FEATURES)),
+                ..AssociationSetup::new(self.config.node_id.clone(), self.config.recovery)
+            };
+            datagrams.push(self.outbox.send(&Request::AssociationSetup(setup), About::Manager(number), 0, to, now));
+        }
+        datagrams
+    }
+
+    /// A manager that was asked for an association answers.
+    pub(super) fn manager_answers(
+        &mut self,
+        number: usize,
+        response: Result<Response, ParseError>,
+        from: SocketAddr,
+        now: Instant,
+    ) {
+        let accepted = match response {
+            Ok(Response::AssociationSetup(response)) => response
+                .outcome
+                .and_then(|()| {
+                    let AssociationSetupResponse { node_id, recovery, manager, .. } = response;
+                    self.set_up(node_id, recovery, manager, None, from, now)
+                })
+                .map_err(|fault| fault.to_string()),
+            other => Err(format!("{other:?}")),
+        };
+        if let Err(error) = accepted {
+            tracing::warn!("association with {from}: {error}");
+            self.managers.failed(number, now);
+        }
+    }
+
+    // What this UPF tells its associated peers.
+
+    /// Tells those peers what this UPF can do that were told something else.
+    pub(super) fn tell_features(&mut self, now: Instant) -> Vec<Datagram> {
+        let features = up_features(FEATURES);
+        let node_id = &self.config.node_id;
+        let mut datagrams = vec![];
+        for association in self.associations.values_mut().filter(|a| a.told_features != features) {
+            association.told_features = features.clone();
+            let update =
+                AssociationUpdate { up_features: Some(features.clone()), ..AssociationUpdate::new(node_id.clone()) };
+            let (request, about) = (Request::AssociationUpdate(update), About::Association(association.id));
+            datagrams.push(self.outbox.send(&request, about, 0, association.peer, now));
+        }
+        datagrams
+    }
+
+    /// Asks all associated peers to release their associations within `period`; nobody gets another association.
+    pub fn leave(&mut self, period: Duration, now: Instant) -> Vec<Datagram> {
+        self.leaving = true;
+        self.managers.leave();
+        let mut datagrams = vec![];
+        for association in self.associations.values() {
+            let update = AssociationUpdate {
+                release: true,
+                graceful_release: Some(period),
+                ..AssociationUpdate::new(self.config.node_id.clone())
+            };
+            let (request, about) = (Request::AssociationUpdate(update), About::Association(association.id));
+            datagrams.push(self.outbox.send(&request, about, 0, association.peer, now));
+        }
+        datagrams
+    }
+
+    /// Whether there is no association.
+    pub fn is_alone(&self) -> bool {
+        self.associations.is_empty()
+    }
+
+    /// An associated peer answers an update or a report.
+    pub(super) fn association_answers(&mut self, id: AssociationId, response: Result<Response, ParseError>) {
+        let outcome = match response {
+            Ok(Response::AssociationUpdate(response) | Response::NodeReport(response)) => {
+                response.outcome.map_err(|fault| fault.to_string())
+            }
+            other => Err(format!("{other:?}")),
+        };
+        if let (Err(error), Some(association)) = (outcome, self.associations.get(&id)) {
+            tracing::warn!("{} rejects a message about its association: {error}", association.node_id);
+        }
+    }
+}
