@@ -85,7 +85,7 @@ reasons! {
     UnsupportedPath = "unsupported_path",
     /// No route leads to the destination.
     NoRoute = "no_route",
-    /// The packet is longer than the port's MTU allows.
+    /// The packet is longer than the port's MTU allows, and must not be fragmented.
     TooLong = "too_long",
     /// The next hop's Ethernet address was not found, or too many packets wait for it.
     NeighbourUnresolved = "neighbour_unresolved",

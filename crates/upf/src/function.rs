@@ -175,13 +175,11 @@ fn rings(
     let count = bells.len();
     let mut inboxes: Vec<Vec<Inbox>> = (0..count).map(|_| vec![]).collect();
     let mut outboxes: Vec<Vec<Option<Outbox>>> = (0..count).map(|_| vec![]).collect();
-    for (from, outboxes) in outboxes.iter_mut().enumerate() {
+    for outboxes in &mut outboxes {
         for (to, inboxes) in inboxes.iter_mut().enumerate() {
-            outboxes.push((from != to).then(|| {
-                let (outbox, inbox) = mail::channel(HANDOVER_RING, bells[to].clone());
-                inboxes.push(inbox);
-                outbox
-            }));
+            let (outbox, inbox) = mail::channel(HANDOVER_RING, bells[to].clone());
+            inboxes.push(inbox);
+            outboxes.push(Some(outbox));
         }
     }
     let (outbox, inbox) = mail::channel(SLOW_PATH_RING, bells[0].clone());
@@ -213,6 +211,7 @@ impl Counts {
             ("slow_path.answers", self.slow_path.answers.load(Relaxed)),
             ("slow_path.complaints_sent", self.slow_path.complaints_sent.load(Relaxed)),
             ("slow_path.error_indications", self.slow_path.error_indications.load(Relaxed)),
+            ("slow_path.too_long_told", self.slow_path.too_long_told.load(Relaxed)),
         ];
         drops.chain(slow_path).filter(|&(_, count)| count > 0).collect()
     }

@@ -138,6 +138,11 @@ impl<'a, const V6: bool> Packet<'a, V6> {
         if V6 { self.bytes[6] == 44 } else { self.bytes[6] & 0x3f != 0 || self.bytes[7] != 0 }
     }
 
+    /// Whether a router may cut the packet into fragments.
+    pub fn may_be_fragmented(&self) -> bool {
+        !V6 && self.bytes[6] & 0x40 == 0
+    }
+
     /// Protocol number in the fixed header.
     #[inline]
     pub fn next_header(&self) -> u8 {

@@ -12,6 +12,7 @@ mod limiter;
 pub mod mail;
 pub mod n4;
 pub mod open;
+pub mod oversize;
 pub mod packet;
 pub mod policer;
 pub mod program;

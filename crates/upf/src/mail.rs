@@ -12,14 +12,29 @@ use crate::side::PortId;
 /// What the receiver is to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letter {
-    /// Process it as if it had come from this port.
+    /// Process it as if it had come from this port. It belongs to the receiver.
     Process(PortId),
+    /// Process it as if it had come from this port, or hand it to the worker that it belongs to.
+    Enter(PortId),
     /// Send it to this port as it is.
     Send(PortId),
     /// Look what it is; it came from this port.
     Punt(PortId, Punt),
     /// Send it to this port once the neighbour is resolved; its Ethernet header has no addresses yet.
     Resolve(PortId, IpAddr),
+    /// Tell the sender of the packet that it is too long.
+    TooLong(TooLong),
+}
+
+/// What a packet was too long for. Its beginning is in the frame, behind an Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong {
+    /// The port in whose network it came in, or was to leave.
+    pub port: PortId,
+    /// Whether a UE sent it.
+    pub from_ue: bool,
+    /// Octets that would pass.
+    pub mtu: u16,
 }
 
 /// The writer's end.
@@ -36,7 +51,7 @@ pub struct Inbox {
     frame: Box<[u8; FRAME_MAX]>,
 }
 
-/// Length of the frame (2), kind, port, detail (1 each), padding, address (16).
+/// Length of the frame (2), kind, port, detail (1 each), padding (1), number (2), address (16).
 const HEADER_LEN: usize = 24;
 const RECORD_MAX: usize = HEADER_LEN + FRAME_MAX;
 
@@ -90,27 +105,32 @@ impl Inbox {
 const PUNTS: [Punt; 4] = [Punt::Host, Punt::Gtpu, Punt::UnknownTeid, Punt::UnknownExtension];
 
 fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
-    let (kind, port, detail, address) = match letter {
-        Letter::Process(port) => (0, port, 0, Ipv6Addr::UNSPECIFIED),
-        Letter::Send(port) => (1, port, 0, Ipv6Addr::UNSPECIFIED),
-        Letter::Punt(port, punt) => (2, port, punt as u8, Ipv6Addr::UNSPECIFIED),
-        Letter::Resolve(port, IpAddr::V4(address)) => (3, port, 4, address.to_ipv6_mapped()),
-        Letter::Resolve(port, IpAddr::V6(address)) => (3, port, 6, address),
+    let (kind, port, detail, number, address) = match letter {
+        Letter::Process(port) => (0, port, 0, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::Send(port) => (1, port, 0, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::Punt(port, punt) => (2, port, punt as u8, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::Enter(port) => (3, port, 0, 0, Ipv6Addr::UNSPECIFIED),
+        Letter::TooLong(TooLong { port, from_ue, mtu }) => (4, port, from_ue.into(), mtu, Ipv6Addr::UNSPECIFIED),
+        Letter::Resolve(port, IpAddr::V4(address)) => (5, port, 4, 0, address.to_ipv6_mapped()),
+        Letter::Resolve(port, IpAddr::V6(address)) => (5, port, 6, 0, address),
     };
     let mut header = [0; HEADER_LEN];
     header[..2].copy_from_slice(&(len as u16).to_ne_bytes());
     header[2..5].copy_from_slice(&[kind, port as u8, detail]);
+    header[6..8].copy_from_slice(&number.to_ne_bytes());
     header[8..].copy_from_slice(&address.octets());
     header
 }
 
 fn read_header(header: &[u8; HEADER_LEN]) -> (Letter, usize) {
-    let &[l0, l1, kind, port, detail, _, _, _, ref address @ ..] = header;
+    let &[l0, l1, kind, port, detail, _, n0, n1, ref address @ ..] = header;
     let port = if port == PortId::N3 as u8 { PortId::N3 } else { PortId::N6 };
     let letter = match (kind, detail) {
         (0, _) => Letter::Process(port),
         (1, _) => Letter::Send(port),
         (2, punt) => Letter::Punt(port, PUNTS[usize::from(punt)]),
+        (3, _) => Letter::Enter(port),
+        (4, from_ue) => Letter::TooLong(TooLong { port, from_ue: from_ue != 0, mtu: u16::from_ne_bytes([n0, n1]) }),
         (_, 4) => Letter::Resolve(port, Ipv6Addr::from(*address).to_canonical()),
         _ => Letter::Resolve(port, Ipv6Addr::from(*address).into()),
     };
@@ -130,12 +150,15 @@ mod tests {
         let mut letters = vec![
             Letter::Process(PortId::N6),
             Letter::Send(PortId::N3),
+            Letter::Enter(PortId::N3),
+            Letter::TooLong(TooLong { port: PortId::N6, from_ue: false, mtu: 1_280 }),
+            Letter::TooLong(TooLong { port: PortId::N6, from_ue: true, mtu: 65_535 }),
             Letter::Resolve(PortId::N6, "10.0.0.1".parse().unwrap()),
             Letter::Resolve(PortId::N3, "2001:db8::1".parse().unwrap()),
             Letter::Resolve(PortId::N3, "::ffff:10.0.0.1".parse().unwrap()),
         ];
         letters.extend(PUNTS.map(|punt| Letter::Punt(PortId::N3, punt)));
-        let (mut outbox, mut inbox) = ring(1_000);
+        let (mut outbox, mut inbox) = ring(1_500);
         // More than once round the ring.
         for round in 0..50_u8 {
             for &letter in &letters {

@@ -314,16 +314,16 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
 }
 
 /// A user's packet, as far as it is at hand.
-struct User<'t, 'h> {
-    rules: &'t [Rule],
-    bytes: &'h [u8],
-    at: u16,
-    len: u16,
+pub(crate) struct User<'t, 'h> {
+    pub(crate) rules: &'t [Rule],
+    pub(crate) bytes: &'h [u8],
+    pub(crate) at: u16,
+    pub(crate) len: u16,
 }
 
 /// The tunnel that a packet came by. `head` was found to have these headers.
 #[inline(always)]
-fn outer(head: &[u8], v6: bool, flow: Option<u8>) -> Outer {
+pub(crate) fn outer(head: &[u8], v6: bool, flow: Option<u8>) -> Outer {
     let local = if v6 {
         head[ETHERNET_LEN + 24..].first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes))
     } else {
@@ -386,7 +386,7 @@ fn decide_plain<'t, const V6: bool>(
 
 /// The first rule that matches. If none does but for the source address, it is spoofed.
 #[inline(always)]
-fn find_tunnelled<'t, const V6: bool>(
+pub(crate) fn find_tunnelled<'t, const V6: bool>(
     rules: &'t [Rule],
     inner: &Packet<'_, V6>,
     outer: &Outer,
@@ -420,14 +420,14 @@ fn enforce(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) -
 
 /// Counts a packet that is to be sent.
 #[inline(always)]
-fn count(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) {
+pub(crate) fn count(state: &mut State, rule: &Rule, uplink: bool, len: usize, now: u64) {
     if !rule.usages().is_empty() {
         usage::count(rule.usages(), uplink, len, now, &mut state.alarms);
     }
 }
 
 #[inline(always)]
-fn counted(rule: &Rule) -> Option<&Rule> {
+pub(crate) fn counted(rule: &Rule) -> Option<&Rule> {
     if rule.usages().is_empty() { None } else { Some(rule) }
 }
 
@@ -446,6 +446,18 @@ fn route<'t, const V6: bool>(
     if inner.len() > n6.mtu {
         return Err(DropReason::TooLong);
     }
+    out_of_n6(tables, inner, at, counted)
+}
+
+/// The same for a packet that is short enough, or whose parts will be.
+#[inline(always)]
+pub(crate) fn out_of_n6<'t, const V6: bool>(
+    tables: &'t Version,
+    inner: &Packet<'_, V6>,
+    at: u16,
+    counted: Option<&'t Rule>,
+) -> Result<Verdict<'t>, DropReason> {
+    let n6 = tables.side(PortId::N6);
     let destination = inner.destination();
     let hop = match n6.route(V6, destination).ok_or(DropReason::NoRoute)? {
         NextHop::Link => tables.neighbour(V6, destination),
@@ -479,6 +491,18 @@ fn encapsulate<'t>(
     if len + tunnel.len() > tables.side(PortId::N3).mtu {
         return Err(DropReason::TooLong);
     }
+    Ok(into_tunnel(tables, at, len, tunnel, counted))
+}
+
+/// The same for a packet that is short enough, or whose parts will be.
+#[inline(always)]
+pub(crate) fn into_tunnel<'t>(
+    tables: &'t Version,
+    at: u16,
+    len: usize,
+    tunnel: &'t Tunnel,
+    counted: Option<&'t Rule>,
+) -> Verdict<'t> {
     let hop = tables.hop(tunnel.hop());
     let ether_type = if tunnel.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     let forward = |ethernet| Forward {
@@ -488,10 +512,10 @@ fn encapsulate<'t>(
         prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), flow: KEEP_FLOW },
         counted,
     };
-    Ok(match &hop.ethernet {
+    match &hop.ethernet {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
         None => Verdict::Resolve(forward(&UNRESOLVED), hop.address),
-    })
+    }
 }
 
 /// From one tunnel into another. The user's packet begins at `at`, and came in this QoS flow.
@@ -505,11 +529,16 @@ fn pass_on<'t>(
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
     let (tunnel, flow) = relay.tunnel(flow);
-    let mut verdict = encapsulate(tables, at, len, tunnel, counted)?;
+    Ok(mark(encapsulate(tables, at, len, tunnel, counted)?, flow))
+}
+
+/// In this QoS flow, or in the tunnel's.
+#[inline]
+pub(crate) fn mark(mut verdict: Verdict<'_>, flow: Option<u8>) -> Verdict<'_> {
     if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
         forward.prepend.flow = flow.unwrap_or(KEEP_FLOW);
     }
-    Ok(verdict)
+    verdict
 }
 
 /// An end marker goes on in the tunnel that packets go on in: in its place among them.

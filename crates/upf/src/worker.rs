@@ -26,6 +26,8 @@ use crate::state::State;
 use crate::tables::{BUCKETS, News, Reader, Rule, Version};
 use crate::tunnel::Tunnel;
 
+mod too_long;
+
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;
 /// How long a worker polls for more before it sleeps, at most.
@@ -48,7 +50,7 @@ pub struct Worker {
 pub struct Links {
     /// From the other workers and from the slow path.
     pub inboxes: Vec<Inbox>,
-    /// To the workers by their index; none at the worker's own.
+    /// To the workers by their index. What a worker leaves for itself it does in its next round.
     pub workers: Vec<Option<Outbox>>,
     /// To the slow path.
     pub slow_path: Outbox,
@@ -82,6 +84,8 @@ struct Hands {
     complaints: Limiter,
     /// Packets that may wait for a neighbour to be resolved.
     unresolved: Limiter,
+    /// Messages to senders of packets that are too long.
+    too_long: Limiter,
     ipv6_zero_checksum: bool,
     clock: Clock,
     /// For packets from other workers.
@@ -130,6 +134,7 @@ impl Worker {
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
             unresolved: Limiter::new(1_000, 64),
+            too_long: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
             clock: habits.clock,
             slot: Slot::new(),
@@ -289,14 +294,30 @@ impl Hands {
         {
             match letter {
                 Letter::Process(from) => self.serve_one(tables, from, frame, exits),
+                Letter::Enter(from) => self.enter(tables, from, frame, exits),
                 Letter::Send(port) => {
                     self.send(port, &[PacketRef::from_slice(frame)], exits);
                 }
-                Letter::Punt(..) | Letter::Resolve(..) => debug_assert!(false, "these go to the slow path"),
+                Letter::Punt(..) | Letter::Resolve(..) | Letter::TooLong(_) => {
+                    debug_assert!(false, "these go to the slow path")
+                }
             }
             taken += 1;
         }
         taken > 0
+    }
+
+    /// A frame from the slow path, which does not know whose it is.
+    #[inline(never)]
+    fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
+        let class = classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len());
+        match self.owner(&class) {
+            owner if owner == self.index => self.serve_one(tables, from, frame, exits),
+            owner => {
+                self.hand_over(owner, from, &PacketRef::from_slice(frame));
+                self.workers.iter_mut().flatten().for_each(Outbox::deliver);
+            }
+        }
     }
 
     /// A frame from another worker, which found it to belong here.
@@ -346,6 +367,10 @@ impl Hands {
                     fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
                 }
                 Some(fate(&forward))
+            }
+            Verdict::Drop(DropReason::TooLong) => {
+                self.relieve(tables, from, class, &whole(packet, *behind), now);
+                None
             }
             Verdict::Drop(reason) => {
                 self.drops.count(reason);

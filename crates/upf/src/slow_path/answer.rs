@@ -221,7 +221,7 @@ fn gtpu_message(
 }
 
 /// Sources that nothing is sent back to.
-fn unanswerable(source: IpAddr) -> bool {
+pub(super) fn unanswerable(source: IpAddr) -> bool {
     source.is_unspecified()
         || source.is_multicast()
         || source == IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -271,7 +271,7 @@ fn icmpv6_frame(
     frame
 }
 
-fn ip_frame(
+pub(super) fn ip_frame(
     side: &Side,
     to_mac: EthernetAddress,
     from: IpAddr,

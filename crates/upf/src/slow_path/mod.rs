@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod neighbours;
+pub mod too_long;
 
 use std::io;
 use std::net::IpAddr;
@@ -19,10 +20,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
-use crate::mail::{Inbox, Letter, Outbox};
+use crate::mail::{Inbox, Letter, Outbox, TooLong};
 use crate::packet::Punt;
 use crate::side::{PortId, Side};
 use crate::tables::Tables;
+use crate::tunnel::TUNNEL_MAX_LEN;
 use neighbours::{Action, Key, Neighbours};
 
 /// Between two looks at what is due.
@@ -37,6 +39,8 @@ pub struct Counters {
     pub complaints_sent: AtomicU64,
     /// Error indications received.
     pub error_indications: AtomicU64,
+    /// Senders told that their packets are too long.
+    pub too_long_told: AtomicU64,
 }
 
 /// The slow path.
@@ -158,7 +162,8 @@ impl SlowPath {
                 self.act(actions);
             }
             Letter::Punt(port, punt) => self.consider(port, punt, frame, now),
-            Letter::Process(_) | Letter::Send(_) => debug_assert!(false, "these go to workers"),
+            Letter::TooLong(too_long) => self.tell(&too_long, frame),
+            Letter::Process(_) | Letter::Enter(_) | Letter::Send(_) => debug_assert!(false, "these go to workers"),
         }
     }
 
@@ -186,6 +191,16 @@ impl SlowPath {
             // Should there be no room, the peer says it again with the next packet.
             self.alarms.tell(Alarm::Unknown { peer, teid });
         }
+    }
+
+    /// A packet was too long. What is for a UE goes the way of packets from the data network.
+    fn tell(&mut self, too_long: &TooLong, frame: &[u8]) {
+        let side = self.side(too_long.port);
+        let most = if too_long.from_ue { self.n3.mtu.saturating_sub(TUNNEL_MAX_LEN) } else { side.mtu };
+        let Some(message) = too_long::message(side, too_long, frame, most) else { return };
+        self.counters.too_long_told.fetch_add(1, Ordering::Relaxed);
+        let letter = if too_long.from_ue { Letter::Enter(too_long.port) } else { Letter::Send(too_long.port) };
+        self.post(letter, &message);
     }
 
     fn act(&mut self, actions: Vec<Action>) {
@@ -220,7 +235,11 @@ impl SlowPath {
     }
 
     fn send(&mut self, port: PortId, frame: &[u8]) {
-        if !self.outbox.post(Letter::Send(port), &PacketRef::from_slice(frame)) {
+        self.post(Letter::Send(port), frame);
+    }
+
+    fn post(&mut self, letter: Letter, frame: &[u8]) {
+        if !self.outbox.post(letter, &PacketRef::from_slice(frame)) {
             self.drops.count(DropReason::SlowPathFull);
         }
     }

@@ -91,13 +91,15 @@ fn hex(text: &str) -> Result<Vec<u8>, String> {
         .collect()
 }
 
-/// `"text"`, `x:0102`, or `*100` for so many bytes.
+/// `"text"`, `x:0102`, `*100` for so many bytes, or `*100@976` for so many of them from there on.
 fn payload(literal: &str) -> Result<Vec<u8>, String> {
     if let Some(digits) = literal.strip_prefix("x:") {
         return hex(digits);
     }
     if let Some(count) = literal.strip_prefix('*') {
-        return Ok((0..number(count)?).map(|at| at as u8).collect());
+        let (count, first) = count.split_once('@').unwrap_or((count, "0"));
+        let first = number(first)?;
+        return Ok((first..first + number(count)?).map(|at| at as u8).collect());
     }
     Ok(literal.trim_matches('"').as_bytes().to_vec())
 }
@@ -245,8 +247,9 @@ fn tcp(layer: &Layer<'_>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// `icmp request|reply`: a ping with identifier 1 and sequence number 1, of the version of IP around it.
-fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
+/// `icmp request|reply`: a ping with identifier 1 and sequence number 1, of the version of IP around it. `icmp toolong
+/// mtu= [cut=]`: fragmentation needed, or packet too big, with so many bytes of the payload quoted.
+fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, mut payload: Vec<u8>) -> Result<Vec<u8>, String> {
     let outer = outer.ok_or("icmp without ip")?;
     let v6 = outer.argument::<IpAddr>(0)?.is_ipv6();
     let kind = match (layer.has("request"), v6) {
@@ -256,6 +259,11 @@ fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, payload: Vec<u8>) -> Resul
         (false, true) => 129,
     };
     let mut bytes = vec![kind, 0, 0, 0, 0, 1, 0, 1];
+    if layer.has("toolong") {
+        payload.truncate(layer.number("cut")?.map_or(usize::MAX, |cut| cut as usize));
+        bytes = if v6 { vec![2, 0, 0, 0] } else { vec![3, 4, 0, 0] };
+        bytes.extend((layer.number("mtu")?.ok_or("mtu=")? as u32).to_be_bytes());
+    }
     bytes.extend(payload);
     let before = if v6 { pseudo(outer, 58, bytes.len())? } else { vec![] };
     let sum = checksum(&[&before, &bytes]);

@@ -1,0 +1,238 @@
+//! Users' packets that are longer than their way allows: IPv4 lets a router cut them up unless their sender forbids it
+//! (RFC 791); of all others the sender is told how long they may be (RFC 1191, RFC 8201).
+//!
+//! A tunnel's outer packets are never fragmented: what does not fit is cut before it is put in.
+
+use std::net::IpAddr;
+
+use crate::ip::{self, Packet, checksum, sum};
+use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
+use crate::packet::{count, counted, find_tunnelled, into_tunnel, mark, out_of_n6};
+use crate::side::PortId;
+use crate::state::State;
+use crate::tables::{Action, Rule, Version};
+
+/// What is done about a packet that is too long.
+#[derive(Clone, Copy, Debug)]
+pub enum Remedy<'t> {
+    /// Send it in fragments.
+    Cut {
+        /// How to send each.
+        forward: Forward<'t>,
+        /// The neighbour that is to be resolved first.
+        unresolved: Option<IpAddr>,
+        /// Most octets of a fragment, its IP header included.
+        mtu: u16,
+    },
+    /// Drop it and tell its sender, which is a UE or not.
+    Tell {
+        /// Whether a UE sent it.
+        from_ue: bool,
+        /// Octets that would pass.
+        mtu: u16,
+    },
+    /// Drop it.
+    Nothing,
+}
+
+/// What to do about a packet that [`crate::packet::decide`] found too long; the arguments are the same. A packet that is
+/// cut is counted.
+#[cold]
+pub fn remedy<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, head: &[u8], now: u64) -> Remedy<'t> {
+    let &Class::User { rules, arrival, at, len, .. } = class else { return Remedy::Nothing };
+    let user = User { rules, bytes: &head[usize::from(at)..], at, len };
+    let found = match ip::is_v6(user.bytes) {
+        Some(false) => remedy_for::<false>(tables, state, &user, arrival, head, now),
+        Some(true) => remedy_for::<true>(tables, state, &user, arrival, head, now),
+        None => None,
+    };
+    found.unwrap_or(Remedy::Nothing)
+}
+
+fn remedy_for<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    user: &User<'t, '_>,
+    arrival: Arrival,
+    head: &[u8],
+    now: u64,
+) -> Option<Remedy<'t>> {
+    let packet = Packet::<V6>::parse(user.bytes, user.len.into()).ok()?;
+    let (rule, flow) = match arrival {
+        Arrival::Plain => (user.rules.iter().find(|rule| rule.match_plain(&packet))?, None),
+        Arrival::Tunnelled { v6, flow } => (find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok()?, flow),
+    };
+    let (mtu, verdict) = way(tables, rule, &packet, user.at, flow)?;
+    if packet.may_be_fragmented() {
+        let (forward, unresolved) = match verdict {
+            Verdict::Forward(forward) => (forward, None),
+            Verdict::Resolve(forward, address) => (forward, Some(address)),
+            _ => return None,
+        };
+        count(state, rule, rule.is_uplink(), packet.len(), now);
+        return Some(Remedy::Cut { forward, unresolved, mtu });
+    }
+    // A tunnel into another one has no way back for its packets' senders.
+    let has_way_back = !matches!(rule.action(), Action::Relay(_));
+    let from_ue = arrival != Arrival::Plain;
+    Some(if has_way_back { Remedy::Tell { from_ue, mtu } } else { Remedy::Nothing })
+}
+
+/// The longest packet that gets through, and what would be done with it.
+fn way<'t, const V6: bool>(
+    tables: &'t Version,
+    rule: &'t Rule,
+    packet: &Packet<'_, V6>,
+    at: u16,
+    flow: Option<u8>,
+) -> Option<(u16, Verdict<'t>)> {
+    let counted = counted(rule);
+    let (mtu, verdict) = match rule.action() {
+        Action::Route => (tables.side(PortId::N6).mtu, out_of_n6(tables, packet, at, counted).ok()?),
+        Action::Tunnel(tunnel) => {
+            (tables.side(PortId::N3).mtu - tunnel.len(), into_tunnel(tables, at, packet.len(), tunnel, counted))
+        }
+        Action::Relay(relay) => {
+            let (tunnel, flow) = relay.tunnel(flow);
+            let verdict = mark(into_tunnel(tables, at, packet.len(), tunnel, counted), flow);
+            (tables.side(PortId::N3).mtu - tunnel.len(), verdict)
+        }
+        Action::Drop(_) | Action::Buffer(_) => return None,
+    };
+    Some((mtu as u16, verdict))
+}
+
+/// Most octets of a message that tells of a packet over IPv4 (RFC 1812, 4.3.2.3).
+pub const TOLD_V4_MAX: usize = 576;
+/// Most octets of a message that tells of a packet over IPv6 (RFC 4443, 3.2).
+pub const TOLD_V6_MAX: usize = 1_280;
+/// Most octets of an IPv4 header.
+pub const IPV4_HEADER_MAX: usize = 60;
+const MORE_FRAGMENTS: u8 = 0x20;
+
+/// Cuts a whole IPv4 packet into fragments of at most `mtu` octets (RFC 791, 3.2), and hands out header and payload of each.
+/// False, and nothing handed out, if `mtu` leaves no room for payload, or the packet is none.
+pub fn fragment(packet: &[u8], mtu: usize, mut each: impl FnMut(&[u8], &[u8])) -> bool {
+    let Ok(whole) = Packet::<false>::parse(packet, packet.len()) else { return false };
+    let (first, payload) = packet[..whole.len()].split_at(whole.header_len());
+    let room = mtu.saturating_sub(first.len()) & !7;
+    if room == 0 {
+        return false;
+    }
+    let mut later = [0; IPV4_HEADER_MAX];
+    let later_len = later_header(first, &mut later);
+    let more_behind = first[6] & MORE_FRAGMENTS;
+    let begin = u16::from_be_bytes([first[6] & 0x1f, first[7]]);
+    let last = payload.len().div_ceil(room).saturating_sub(1);
+    for (number, piece) in payload.chunks(room).enumerate() {
+        let mut header = [0; IPV4_HEADER_MAX];
+        let template = if number == 0 { first } else { &later[..later_len] };
+        let header = &mut header[..template.len()];
+        header.copy_from_slice(template);
+        let len = (header.len() + piece.len()) as u16;
+        header[2..4].copy_from_slice(&len.to_be_bytes());
+        let [high, low] = (begin + (number * room / 8) as u16).to_be_bytes();
+        let more = if number < last { MORE_FRAGMENTS } else { more_behind };
+        header[6..8].copy_from_slice(&[more | high & 0x1f, low]);
+        header[10..12].fill(0);
+        let sum = checksum(sum(header));
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        each(header, piece);
+    }
+    true
+}
+
+/// The header of fragments behind the first, which has only the options that are to be copied. Returns its length.
+fn later_header(first: &[u8], header: &mut [u8; IPV4_HEADER_MAX]) -> usize {
+    header[..20].copy_from_slice(&first[..20]);
+    let mut end = 20;
+    let mut options = &first[20..];
+    while let Some(&kind) = options.first() {
+        let len = match kind {
+            0 => break,
+            1 => 1,
+            _ => options.get(1).map_or(0, |&len| usize::from(len)),
+        };
+        // An option with a length that cannot be ends what is understood of them.
+        let Some((option, behind)) = options.split_at_checked(len).filter(|_| kind == 1 || len >= 2) else { break };
+        if kind & 0x80 != 0 {
+            header[end..end + len].copy_from_slice(option);
+            end += len;
+        }
+        options = behind;
+    }
+    end = end.next_multiple_of(4);
+    header[0] = 0x40 | (end / 4) as u8;
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A packet with these options, flags and offset.
+    fn packet(options: &[u8], flags: [u8; 2], payload: &[u8]) -> Vec<u8> {
+        let header_len = 20 + options.len();
+        let mut bytes = vec![0x40 | (header_len / 4) as u8, 7, 0, 0, 0x12, 0x34, flags[0], flags[1], 64, 17, 0, 0];
+        bytes.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend(options);
+        bytes[2..4].copy_from_slice(&((header_len + payload.len()) as u16).to_be_bytes());
+        let sum = checksum(sum(&bytes));
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn fragments(packet: &[u8], mtu: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut all = vec![];
+        fragment(packet, mtu, |header, payload| all.push((header.to_vec(), payload.to_vec())));
+        all
+    }
+
+    #[test]
+    fn options_that_are_not_to_be_copied_stay_with_the_first_fragment() {
+        // No operation, timestamp (68), strict source route (137).
+        let options = [1, 68, 4, 0, 0, 137, 3, 4];
+        let all = fragments(&packet(&options, [0, 0], &[7; 40]), 44);
+        assert_eq!(all[0].0[20..], options);
+        assert_eq!(all[1].0[20..], [137, 3, 4, 0]);
+        assert_eq!(all.iter().map(|(_, payload)| payload.len()).collect::<Vec<_>>(), [16, 16, 8]);
+    }
+
+    #[test]
+    fn a_fragment_s_fragments_go_on_where_it_begins_and_ends() {
+        let all = fragments(&packet(&[], [0x20, 10], &[7; 24]), 36);
+        assert_eq!(all.iter().map(|(header, _)| [header[6], header[7]]).collect::<Vec<_>>(), [[0x20, 10], [0x20, 12]]);
+    }
+
+    #[test]
+    fn an_mtu_without_room_for_payload_cuts_nothing() {
+        assert!(!fragment(&packet(&[], [0, 0], &[7; 24]), 27, |_, _| panic!("nothing is handed out")));
+    }
+
+    proptest! {
+        #[test]
+        fn fragments_fit_and_make_the_packet_again(len in 1usize..3_000, mtu in 28usize..1_500) {
+            let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let mut again: Vec<u8> = vec![];
+            let all = fragments(&packet(&[], [0, 0], &payload), mtu);
+            for (number, (header, piece)) in all.iter().enumerate() {
+                let bytes = [&header[..], piece].concat();
+                let parsed = Packet::<false>::parse(&bytes, bytes.len()).expect("sound");
+                prop_assert!(parsed.checksum_is_right() && parsed.len() == bytes.len() && bytes.len() <= mtu);
+                let offset = usize::from(u16::from_be_bytes([header[6] & 0x1f, header[7]])) * 8;
+                prop_assert_eq!(offset, again.len());
+                prop_assert_eq!(header[6] & 0x20 != 0, number + 1 < all.len());
+                again.extend(piece);
+            }
+            prop_assert_eq!(again, payload);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), mtu in 0usize..200) {
+            fragment(&bytes, mtu, |_, _| {});
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Packets that are longer than their way allows, which few are.
+
+use std::net::IpAddr;
+
+use port::{FRAME_MAX, PacketRef, Rest};
+
+use super::Hands;
+use crate::drops::DropReason;
+use crate::mail::{Letter, TooLong};
+use crate::oversize::{self, IPV4_HEADER_MAX, Remedy, TOLD_V6_MAX};
+use crate::packet::{Class, ETHERNET_LEN, Forward, UDP6_CHECKSUM};
+use crate::side::PortId;
+use crate::tables::Version;
+use crate::tunnel::TUNNEL_MAX_LEN;
+
+/// Most octets before the payload of a fragment.
+const FRONT_MAX: usize = ETHERNET_LEN + TUNNEL_MAX_LEN + IPV4_HEADER_MAX;
+
+impl Hands {
+    /// A packet that was found too long is cut, or its sender is told.
+    #[cold]
+    pub(super) fn relieve(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        class: &Class<'_>,
+        packet: &PacketRef<'_>,
+        now: u64,
+    ) {
+        match oversize::remedy(tables, &mut self.state, class, packet.head, now) {
+            Remedy::Cut { forward, unresolved, mtu } => self.cut(&forward, unresolved, mtu.into(), packet),
+            Remedy::Tell { from_ue, mtu } => {
+                self.drops.count(DropReason::TooLong);
+                if self.too_long.allow(now) {
+                    let port = if from_ue { PortId::N6 } else { from };
+                    self.tell(class, TooLong { port, from_ue, mtu }, packet);
+                }
+            }
+            Remedy::Nothing => self.drops.count(DropReason::TooLong),
+        }
+    }
+
+    /// Has the slow path tell the packet's sender.
+    fn tell(&mut self, class: &Class<'_>, too_long: TooLong, packet: &PacketRef<'_>) {
+        let &Class::User { at, len, .. } = class else { return };
+        // Whatever is before the user's packet, an Ethernet header has room there.
+        let (begin, len) = (usize::from(at) - ETHERNET_LEN, usize::from(len).min(TOLD_V6_MAX));
+        let frame = linear(packet, &mut self.scratch);
+        // Should there be no room, the next packet has its sender told.
+        self.slow_path
+            .post(Letter::TooLong(too_long), &PacketRef::from_slice(&frame[begin..begin + ETHERNET_LEN + len]));
+    }
+
+    /// Leaves the fragments of a packet to be sent in the next round, or once the neighbour is resolved.
+    fn cut(&mut self, forward: &Forward<'_>, unresolved: Option<IpAddr>, mtu: usize, packet: &PacketRef<'_>) {
+        let (letter, outbox) = match unresolved {
+            Some(address) => (Letter::Resolve(forward.port, address), Some(&mut self.slow_path)),
+            None => {
+                (Letter::Send(forward.port), self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut))
+            }
+        };
+        let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
+        let whole = &linear(packet, &mut self.scratch)[strip..strip + keep];
+        let zero_checksum = self.ipv6_zero_checksum;
+        let mut posted = false;
+        let fits = outbox.is_some_and(|outbox| {
+            posted = true;
+            oversize::fragment(whole, mtu, |header, payload| {
+                let mut front = [0; FRONT_MAX];
+                let front = write_front(forward, header, payload, zero_checksum, &mut front);
+                // The receiver has no use for the rest of a packet that has lost a part.
+                posted = posted && outbox.post(letter, &PacketRef { head: front, rest: Rest::from_slice(payload) });
+            })
+        });
+        if !fits || !posted {
+            self.drops.count(if fits { DropReason::SlowPathFull } else { DropReason::TooLong });
+            forward.counted.iter().for_each(|rule| Forward::uncount(rule, forward.keep));
+        }
+    }
+}
+
+/// Writes what stands before a fragment's payload, and returns it.
+fn write_front<'f>(
+    forward: &Forward<'_>,
+    header: &[u8],
+    payload: &[u8],
+    zero_checksum: bool,
+    front: &'f mut [u8; FRONT_MAX],
+) -> &'f [u8] {
+    let at = forward.prepend.len();
+    let front = &mut front[..at + header.len()];
+    forward.prepend.write(header.len() + payload.len(), &mut front[..at]);
+    front[at..].copy_from_slice(header);
+    if let Some(tunnel) = forward.prepend.checksummed()
+        && !zero_checksum
+    {
+        let checksum = tunnel.udp6_checksum(&front[ETHERNET_LEN..], payload);
+        front[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+    front
+}
+
+/// The whole packet in one piece.
+fn linear<'s>(packet: &PacketRef<'_>, scratch: &'s mut [u8; FRAME_MAX]) -> &'s [u8] {
+    let len = packet.copy_to(&mut scratch[..]);
+    &scratch[..len]
+}
