@@ -8,15 +8,17 @@ mod far;
 mod pdi;
 mod pdr;
 mod qer;
+mod ue_ip;
 mod urr;
 
 pub use bar::{CreateBar, UpdateBar};
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,
 };
-pub use pdi::{FTeid, Interface, Pdi, SdfFilter, UeIp};
+pub use pdi::{FTeid, Interface, Pdi, SdfFilter};
 pub use pdr::{CreatePdr, CreatedPdr, OuterHeaderRemoval, UpdatePdr};
 pub use qer::{BitRate, CreateQer, GateStatus, UpdateQer};
+pub use ue_ip::UeIp;
 pub use urr::{CreateUrr, MeasurementMethod, ReportingTriggers, UpdateUrr, UrrTerms};
 
 use rs_pfcp::ie::IeType;

@@ -33,7 +33,7 @@ fn uplink_pdr() -> CreatePdr {
         pdi: Pdi {
             f_teid: Some(FTeid::Choose { v4: true, v6: false, id: Some(7) }),
             network_instance: Some("access".into()),
-            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), v6: None, destination: false, choose: false }),
+            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), ..UeIp::default() }),
             sdf_filters: vec![SdfFilter::flow("permit out 17 from 203.0.113.0/24 53 to assigned")],
             qfis: vec![9],
             ..pdi(Interface::Access)
@@ -41,8 +41,7 @@ fn uplink_pdr() -> CreatePdr {
         outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
         far_id: Some(1),
         qer_ids: vec![1],
-        urr_ids: vec![],
-        others: vec![],
+        ..CreatePdr::default()
     }
 }
 
@@ -52,14 +51,12 @@ fn downlink_pdr() -> CreatePdr {
         precedence: 102,
         pdi: Pdi {
             network_instance: Some("internet".into()),
-            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), v6: None, destination: true, choose: false }),
+            ue_ip: Some(UeIp { v4: Some([10, 60, 0, 1].into()), destination: true, ..UeIp::default() }),
             ..pdi(Interface::SgiLan)
         },
-        outer_header_removal: None,
         far_id: Some(2),
         qer_ids: vec![1],
-        urr_ids: vec![],
-        others: vec![],
+        ..CreatePdr::default()
     }
 }
 
@@ -149,13 +146,16 @@ fn whole_modification() -> Modification {
         flow_label: Some(0x0a_bcde),
         id: Some(77),
     };
-    let ue_ip = UeIp { v4: Some([10, 60, 0, 1].into()), v6: Some((v6, 56)), destination: true, choose: false };
+    let ue_ip = UeIp { v4: Some([10, 60, 0, 1].into()), v6: Some((v6, 56)), destination: true, ..UeIp::default() };
     let given = FTeid::Given { teid: 0xdead_beef, v4: Some([10, 3, 0, 1].into()), v6: Some(v6) };
     let mut pdr = uplink_pdr();
     pdr.pdi.f_teid = Some(given);
     pdr.pdi.ue_ip = Some(ue_ip);
     pdr.pdi.sdf_filters.push(everything);
     pdr.outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP);
+    let mut choosing = downlink_pdr();
+    choosing.pdi.ue_ip = Some(UeIp { choose_v4: true, choose_v6: Some(60), destination: true, ..UeIp::default() });
+    choosing.address_pools = vec!["gold".into(), "silver".into()];
     Modification {
         cp_f_seid: Some(FSeid { seid: 9, v4: Some([10, 4, 0, 2].into()), v6: Some(v6) }),
         remove_pdrs: vec![1, 2],
@@ -163,7 +163,7 @@ fn whole_modification() -> Modification {
         remove_qers: vec![4],
         remove_urrs: vec![5],
         remove_bars: vec![2],
-        create_pdrs: vec![pdr.clone()],
+        create_pdrs: vec![pdr.clone(), choosing],
         create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
         create_qers: vec![CreateQer {
             gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }),
@@ -286,8 +286,12 @@ fn session_report() -> Request {
 
 fn responses() -> Vec<Response> {
     let upf = || NodeId::Fqdn("upf.example.org".into());
-    let created =
-        CreatedPdr { id: 1, f_teid: Some(FTeid::Given { teid: 7, v4: Some([10, 3, 0, 1].into()), v6: None }) };
+    let v6 = "2001:db8:45::".parse().unwrap();
+    let created = CreatedPdr {
+        id: 1,
+        f_teid: Some(FTeid::Given { teid: 7, v4: Some([10, 3, 0, 1].into()), v6: None }),
+        ue_ip: Some(UeIp { v4: Some([10, 45, 0, 1].into()), v6: Some((v6, 64)), ..UeIp::default() }),
+    };
     let fault = Fault::of(Cause::MandatoryIeMissing, IeType::PdrId);
     let failed = |rule| Fault { offending_ie: Some(IeType::Fteid as u16), ..Fault::rule(rule) };
     let outcome = |outcome| NodeOutcome { node_id: upf(), outcome };

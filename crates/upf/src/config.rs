@@ -13,6 +13,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use slice::{Cidr, Mac, Route};
 
+use crate::address_pool::AddressPool;
+
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -35,6 +37,12 @@ pub struct Config {
     /// Mebibytes of packets that may wait, of all sessions.
     #[serde(default = "default_max_buffered_mib")]
     pub max_buffered_mib: u32,
+    /// Addresses to give to UEs where session managers leave the choice to the UPF.
+    #[serde(default)]
+    pub address_pools: Vec<AddressPool>,
+    /// Seconds for which an address that was given back is not given out again.
+    #[serde(default = "default_address_cooling_s")]
+    pub address_cooling_s: u32,
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,
@@ -162,6 +170,9 @@ impl Config {
         if !(1..=65_536).contains(&self.max_buffered_mib) {
             return wrong("maxBufferedMib", "must be from 1 to 65536");
         }
+        if let Err(reason) = AddressPool::check(&self.address_pools) {
+            return wrong("addressPools", reason);
+        }
         if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
             return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
         }
@@ -202,6 +213,10 @@ fn default_max_buffered_packets() -> u16 {
 
 fn default_max_buffered_mib() -> u32 {
     64
+}
+
+fn default_address_cooling_s() -> u32 {
+    60
 }
 
 fn default_heartbeat_s() -> u32 {

@@ -255,9 +255,8 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             |r| r.create_pdrs[0].pdi.f_teid = Some(FTeid::Given { teid: 5, v4: Some(GNB), v6: None }),
             blame(MandatoryIeIncorrect, IeType::Fteid),
         ),
-        ("UE address to choose", |r| r.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().choose = true, {
-            // A choice is written only in place of an address.
-            blame(ServiceNotSupported, IeType::UeIpAddress)
+        ("UE address given and to choose", |r| r.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().choose_v4 = true, {
+            blame(MandatoryIeIncorrect, IeType::UeIpAddress)
         }),
         ("uplink to the UE", |r| r.create_pdrs[0].pdi.ue_ip.as_mut().unwrap().destination = true, {
             blame(MandatoryIeIncorrect, IeType::UeIpAddress)
@@ -372,9 +371,6 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
         let before = bench.seen();
         let mut request = establishment(1);
         change(&mut request);
-        if request.create_pdrs[1].pdi.ue_ip.is_some_and(|ue_ip| ue_ip.choose) {
-            request.create_pdrs[1].pdi.ue_ip.as_mut().unwrap().v4 = None;
-        }
         assert_eq!(establish(&mut bench, request), Err(fault), "{name}");
         assert_eq!(bench.seen(), before, "{name}");
         bench.check();

@@ -4,16 +4,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rs_pfcp::ie::IeType;
 use rs_pfcp::ie::f_teid::Fteid;
-use rs_pfcp::ie::ue_ip_address::UeIpAddress;
 
+use super::ue_ip::UeIp;
 use super::{read_network_instance, read_qfi};
 use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie, decode};
 
 /// Source or destination interface (8.2.2, 8.2.24).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
     /// Towards the RAN.
+    #[default]
     Access,
     /// Towards the core: N9, or N6.
     Core,
@@ -87,55 +88,6 @@ impl FTeid {
             }
         };
         out.element(IeType::Fteid, &codec.marshal());
-    }
-}
-
-/// UE address (8.2.62).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UeIp {
-    /// IPv4 address.
-    pub v4: Option<Ipv4Addr>,
-    /// IPv6 prefix and its length in bits; 64 unless stated otherwise.
-    pub v6: Option<(Ipv6Addr, u8)>,
-    /// It is the packet's destination rather than its source.
-    pub destination: bool,
-    /// The UPF is to choose the address.
-    pub choose: bool,
-}
-
-impl UeIp {
-    /// Length of a UE's IPv6 prefix unless stated otherwise.
-    pub const DEFAULT_PREFIX: u8 = 64;
-
-    pub(super) fn read(ie: Ie) -> Result<Self, Fault> {
-        let read = decode(ie, UeIpAddress::unmarshal)?;
-        let wrong = ie.fault(Cause::MandatoryIeIncorrect);
-        let prefix = match (read.ipv6_prefix_length, read.ipv6_prefix_delegation_bits) {
-            (Some(length), _) => length,
-            // So many bits shorter, for the UE to delegate.
-            (None, Some(bits)) => Self::DEFAULT_PREFIX.checked_sub(bits).ok_or(wrong)?,
-            (None, None) => Self::DEFAULT_PREFIX,
-        };
-        if prefix == 0 || prefix > 128 {
-            return Err(wrong);
-        }
-        Ok(Self {
-            v4: read.ipv4_address,
-            v6: read.ipv6_address.map(|address| (address, prefix)),
-            destination: read.source_destination,
-            choose: read.choose_ipv4 || read.choose_ipv6,
-        })
-    }
-
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let mut codec = UeIpAddress::new(self.v4, self.v6.map(|(address, _)| address));
-        codec.source_destination = self.destination;
-        codec.choose_ipv4 = self.choose && self.v4.is_none() && self.v6.is_none();
-        if let Some((_, length)) = self.v6.filter(|&(_, length)| length != Self::DEFAULT_PREFIX) {
-            codec.ipv6_prefix_length_present = true;
-            codec.ipv6_prefix_length = Some(length);
-        }
-        out.element(IeType::UeIpAddress, &codec.marshal());
     }
 }
 
@@ -221,7 +173,7 @@ impl SdfFilter {
 }
 
 /// Packet detection information (table 7.5.2.2-2).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pdi {
     /// Source interface.
     pub source_interface: Interface,
@@ -242,15 +194,7 @@ pub struct Pdi {
 impl Pdi {
     /// Matches all packets that come in at `source_interface`.
     pub fn from_interface(source_interface: Interface) -> Self {
-        Self {
-            source_interface,
-            f_teid: None,
-            network_instance: None,
-            ue_ip: None,
-            sdf_filters: vec![],
-            qfis: vec![],
-            others: vec![],
-        }
+        Self { source_interface, ..Self::default() }
     }
 
     pub(super) fn read(ie: Ie) -> Result<Self, Fault> {

@@ -3,6 +3,7 @@
 use rs_pfcp::ie::IeType;
 
 use super::pdi::{FTeid, Pdi};
+use super::ue_ip::{UeIp, read_pool, write_pool};
 use super::write_ids;
 use crate::fault::Fault;
 use crate::ie::{Elements, Ie};
@@ -22,7 +23,7 @@ impl OuterHeaderRemoval {
 }
 
 /// Create PDR (table 7.5.2.2-1).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreatePdr {
     /// PDR ID.
     pub id: u16,
@@ -38,6 +39,8 @@ pub struct CreatePdr {
     pub qer_ids: Vec<u32>,
     /// URR IDs.
     pub urr_ids: Vec<u32>,
+    /// Pools that UE addresses are to be chosen from; any if there are none.
+    pub address_pools: Vec<String>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -53,7 +56,8 @@ impl CreatePdr {
             far_id: ies.first(IeType::FarId).map(|ie| ie.u32()).transpose()?,
             qer_ids: ies.all(IeType::QerId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
             urr_ids: ies.all(IeType::UrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
-            others: ies.others(PDR_KNOWN),
+            address_pools: ies.all(IeType::UeIpAddressPoolIdentity).map(read_pool).collect::<Result<_, _>>()?,
+            others: ies.others(&[PDR_KNOWN, &[IeType::UeIpAddressPoolIdentity]].concat()),
         })
     }
 
@@ -68,6 +72,7 @@ impl CreatePdr {
             write_ids(IeType::FarId, self.far_id.as_slice(), out);
             write_ids(IeType::UrrId, &self.urr_ids, out);
             write_ids(IeType::QerId, &self.qer_ids, out);
+            self.address_pools.iter().for_each(|pool| write_pool(pool, out));
         });
     }
 }
@@ -140,12 +145,14 @@ impl UpdatePdr {
 }
 
 /// Created PDR (table 7.5.3.2-1): what the UPF chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreatedPdr {
     /// PDR ID.
     pub id: u16,
     /// Local F-TEID, never one to be chosen.
     pub f_teid: Option<FTeid>,
+    /// UE address, never one to be chosen.
+    pub ue_ip: Option<UeIp>,
 }
 
 impl CreatedPdr {
@@ -154,6 +161,7 @@ impl CreatedPdr {
         Ok(Self {
             id: ies.mandatory(IeType::PdrId)?.u16()?,
             f_teid: ies.first(IeType::Fteid).map(FTeid::read).transpose()?,
+            ue_ip: ies.first(IeType::UeIpAddress).map(UeIp::read).transpose()?,
         })
     }
 
@@ -162,6 +170,9 @@ impl CreatedPdr {
             out.element(IeType::PdrId, &self.id.to_be_bytes());
             if let Some(f_teid) = &self.f_teid {
                 f_teid.write(out);
+            }
+            if let Some(ue_ip) = &self.ue_ip {
+                ue_ip.write(out);
             }
         });
     }

@@ -278,7 +278,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         v4: wanted.ue_v4,
         v6: wanted.ue_v6.map(|prefix| (prefix, 64)),
         destination,
-        choose: false,
+        ..UeIp::default()
     };
     let filter = |text: &String| SdfFilter { flow_description: Some(text.clone()), ..SdfFilter::default() };
     let sdf_filters: Vec<SdfFilter> = wanted.filters.iter().map(filter).collect();
@@ -305,7 +305,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         far_id: Some(far_id),
         qer_ids: vec![QER],
         urr_ids: if wanted.measure_usage { vec![URR] } else { vec![] },
-        others: Vec::new(),
+        ..CreatePdr::default()
     };
     let tunnel = OuterHeaderCreation::gtpu(wanted.downlink_teid, gnb);
     Establishment {
@@ -467,7 +467,7 @@ mod tests {
                 let f_teid = FTeid::Given { teid, v4: Some(UPF_N3), v6: None };
                 let session = Established {
                     up_f_seid: FSeid::new(teid.into(), address),
-                    created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(f_teid) }],
+                    created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(f_teid), ue_ip: None }],
                 };
                 Response::SessionEstablishment(EstablishmentResponse { node_id, outcome: Ok(session) })
             }
@@ -596,7 +596,7 @@ mod tests {
         let given = FTeid::Given { teid: 5, v4: Some(UPF_N3), v6: None };
         let session = Established {
             up_f_seid: FSeid::new(1, GNB),
-            created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(given) }],
+            created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(given), ue_ip: None }],
         };
         assert_eq!(tunnel_endpoint(&session, GNB), Some((UPF_N3.into(), 5)));
         assert_eq!(tunnel_endpoint(&session, "2001:db8::1".parse().expect("an address")), None);

@@ -17,6 +17,11 @@ use crate::tables::SessionUpdate;
 const FEATURES: &[UpFeature] = &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC];
 
 impl<T: RuleTables> Node<T> {
+    /// All that it can do, by its configuration, too.
+    fn features(&self) -> Vec<u8> {
+        up_features(&[FEATURES, &self.addresses.borrow().features()].concat())
+    }
+
     pub(super) fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {
         let found = self.associations.values().find(|association| association.node_id == *node_id);
         found.map(|association| association.id).ok_or(Fault::new(Cause::NoEstablishedPfcpAssociation))
@@ -30,7 +35,7 @@ impl<T: RuleTables> Node<T> {
         let at = SocketAddr::new(from.ip(), self.config.peer_port);
         let outcome = self.set_up(peer, theirs, manager, retain.as_deref(), at, now);
         Response::AssociationSetup(AssociationSetupResponse {
-            up_features: outcome.is_ok().then(|| up_features(FEATURES)),
+            up_features: outcome.is_ok().then(|| self.features()),
             retained: outcome == Ok(true),
             ..AssociationSetupResponse::new(node_id, outcome.map(|_| ()), recovery)
         })
@@ -65,7 +70,7 @@ impl<T: RuleTables> Node<T> {
         self.answers.forget_peer(at.ip());
         tracing::info!("associated with {node_id} at {at}");
         let mut association = Association::new(id, node_id, at, recovery, now + self.config.heartbeat);
-        (association.manager, association.told_features) = (manager, up_features(FEATURES));
+        (association.manager, association.told_features) = (manager, self.features());
         self.associations.insert(id, association);
         for number in self.managers.associated(at.ip()) {
             self.outbox.forget(About::Manager(number));
@@ -128,7 +133,7 @@ impl<T: RuleTables> Node<T> {
         let mut datagrams = vec![];
         for (number, to) in self.managers.take_due(now) {
             let setup = AssociationSetup {
-                up_features: Some(up_features(FEATURES)),
+                up_features: Some(self.features()),
                 ..AssociationSetup::new(self.config.node_id.clone(), self.config.recovery)
             };
             datagrams.push(self.outbox.send(&Request::AssociationSetup(setup), About::Manager(number), 0, to, now));
@@ -164,7 +169,7 @@ impl<T: RuleTables> Node<T> {
 
     /// Tells those peers what this UPF can do that were told something else.
     pub(super) fn tell_features(&mut self, now: Instant) -> Vec<Datagram> {
-        let features = up_features(FEATURES);
+        let features = self.features();
         let node_id = &self.config.node_id;
         let mut datagrams = vec![];
         for association in self.associations.values_mut().filter(|a| a.told_features != features) {

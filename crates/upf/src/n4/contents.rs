@@ -1,6 +1,6 @@
 //! The rules of a session, and what a request makes of them. Nothing here has an effect on anything else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, RuleId};
 use serde::{Deserialize, Serialize};
 
+use super::address_choice::AddressChoice;
+use super::addresses::UeAddress;
 use super::translate::{self, Choice, Place, refuse};
 use super::urr::Urr;
 use super::{Config, Limits};
@@ -60,6 +62,8 @@ pub(super) struct Draft {
     pub contents: Contents,
     /// PDRs whose F-TEID is to be chosen, in the order of the request.
     pub choices: Vec<(u16, Choice)>,
+    /// PDRs whose UE address is to be chosen, in the order of the request.
+    pub address_choices: Vec<AddressChoice>,
 }
 
 /// What rules are checked against.
@@ -96,7 +100,7 @@ impl Draft {
             Some(4 | 5) => return Err(Fault::of(Cause::ServiceNotSupported, IeType::PdnType)),
             Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::PdnType)),
         }
-        let mut draft = Self { contents: Contents::default(), choices: vec![] };
+        let mut draft = Self { contents: Contents::default(), choices: vec![], address_choices: vec![] };
         draft.contents.create_bars(&request.create_bars)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.contents.check(around)?;
@@ -106,7 +110,7 @@ impl Draft {
     /// What `request` makes of `contents`: first it removes, then creates, then updates.
     pub fn modify(contents: &Contents, request: &Modification, around: Surroundings) -> Result<Self, Fault> {
         refuse(Place::Message, &request.others)?;
-        let mut draft = Self { contents: contents.clone(), choices: vec![] };
+        let mut draft = Self { contents: contents.clone(), choices: vec![], address_choices: vec![] };
         draft.contents.remove(request)?;
         draft.contents.create_bars(&request.create_bars)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
@@ -129,6 +133,7 @@ impl Draft {
                 return Err(Fault::rule(RuleId::Pdr(create.id)));
             }
             self.choices.extend(choice.map(|choice| (create.id, choice)));
+            self.address_choices.extend(AddressChoice::of(create));
         }
         for create in fars {
             if self.contents.fars.insert(create.id, new_far(create, around)?).is_some() {
@@ -154,6 +159,7 @@ impl Draft {
             update_pdr(pdr, update, around)?;
             if update.pdi.is_some() {
                 self.choices.retain(|(id, _)| *id != update.id);
+                self.address_choices.retain(|choice| choice.pdr != update.id);
             }
         }
         for update in &request.update_fars {
@@ -200,8 +206,12 @@ fn new_pdr(create: &wire::CreatePdr, around: Surroundings) -> Result<(Pdr, Optio
 
 fn update_pdr(pdr: &mut Pdr, update: &wire::UpdatePdr, around: Surroundings) -> Result<(), Fault> {
     refuse(Place::Pdr, &update.others)?;
-    if let Some(pdi) = &update.pdi {
-        let (pdi, choice) = translate::pdi(pdi, around.local, around.limits().per_pdr)?;
+    if let Some(wire_pdi) = &update.pdi {
+        let (pdi, choice) = translate::pdi(wire_pdi, around.local, around.limits().per_pdr)?;
+        if wire_pdi.ue_ip.is_some_and(|ue_ip| ue_ip.is_choice()) {
+            // So are addresses, and there is no element to tell of another one.
+            return Err(Fault::of(Cause::ServiceNotSupported, IeType::UeIpAddress));
+        }
         if choice.is_some() {
             // F-TEIDs are chosen when a PDR is created.
             return Err(Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid));
@@ -410,6 +420,21 @@ impl Contents {
         if let Some(pdr) = self.pdrs.get_mut(&pdr) {
             pdr.pdi.f_teid = Some(f_teid);
         }
+    }
+
+    /// Sets an address that was chosen for a PDR, beside what it has.
+    pub fn set_ue_address(&mut self, pdr: u16, address: UeAddress) {
+        if let Some(ue_ip) = self.pdrs.get_mut(&pdr).and_then(|pdr| pdr.pdi.ue_ip.as_mut()) {
+            match address {
+                UeAddress::V4(v4) => ue_ip.v4 = Some(v4),
+                UeAddress::V6(net, length) => ue_ip.v6 = Some((net, length)),
+            }
+        }
+    }
+
+    /// All UE addresses that the rules name.
+    pub fn ue_addresses(&self) -> BTreeSet<UeAddress> {
+        self.pdrs.values().filter_map(|pdr| pdr.pdi.ue_ip).flat_map(|ue_ip| UeAddress::of(&ue_ip)).collect()
     }
 
     /// The address that decides about the session's home: the UE's as downlink rules state it, or else uplink rules.

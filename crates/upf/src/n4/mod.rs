@@ -7,6 +7,8 @@
 //! [`Node`] is all of this without a socket or a clock: datagrams in, datagrams out. [`Endpoint`] is a node on a socket.
 
 mod account;
+mod address_choice;
+mod addresses;
 mod answers;
 mod associate;
 mod association;
@@ -28,11 +30,13 @@ use std::time::Duration;
 
 use pfcp::{NodeId, RecoveryTimeStamp};
 
+pub use addresses::PoolUsage;
 pub use endpoint::Endpoint;
 pub use filter::{FilterError, parse_flow_description};
 pub use limits::Limits;
 pub use node::{Datagram, Node};
 
+use crate::address_pool::AddressPool;
 use crate::config;
 use crate::rules::UeIp;
 use crate::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
@@ -60,6 +64,10 @@ pub struct Config {
     pub managers: Vec<SocketAddr>,
     /// For how long peers are asked to release their associations before this UPF ends; zero for not at all.
     pub release: Duration,
+    /// Addresses to give to UEs.
+    pub address_pools: Vec<AddressPool>,
+    /// How long an address that was given back is not given out again.
+    pub address_cooling: Duration,
     /// Network instances of the N3 side; any where there are none.
     pub access_instances: Vec<String>,
     /// Network instances of the N6 side; any where there are none.
@@ -85,6 +93,8 @@ impl From<&config::Config> for Config {
             peer_port: pfcp::PORT,
             managers: config.n4.managers.iter().map(|manager| manager.0).collect(),
             release: Duration::from_secs(config.n4.release_s.into()),
+            address_pools: config.address_pools.clone(),
+            address_cooling: Duration::from_secs(config.address_cooling_s.into()),
             access_instances: config.n3.network_instances.clone(),
             data_instances: config.n6.network_instances.clone(),
             limits: Limits { sessions: config.max_sessions, ..Limits::default() },

@@ -1,5 +1,6 @@
 //! The UPF as a node on N4: datagrams in, datagrams out.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use pfcp::session::{DeletionResponse, Establishment, EstablishmentResponse, Modi
 use pfcp::{Cause, Fault, Header, HeaderError, MessageType, NodeId, ParseError, RecoveryTimeStamp};
 use pfcp::{Request, Response, version_not_supported};
 
+use super::addresses::{Addresses, PoolUsage};
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
@@ -44,6 +46,8 @@ pub struct Node<T> {
     /// Requests of its own that are not answered yet.
     pub(super) outbox: Outbox,
     pub(super) answers: Answers,
+    /// UE addresses of its own choice. Every session in force holds those that its rules name.
+    pub(super) addresses: RefCell<Addresses>,
     pub(super) last_association: u64,
     pub(super) last_seid: u64,
     /// Whether it asks for the release of all associations, as it is going to end.
@@ -59,6 +63,7 @@ impl<T: RuleTables> Node<T> {
         let pace = Pace { t1: config.t1, n1: config.n1 };
         Self {
             local: tables.n3_addresses(),
+            addresses: RefCell::new(Addresses::new(&config.address_pools, config.address_cooling.as_nanos() as u64)),
             answers: Answers::new(config.limits),
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
@@ -78,6 +83,7 @@ impl<T: RuleTables> Node<T> {
 
     /// Takes in a datagram that `from` sent, and returns what to answer.
     pub fn handle(&mut self, datagram: &[u8], from: SocketAddr, now: Instant) -> Option<Datagram> {
+        self.addresses.get_mut().tick(self.clock.ns(now));
         let octets = match Header::parse(datagram) {
             Ok((header, body)) => self.message(&header, body, datagram, from, now),
             Err(error) => {
@@ -227,6 +233,7 @@ impl<T: RuleTables> Node<T> {
     /// Does what is due at `now`: reports, heartbeats, and farewell to peers that do not answer them.
     pub fn tick(&mut self, now: Instant) -> Vec<Datagram> {
         let pace = Pace { t1: self.config.t1, n1: self.config.n1 };
+        self.addresses.get_mut().tick(self.clock.ns(now));
         let (mut datagrams, given_up) = self.outbox.tick(now);
         given_up.into_iter().for_each(|about| self.give_up(about, now));
         datagrams.extend(self.due_reports(now));
@@ -280,6 +287,11 @@ impl<T: RuleTables> Node<T> {
     /// The session with the UPF's SEID `up_seid`.
     pub fn session(&self, up_seid: u64) -> Option<Session> {
         self.sessions.get(&up_seid).map(|held| held.open().session(up_seid, self.config.max_buffered_packets))
+    }
+
+    /// How full the pools of UE addresses are.
+    pub fn pool_usage(&self) -> Vec<PoolUsage> {
+        self.addresses.borrow().usage()
     }
 
     /// When this node started, as its peers are told.

@@ -10,6 +10,8 @@ use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::account::Account;
+use super::address_choice::choose_addresses;
+use super::addresses::UeAddress;
 use super::contents::{Contents, Draft, Surroundings};
 use super::held::{Held, Open, Owner};
 use super::outbox::About;
@@ -25,9 +27,22 @@ struct Plan {
     contents: Contents,
     /// TEIDs reserved for this plan.
     reserved: BTreeSet<u32>,
+    /// UE addresses given out for this plan.
+    allocated: Vec<UeAddress>,
     created: Vec<CreatedPdr>,
     /// Of new usage reporting rules.
     accounts: BTreeMap<u32, Account>,
+}
+
+impl Plan {
+    /// What is told of the PDR.
+    fn created_pdr(&mut self, id: u16) -> &mut CreatedPdr {
+        let at = self.created.iter().position(|created| created.id == id).unwrap_or_else(|| {
+            self.created.push(CreatedPdr { id, ..CreatedPdr::default() });
+            self.created.len() - 1
+        });
+        &mut self.created[at]
+    }
 }
 
 impl<T: RuleTables> Node<T> {
@@ -43,6 +58,7 @@ impl<T: RuleTables> Node<T> {
         let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
         let plan = self.put(up_seid, cp_f_seid, plan, &BTreeMap::new(), Parting::default())?;
         self.last_seid = up_seid;
+        self.settle_addresses(&BTreeSet::new(), &plan.contents, &plan.allocated);
         let teids = self.still_used(&plan.contents, plan.reserved);
         let accounts = plan.accounts;
         let due_ns = accounts.values().filter_map(Account::due_ns).min();
@@ -76,6 +92,7 @@ impl<T: RuleTables> Node<T> {
         self.unlist_tunnels(up_seid, &open.contents);
         self.list_tunnels(up_seid, &plan.contents);
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
+        self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
         open.owner.cp_f_seid = cp_f_seid;
         open.contents = plan.contents;
         if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
@@ -116,6 +133,8 @@ impl<T: RuleTables> Node<T> {
         let open = held.open();
         self.unlist_tunnels(up_seid, &open.contents);
         open.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
+        let addresses = self.addresses.get_mut();
+        open.contents.ue_addresses().into_iter().for_each(|address| addresses.give_back(address));
         if let Some(at_ns) = held.timer_ns {
             self.timers.remove(&(at_ns, up_seid));
         }
@@ -144,7 +163,16 @@ impl<T: RuleTables> Node<T> {
             Some((urr, Account::new(UsageId { up_seid, urr }, rule, &self.clock, now_ns)))
         };
         let accounts = new.iter().filter_map(|&urr| open(urr)).collect();
-        let mut plan = Plan { contents: draft.contents, reserved: BTreeSet::new(), created: vec![], accounts };
+        let mut plan =
+            Plan { contents: draft.contents, reserved: BTreeSet::new(), allocated: vec![], created: vec![], accounts };
+        let chosen = choose_addresses(&self.addresses, draft.address_choices, &mut plan.contents, &mut plan.allocated);
+        match chosen {
+            Ok(chosen) => chosen.into_iter().for_each(|(pdr, ue_ip)| plan.created_pdr(pdr).ue_ip = Some(ue_ip)),
+            Err(fault) => {
+                self.give_back(&plan);
+                return Err(fault);
+            }
+        }
         // A session that no address tells of is spread by its number.
         let spread = (up_seid % BUCKETS as u64) as Bucket;
         let home = plan.contents.ue_ip().map_or(spread, |ue_ip| self.tables.home_bucket(&ue_ip));
@@ -169,9 +197,19 @@ impl<T: RuleTables> Node<T> {
             }
             plan.contents.set_f_teid(pdr, f_teid);
             let FTeid { teid, v4, v6 } = f_teid;
-            plan.created.push(CreatedPdr { id: pdr, f_teid: Some(WireFTeid::Given { teid, v4, v6 }) });
+            plan.created_pdr(pdr).f_teid = Some(WireFTeid::Given { teid, v4, v6 });
         }
         Ok(plan)
+    }
+
+    /// The session that had the addresses `had` has those of `contents` now, of which `allocated` are given out to it. Of a
+    /// session that comes back from a store it had none.
+    fn settle_addresses(&self, had: &BTreeSet<UeAddress>, contents: &Contents, allocated: &[UeAddress]) {
+        let mut addresses = self.addresses.borrow_mut();
+        let has = contents.ue_addresses();
+        let new = has.difference(had).filter(|address| !allocated.contains(address));
+        new.for_each(|&address| addresses.take(address));
+        had.difference(&has).for_each(|&address| addresses.give_back(address));
     }
 
     fn choose(&self, choice: Choice, home: Bucket, reserved: &mut BTreeSet<u32>) -> Result<FTeid, Fault> {
@@ -191,6 +229,8 @@ impl<T: RuleTables> Node<T> {
 
     fn give_back(&self, plan: &Plan) {
         plan.reserved.iter().for_each(|&teid| self.tables.release_teid(teid));
+        let mut addresses = self.addresses.borrow_mut();
+        plan.allocated.iter().for_each(|&address| addresses.undo(address));
     }
 
     /// Puts `plan` into force as the session `up_seid`, which has `accounts` already. From the tables' consent on nothing

@@ -174,11 +174,7 @@ fn given_f_teid(teid: u32, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>, local: &[
 
 fn translate_ue_ip(ue_ip: &wire::UeIp, source: Interface) -> Result<UeIp, Fault> {
     let wrong = Fault::of(Cause::MandatoryIeIncorrect, IeType::UeIpAddress);
-    if ue_ip.choose {
-        // The feature UEIP is not advertised.
-        return Err(Fault::of(Cause::ServiceNotSupported, IeType::UeIpAddress));
-    }
-    let none = ue_ip.v4.is_none() && ue_ip.v6.is_none();
+    let none = ue_ip.v4.is_none() && ue_ip.v6.is_none() && !ue_ip.is_choice();
     let unusable_v4 = ue_ip.v4.is_some_and(|v4| v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast());
     let unusable_v6 = ue_ip.v6.is_some_and(|(v6, _)| v6.is_unspecified() || v6.is_multicast());
     // A UE sends from its address, and is sent to at it.

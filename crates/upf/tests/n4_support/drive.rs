@@ -228,6 +228,12 @@ fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
     pdr.qer_ids = choices.many(2, |choices| choices.below(3) as u32);
     pdr.urr_ids = choices.many(1, |choices| choices.below(3) as u32);
     pdr.pdi.sdf_filters = choices.many(1, any_filter);
+    if choices.octet().is_multiple_of(4) {
+        let (choose_v4, choose_v6) = choices.of(&[(true, None), (false, Some(64)), (true, Some(64)), (true, Some(56))]);
+        let destination = pdr.pdi.source_interface == Interface::SgiLan;
+        pdr.pdi.ue_ip = Some(UeIp { choose_v4, choose_v6, destination, ..UeIp::default() });
+        pdr.address_pools = choices.many(1, |choices| choices.of(&["internet", "wide", "other"]).into());
+    }
     pdr.pdi.qfis = choices.many(1, |choices| choices.octet() & 63);
     if choices.rarely() {
         pdr.far_id = Some(choices.below(6) as u32);
@@ -269,14 +275,15 @@ fn any_interface(choices: &mut Choices) -> Interface {
 
 fn any_ue_ip(choices: &mut Choices) -> UeIp {
     let v6 = |choices: &mut Choices| {
-        let net = Ipv6Addr::new(0x2001, 0xdb8, choices.octet().into(), 0, 0, 0, 0, 1);
+        let net = Ipv6Addr::new(0x2001, 0xdb8, u16::from(choices.octet() % 8), choices.below(4) as u16, 0, 0, 0, 1);
         (net, choices.of(&[64, 56, 128, 0, 129]))
     };
     UeIp {
         v4: choices.maybe(|choices| ue(choices.octet() % 40)),
         v6: choices.maybe(v6),
         destination: choices.octet() & 1 == 0,
-        choose: choices.rarely(),
+        choose_v4: choices.rarely(),
+        choose_v6: choices.rarely().then(|| choices.of(&[64, 56, 48])),
     }
 }
 

@@ -4,7 +4,7 @@
 pub mod drive;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use pfcp::rule::{
 };
 use pfcp::session::{Established, Establishment, FSeid, Modification};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
+use upf::address_pool::AddressPool;
 use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, RuleTables};
 use upf::rules::{Parting, Session};
@@ -125,9 +126,24 @@ pub fn config() -> Config {
         peer_port: pfcp::PORT,
         managers: vec![],
         release: Duration::ZERO,
+        address_pools: vec![
+            pool("internet", &["10.60.0.30-10.60.0.39"], &["2001:db8:5::/61"], 64),
+            pool("wide", &[], &["2001:db8:6::/54"], 56),
+        ],
+        address_cooling: Duration::from_secs(60),
         access_instances: vec!["access".into()],
         data_instances: vec!["internet".into()],
         limits: Limits { associations: 4, sessions: 32, pdrs: 8, fars: 8, qers: 8, per_pdr: 4, ..Limits::default() },
+    }
+}
+
+fn pool(name: &str, ipv4: &[&str], ipv6: &[&str], ipv6_prefix_length: u8) -> AddressPool {
+    AddressPool {
+        name: name.into(),
+        network_instances: vec!["internet".into()],
+        ipv4: ipv4.iter().map(|text| (*text).to_owned().try_into().unwrap()).collect(),
+        ipv6: ipv6.iter().map(|text| (*text).to_owned().try_into().unwrap()).collect(),
+        ipv6_prefix_length,
     }
 }
 
@@ -190,6 +206,25 @@ impl Bench {
         self.node.tables().check();
         let held: BTreeMap<_, _> = self.node.sessions().map(|session| (session.up_seid, session)).collect();
         assert_eq!(held, self.seen().sessions);
+        self.check_addresses();
+    }
+
+    /// Of each pool the addresses are taken that sessions have, and no others.
+    fn check_addresses(&self) {
+        let sessions = self.seen().sessions;
+        let ues = || sessions.values().flat_map(|session| &session.pdrs).filter_map(|pdr| pdr.pdi.ue_ip);
+        let within = |net: &str, bits: u32| {
+            let net: Ipv6Addr = net.parse().unwrap();
+            move |prefix: &(Ipv6Addr, u8)| (prefix.0.to_bits() ^ net.to_bits()) >> (128 - bits) == 0
+        };
+        let v4: BTreeSet<_> = ues().filter_map(|ue| ue.v4).filter(|v4| (ue(30)..=ue(39)).contains(v4)).collect();
+        let v6: BTreeSet<_> =
+            ues().filter_map(|ue| ue.v6).filter(within("2001:db8:5::", 61)).map(|v6| v6.0.to_bits() >> 64).collect();
+        let wide: BTreeSet<_> =
+            ues().filter_map(|ue| ue.v6).filter(within("2001:db8:6::", 54)).map(|v6| v6.0.to_bits() >> 72).collect();
+        let usage = self.node.pool_usage();
+        let held = (usage[0].v4.0, usage[0].v6.0, usage[1].v6.0);
+        assert_eq!(held, (v4.len() as u64, v6.len() as u64, wide.len() as u64));
     }
 }
 
@@ -202,7 +237,7 @@ pub fn ue(number: u8) -> Ipv4Addr {
 }
 
 pub fn ue_ip(number: u8, destination: bool) -> Option<UeIp> {
-    Some(UeIp { v4: Some(ue(number)), v6: None, destination, choose: false })
+    Some(UeIp { v4: Some(ue(number)), destination, ..UeIp::default() })
 }
 
 pub fn uplink_pdr(id: u16, ue: u8, f_teid: FTeid) -> CreatePdr {
@@ -218,8 +253,7 @@ pub fn uplink_pdr(id: u16, ue: u8, f_teid: FTeid) -> CreatePdr {
         outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
         far_id: Some(1),
         qer_ids: vec![1],
-        urr_ids: vec![],
-        others: vec![],
+        ..CreatePdr::default()
     }
 }
 
@@ -232,11 +266,9 @@ pub fn downlink_pdr(id: u16, ue: u8) -> CreatePdr {
             network_instance: Some("internet".into()),
             ..Pdi::from_interface(Interface::SgiLan)
         },
-        outer_header_removal: None,
         far_id: Some(2),
         qer_ids: vec![1],
-        urr_ids: vec![],
-        others: vec![],
+        ..CreatePdr::default()
     }
 }
 
