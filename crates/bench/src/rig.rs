@@ -232,8 +232,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
         network_instance: None,
         f_teid,
         ue_ip: Some(ue_ip),
-        sdf_filters: vec![],
-        qfis: vec![],
+        ..Pdi::default()
     };
     let local = FTeid { teid, v4: Some(UPF_N3), v6: None };
     let pdr = |id, pdi, outer_header_removal, far_id| Pdr {

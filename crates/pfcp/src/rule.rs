@@ -5,6 +5,7 @@
 
 mod bar;
 mod far;
+mod framed;
 mod pdi;
 mod pdr;
 mod qer;
@@ -15,6 +16,7 @@ pub use bar::{CreateBar, UpdateBar};
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,
 };
+pub use framed::Network;
 pub use pdi::{FTeid, Interface, Pdi, SdfFilter};
 pub use pdr::{CreatePdr, CreatedPdr, OuterHeaderRemoval, UpdatePdr};
 pub use qer::{BitRate, CreateQer, GateStatus, UpdateQer};

@@ -156,6 +156,8 @@ fn whole_modification() -> Modification {
     let mut choosing = downlink_pdr();
     choosing.pdi.ue_ip = Some(UeIp { choose_v4: true, choose_v6: Some(60), destination: true, ..UeIp::default() });
     choosing.address_pools = vec!["gold".into(), "silver".into()];
+    choosing.pdi.framed_routes = vec![([192, 168, 1, 0].into(), 24), (v6.into(), 48)];
+    choosing.pdi.framed_routing = Some(0);
     Modification {
         cp_f_seid: Some(FSeid { seid: 9, v4: Some([10, 4, 0, 2].into()), v6: Some(v6) }),
         remove_pdrs: vec![1, 2],

@@ -65,7 +65,7 @@ pub struct Pdr {
 }
 
 /// Packet detection information.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pdi {
     /// Where the packet comes from.
     pub source_interface: Interface,
@@ -79,12 +79,15 @@ pub struct Pdi {
     pub sdf_filters: Vec<SdfFilter>,
     /// Any of these QFIs must be in the packet's PDU session container, if there are any.
     pub qfis: Vec<u8>,
+    /// Networks behind the UE, which have the same standing as its address; what is behind their length in bits is zero.
+    pub framed_routes: Vec<(IpAddr, u8)>,
 }
 
 /// Source or destination interface (TS 29.244, 8.2.2 and 8.2.24).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Interface {
     /// Towards the RAN: N3 (and N9 towards it).
+    #[default]
     Access,
     /// Towards other UPFs: N9.
     Core,

@@ -184,6 +184,12 @@ pub fn mask(v6: bool, prefix: u8) -> u128 {
     all & u128::MAX.checked_shl(host).unwrap_or(0)
 }
 
+/// The address without what is behind the prefix.
+pub fn network(address: IpAddr, prefix: u8) -> IpAddr {
+    let (v6, bits) = bits(address);
+    self::address(v6, bits & mask(v6, prefix))
+}
+
 /// The link-local address made from an Ethernet address (RFC 4291, appendix A).
 pub fn link_local(mac: [u8; 6]) -> std::net::Ipv6Addr {
     let [a, b, c, d, e, f] = mac;

@@ -53,6 +53,23 @@ fn packets_that_reach_the_wrong_worker_are_handed_over_in_order() {
 }
 
 #[test]
+fn packets_to_networks_behind_a_ue_go_to_the_worker_that_owns_its_session() {
+    let queues = 3;
+    let number = (1..).find(|&number| address_bucket(ue(number).into()) as u16 % queues == 1).unwrap();
+    let frames = (0..40).map(|host| downlink(256 + host, host, 400)).collect();
+    let (n3, to_n3, n6) = ports(queues, Steering::None, frames);
+    let mut upf = upf(n3, n6, 0);
+    let mut session = session(1, 1, number);
+    session.pdrs[1].pdi.framed_routes = vec![(ue(256).into(), 24)];
+    upf.tables.apply(vec![SessionUpdate::Put(session)]).unwrap();
+    while upf.workers[0].run_once() {}
+    assert_eq!(to_n3.take().len(), 0, "another worker owns the session");
+    while upf.workers[1].run_once() {}
+    assert_eq!(to_n3.take().iter().map(|frame| mark(frame)).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+    assert!(upf.counts.all().is_empty(), "{:?}", upf.counts.all());
+}
+
+#[test]
 fn a_worker_that_falls_behind_loses_packets_under_their_own_name() {
     let number = (1..).find(|&number| address_bucket(ue(number).into()) % 2 == 1).unwrap();
     let count = 2_000;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use rs_pfcp::ie::IeType;
 use rs_pfcp::ie::f_teid::Fteid;
 
+use super::framed::{Network, read_routes, read_routing, write_routes};
 use super::ue_ip::UeIp;
 use super::{read_network_instance, read_qfi};
 use crate::fault::{Cause, Fault};
@@ -187,6 +188,10 @@ pub struct Pdi {
     pub sdf_filters: Vec<SdfFilter>,
     /// QFIs.
     pub qfis: Vec<u8>,
+    /// Framed routes of either version, those of IPv4 first: networks behind the UE.
+    pub framed_routes: Vec<Network>,
+    /// How routes are exchanged with the UE: 0 for not at all.
+    pub framed_routing: Option<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -206,6 +211,8 @@ impl Pdi {
             ue_ip: ies.first(IeType::UeIpAddress).map(UeIp::read).transpose()?,
             sdf_filters: ies.all(IeType::SdfFilter).map(SdfFilter::read).collect::<Result<_, _>>()?,
             qfis: ies.all(IeType::Qfi).map(read_qfi).collect::<Result<_, _>>()?,
+            framed_routes: read_routes(&ies)?,
+            framed_routing: ies.first(IeType::FramedRouting).map(read_routing).transpose()?,
             others: ies.others(PDI_KNOWN),
         })
     }
@@ -224,6 +231,10 @@ impl Pdi {
             }
             self.sdf_filters.iter().for_each(|filter| filter.write(out));
             self.qfis.iter().for_each(|&qfi| out.element(IeType::Qfi, &[qfi]));
+            write_routes(&self.framed_routes, out);
+            if let Some(routing) = self.framed_routing {
+                out.element(IeType::FramedRouting, &routing.to_be_bytes());
+            }
         });
     }
 }
@@ -235,4 +246,7 @@ const PDI_KNOWN: &[IeType] = &[
     IeType::UeIpAddress,
     IeType::SdfFilter,
     IeType::Qfi,
+    IeType::FramedRoute,
+    IeType::FramedRouting,
+    IeType::FramedIpv6Route,
 ];

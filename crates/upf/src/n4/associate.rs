@@ -13,8 +13,9 @@ use super::{Datagram, Node, RuleTables};
 use crate::tables::SessionUpdate;
 
 /// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
-/// packets buffered as is suggested.
-const FEATURES: &[UpFeature] = &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC];
+/// packets buffered as is suggested, framed routes.
+const FEATURES: &[UpFeature] =
+    &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC, UpFeatures::FRRT];
 
 impl<T: RuleTables> Node<T> {
     /// All that it can do, by its configuration, too.

@@ -406,10 +406,11 @@ impl Contents {
             .collect()
     }
 
-    /// Packets from N6 find their session by the UE's address.
+    /// Packets from N6 find their session by the UE's address, or by a network behind it.
     fn check_reachable(&self) -> Result<(), Fault> {
         let mut downlink = self.pdrs.values().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan).peekable();
-        if downlink.peek().is_some() && downlink.all(|pdr| pdr.pdi.ue_ip.is_none()) {
+        if downlink.peek().is_some() && downlink.all(|pdr| pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty())
+        {
             return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UeIpAddress));
         }
         Ok(())
@@ -430,6 +431,11 @@ impl Contents {
                 UeAddress::V6(net, length) => ue_ip.v6 = Some((net, length)),
             }
         }
+    }
+
+    /// Whether a network with this address is behind the UE.
+    pub fn has_framed_route(&self, network: IpAddr) -> bool {
+        self.find_pdr(|pdi| pdi.framed_routes.iter().any(|&(net, _)| net == network)).is_some()
     }
 
     /// All UE addresses that the rules name.

@@ -275,6 +275,10 @@ fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
         ApplyError::TeidInUse(teid) => {
             blame(IeType::Fteid, &|pdi| pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
         }
+        ApplyError::UeAddressInUse(address) if contents.is_some_and(|contents| contents.has_framed_route(address)) => {
+            let kind = if address.is_ipv4() { IeType::FramedRoute } else { IeType::FramedIpv6Route };
+            blame(kind, &|pdi| pdi.framed_routes.iter().any(|&(net, _)| net == address))
+        }
         ApplyError::UeAddressInUse(address) => blame(IeType::UeIpAddress, &|pdi| {
             let is_it =
                 |ue: UeIp| if address.is_ipv4() { ue.v4.map(IpAddr::V4) == Some(address) } else { ue.v6.is_some() };

@@ -9,6 +9,7 @@ use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::filter::parse_flow_description;
 use crate::rules::{FTeid, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Qer, SdfFilter, UeIp};
+use crate::side;
 
 /// A part of a message, as far as it matters for what elements in it ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,6 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             // No packet flow descriptions are provisioned, so no application is known.
             ApplicationId => return Some(Cause::UnknownApplicationId),
             TrafficEndpointId | EthernetPduSessionInformation | EthernetPacketFilter => true,
-            FramedRoute | FramedRouting | FramedIpv6Route => true,
             IpMulticastAddressingInfo | RedundantTransmissionParameters | DnsQueryResponseFilter => true,
             MbsSessionIdentifier | AreaSessionId | LocalIngressTunnel => true,
             _ => false,
@@ -123,6 +123,15 @@ pub(super) fn pdi(pdi: &wire::Pdi, local: &[IpAddr], most: usize) -> Result<(Pdi
     if pdi.qfis.len() > most {
         return Err(too_many(IeType::Qfi));
     }
+    if pdi.framed_routes.len() > most {
+        return Err(too_many(IeType::FramedRoute));
+    }
+    match pdi.framed_routing {
+        None | Some(0) => {}
+        // The UPF speaks no routing protocol with UEs.
+        Some(1..=3) => return Err(Fault::of(Cause::ServiceNotSupported, IeType::FramedRouting)),
+        Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::FramedRouting)),
+    }
     let source_interface = source_interface(pdi)?;
     let (f_teid, choice) = match pdi.f_teid {
         None => (None, None),
@@ -136,6 +145,7 @@ pub(super) fn pdi(pdi: &wire::Pdi, local: &[IpAddr], most: usize) -> Result<(Pdi
         ue_ip: pdi.ue_ip.as_ref().map(|ue_ip| translate_ue_ip(ue_ip, source_interface)).transpose()?,
         sdf_filters: pdi.sdf_filters.iter().map(sdf_filter).collect::<Result<_, _>>()?,
         qfis: pdi.qfis.clone(),
+        framed_routes: pdi.framed_routes.iter().map(|&(net, length)| (side::network(net, length), length)).collect(),
     };
     Ok((translated, choice))
 }

@@ -1,6 +1,6 @@
 //! From a session as N4 states it to rules as workers use them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use gtpu::{Direction, PduSession};
 use vport::steering::teid_bucket;
@@ -109,16 +109,30 @@ pub(super) fn teids(session: &Session) -> Vec<u32> {
 pub(super) fn ues(session: &Session) -> Vec<UeKey> {
     let downlink = session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan);
     let mut keys = Vec::new();
-    for ue in downlink.filter_map(|pdr| pdr.pdi.ue_ip) {
-        let v4 = ue.v4.map(|address| UeKey::V4(address.to_bits()));
-        let v6 = ue.v6.map(|(net, len)| UeKey::V6(net.to_bits() & side::mask(true, len), len));
-        for key in v4.into_iter().chain(v6) {
+    for pdi in downlink.map(|pdr| &pdr.pdi) {
+        let v4 = pdi.ue_ip.and_then(|ue| ue.v4).map(|address| UeKey::V4(address.to_bits()));
+        let v6 = pdi.ue_ip.and_then(|ue| ue.v6).map(|(net, len)| v6_key(net, len));
+        let framed = pdi.framed_routes.iter().map(|&route| framed_key(route));
+        for key in v4.into_iter().chain(v6).chain(framed) {
             if !keys.contains(&key) {
                 keys.push(key);
             }
         }
     }
     keys
+}
+
+fn v6_key(net: Ipv6Addr, len: u8) -> UeKey {
+    UeKey::V6(net.to_bits() & side::mask(true, len), len)
+}
+
+/// A route to one address is as good as the address.
+fn framed_key(route: (IpAddr, u8)) -> UeKey {
+    match route {
+        (IpAddr::V4(address), 32) => UeKey::V4(address.to_bits()),
+        (IpAddr::V4(net), len) => UeKey::V4Net(net.to_bits() & side::mask(false, len) as u32, len),
+        (IpAddr::V6(net), len) => v6_key(net, len),
+    }
 }
 
 /// QERs with a maximum bit rate, by direction.
@@ -164,9 +178,10 @@ impl Compiler<'_> {
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
         Rule {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
-            any_ue: pdr.pdi.ue_ip.is_none(),
+            any_ue: pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty(),
             v4: addresses_v4(pdr),
             v6: addresses_v6(pdr),
+            framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| turned(filter, uplink)).collect(),
             removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
@@ -314,11 +329,17 @@ fn turned(filter: &SdfFilter, uplink: bool) -> Filter {
 fn net(endpoint: &Endpoint) -> Net {
     match endpoint.prefix {
         None => Net::Any,
-        Some((IpAddr::V4(net), len)) => {
+        Some(prefix) => network(prefix),
+    }
+}
+
+fn network(prefix: (IpAddr, u8)) -> Net {
+    match prefix {
+        (IpAddr::V4(net), len) => {
             let mask = side::mask(false, len) as u32;
             Net::V4 { net: net.to_bits() & mask, mask }
         }
-        Some((IpAddr::V6(net), len)) => {
+        (IpAddr::V6(net), len) => {
             let mask = side::mask(true, len);
             Net::V6 { net: net.to_bits() & mask, mask }
         }

@@ -33,6 +33,8 @@ pub struct Rule {
     /// What counts the packets.
     pub(super) usages: Box<[Usage]>,
     pub(super) v6: AddressesV6,
+    /// Networks behind the UE, which count as its address.
+    pub(super) framed: Box<[Net]>,
 }
 
 /// What becomes of a packet that passed gates and meters.
@@ -180,16 +182,22 @@ impl Rule {
         if self.any_ue {
             return true;
         }
-        match V6 {
+        let is_own = match V6 {
             false => self.v4.ue == Some(bits as u32),
             true => self.v6.ue.is_some_and(|(net, mask)| bits & mask == net),
-        }
+        };
+        is_own || !self.framed.is_empty() && is_framed(&self.framed, V6, bits)
     }
 
     #[inline]
     fn is_local(&self, outer: &Outer) -> bool {
         if outer.v6 { self.v6.local == Some(outer.local) } else { self.v4.local == Some(outer.local as u32) }
     }
+}
+
+#[inline(never)]
+fn is_framed(framed: &[Net], v6: bool, bits: u128) -> bool {
+    framed.iter().any(|net| net.contains(v6, bits))
 }
 
 #[inline(never)]

@@ -22,6 +22,8 @@ pub struct Version {
     /// Sessions by TEIDs of the SMF's choice.
     other_teids: HashMap<u32, Rules>,
     ues_v4: HashMap<u32, Rules, Mix>,
+    /// Sessions by IPv4 networks behind their UEs, longest first.
+    routes_v4: Vec<(u8, HashMap<u32, Rules>)>,
     /// Sessions by IPv6 prefixes of 64 bits.
     ues_v6: HashMap<u64, Rules, Mix>,
     /// Sessions by IPv6 prefixes of other lengths, longest first.
@@ -101,6 +103,8 @@ pub struct Hop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum UeKey {
     V4(u32),
+    /// Network, and its length.
+    V4Net(u32, u8),
     /// Network, and length of the prefix.
     V6(u128, u8),
 }
@@ -126,6 +130,7 @@ impl Version {
             teids: vec![TeidSlot::default(); teids].into(),
             other_teids: HashMap::new(),
             ues_v4: HashMap::default(),
+            routes_v4: Vec::new(),
             ues_v6: HashMap::default(),
             ues_v6_other: Vec::new(),
             hops: Vec::new(),
@@ -159,8 +164,17 @@ impl Version {
     /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits).
     #[inline]
     pub fn by_ue(&self, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
-        let found = if !v6 { self.ues_v4.get(&(bits as u32)) } else { self.by_ue_v6(bits) };
+        let found = if !v6 {
+            self.ues_v4.get(&(bits as u32)).or_else(|| self.by_route_v4(bits as u32))
+        } else {
+            self.by_ue_v6(bits)
+        };
         found.map(|found| (&*found.rules, found.home))
+    }
+
+    #[cold]
+    fn by_route_v4(&self, bits: u32) -> Option<&Rules> {
+        self.routes_v4.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(false, *len) as u32)))
     }
 
     fn by_ue_v6(&self, bits: u128) -> Option<&Rules> {
@@ -212,7 +226,8 @@ impl Version {
             Change::OtherTeid(teid, rules) => set(&mut self.other_teids, teid, rules),
             Change::Ue(UeKey::V4(address), rules) => set(&mut self.ues_v4, address, rules),
             Change::Ue(UeKey::V6(net, 64), rules) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
-            Change::Ue(UeKey::V6(net, len), rules) => self.set_ue_v6_other(net, len, rules),
+            Change::Ue(UeKey::V4Net(net, len), rules) => set_net(&mut self.routes_v4, net, len, rules),
+            Change::Ue(UeKey::V6(net, len), rules) => set_net(&mut self.ues_v6_other, net, len, rules),
             Change::Hop(index, hop) => {
                 let index = index as usize;
                 if index >= self.hops.len() {
@@ -230,17 +245,18 @@ impl Version {
             }
         }
     }
+}
 
-    fn set_ue_v6_other(&mut self, net: u128, len: u8, rules: Option<Rules>) {
-        let at = self.ues_v6_other.partition_point(|(other, _)| *other > len);
-        if self.ues_v6_other.get(at).is_none_or(|(other, _)| *other != len) {
-            self.ues_v6_other.insert(at, (len, HashMap::new()));
-        }
-        let (_, ues) = &mut self.ues_v6_other[at];
-        set(ues, net, rules);
-        if ues.is_empty() {
-            self.ues_v6_other.remove(at);
-        }
+/// Sets the session of a network, where the lengths descend.
+fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, Rules>)>, net: A, len: u8, rules: Option<Rules>) {
+    let at = nets.partition_point(|(other, _)| *other > len);
+    if nets.get(at).is_none_or(|(other, _)| *other != len) {
+        nets.insert(at, (len, HashMap::new()));
+    }
+    let (_, ues) = &mut nets[at];
+    set(ues, net, rules);
+    if ues.is_empty() {
+        nets.remove(at);
     }
 }
 
@@ -281,6 +297,24 @@ mod tests {
         assert_eq!(version.by_teid(0x223).unwrap().1, 8);
         version.make(Change::Teid(0x123, None));
         assert!(version.by_teid(0x123).is_none() && version.by_teid(0).is_none());
+    }
+
+    #[test]
+    fn an_address_is_found_before_the_longest_network_that_it_is_in() {
+        let bits = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().to_bits();
+        let mut version = version();
+        version.make(Change::Ue(UeKey::V4(bits("10.45.0.1")), rules(1)));
+        let networks = [("10.0.0.0", 8, 2), ("10.45.0.0", 24, 3), ("0.0.0.0", 0, 4)];
+        for (net, len, home) in networks {
+            version.make(Change::Ue(UeKey::V4Net(bits(net), len), rules(home)));
+        }
+        let home = |version: &Version, text| version.by_ue(false, bits(text).into()).map(|found| found.1);
+        let found = |version: &Version| ["10.45.0.1", "10.45.0.2", "10.9.0.1", "11.0.0.1"].map(|to| home(version, to));
+        assert_eq!(found(&version), [Some(1), Some(3), Some(2), Some(4)]);
+        for (net, len, _) in networks {
+            version.make(Change::Ue(UeKey::V4Net(bits(net), len), None));
+        }
+        assert_eq!(found(&version), [Some(1), None, None, None]);
     }
 
     #[test]

@@ -219,7 +219,7 @@ impl Writer {
 /// The addresses of a key.
 fn address(ue: UeKey) -> IpAddr {
     match ue {
-        UeKey::V4(bits) => side::address(false, bits.into()),
+        UeKey::V4(bits) | UeKey::V4Net(bits, _) => side::address(false, bits.into()),
         UeKey::V6(bits, _) => side::address(true, bits),
     }
 }

@@ -235,6 +235,8 @@ fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
         pdr.address_pools = choices.many(1, |choices| choices.of(&["internet", "wide", "other"]).into());
     }
     pdr.pdi.qfis = choices.many(1, |choices| choices.octet() & 63);
+    pdr.pdi.framed_routes = if choices.rarely() { choices.many(3, any_route) } else { vec![] };
+    pdr.pdi.framed_routing = choices.rarely().then(|| choices.below(5) as u32);
     if choices.rarely() {
         pdr.far_id = Some(choices.below(6) as u32);
         pdr.pdi.source_interface = any_interface(choices);
@@ -284,6 +286,15 @@ fn any_ue_ip(choices: &mut Choices) -> UeIp {
         destination: choices.octet() & 1 == 0,
         choose_v4: choices.rarely(),
         choose_v6: choices.rarely().then(|| choices.of(&[64, 56, 48])),
+    }
+}
+
+fn any_route(choices: &mut Choices) -> (IpAddr, u8) {
+    match choices.octet().is_multiple_of(2) {
+        true => (ue(choices.octet()).into(), choices.of(&[0, 8, 24, 28, 31, 32])),
+        false => {
+            (Ipv6Addr::new(0x2001, 0xdb8, choices.below(8) as u16, 0, 0, 0, 0, 1).into(), choices.of(&[48, 64, 128]))
+        }
     }
 }
 

@@ -277,7 +277,7 @@ fn interface(text: &str) -> Result<Interface, String> {
     }
 }
 
-/// `pdr ID from access|core|n6 [teid TEID] [at ADDRESS] [ue ADDRESS] [ue6 PREFIX/LEN] [qfi QFI]... [sdf FILTER]...
+/// `pdr ID from access|core|n6 [teid TEID] [at ADDRESS] [ue ADDRESS] [ue6 PREFIX/LEN] [behind NETWORK/LEN]... [qfi QFI]... [sdf FILTER]...
 /// [remove v4|v6|any|none] far ID [qer ID]...`, in order of precedence.
 fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
     let id = words.number()? as u16;
@@ -310,6 +310,7 @@ fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
         ue_ip,
         sdf_filters: words.all_after("sdf", sdf)?,
         qfis: words.all_after("qfi", |text| number(text).map(|qfi| qfi as u8))?,
+        framed_routes: words.all_after("behind", network)?,
     };
     Ok(Pdr {
         id,
@@ -320,6 +321,11 @@ fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
         qer_ids: words.all_after("qer", |text| number(text).map(|id| id as u32))?,
         urr_ids: words.all_after("urr", |text| number(text).map(|id| id as u32))?,
     })
+}
+
+fn network(text: &str) -> Result<(IpAddr, u8), String> {
+    let (net, len) = text.split_once('/').ok_or(text)?;
+    Ok((net.parse().map_err(|_| text)?, len.parse().map_err(|_| text)?))
 }
 
 fn prefix6(text: &str) -> Result<(Ipv6Addr, u8), String> {

@@ -49,14 +49,8 @@ pub fn ue(number: u32) -> Ipv4Addr {
 /// A session; its downlink tunnel has the TEID of its uplink tunnel.
 pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
     let ue_ip = Some(UeIp { v4: Some(ue(ue_number)), v6: None });
-    let pdi = |source_interface, f_teid| Pdi {
-        source_interface,
-        network_instance: None,
-        f_teid,
-        ue_ip,
-        sdf_filters: vec![],
-        qfis: vec![],
-    };
+    let pdi =
+        |source_interface, f_teid| Pdi { source_interface, network_instance: None, f_teid, ue_ip, ..Pdi::default() };
     let local = FTeid { teid, v4: Some(Ipv4Addr::new(10, 3, 0, 1)), v6: None };
     let forward = |destination_interface, outer_header_creation| {
         FarAction::Forward(Forwarding {
