@@ -16,6 +16,18 @@ const LATE: u8 = 3;
 /// Votes at which a peer is far.
 const VOTES_MAX: u8 = 8 * LATE;
 
+/// What was stored before is on its way no longer. Stores and lines that are waited for hold up what is timed behind them: on
+/// Emerald Rapids a fifth of the words from near then come late where frames of 1,518 B are written, three in a thousand
+/// otherwise; and streamed records hold up most, so that whoever had begun to stream by mistake went on.
+#[inline(always)]
+fn drain_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of every x86-64.
+    unsafe {
+        core::arch::x86_64::_mm_mfence();
+    }
+}
+
 /// Nothing that follows is loaded before what precedes has happened. A clock may be read while later loads are on their way
 /// already, which hides how long they take.
 #[inline(always)]
@@ -53,6 +65,7 @@ impl Distance {
         if self.known {
             return load();
         }
+        drain_stores();
         let begin = Instant::now();
         hold_loads();
         let value = load();

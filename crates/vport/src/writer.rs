@@ -320,12 +320,20 @@ impl Records {
             if HOW == STREAMING {
                 return stream::record(header, packet, record);
             }
-            prefetch::to_write(self.data.wrapping_add(self.ring.offset(head.wrapping_add(AHEAD))));
+            self.expect_lines(head.wrapping_add(AHEAD), packet.len());
             self.begin(head, header, Ordering::Relaxed);
             copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
                 copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
             }
+        }
+    }
+
+    /// Soon a record of about `bytes` will be written at a position.
+    #[inline(always)]
+    fn expect_lines(self, at: u64, bytes: usize) {
+        for line in (0..bytes).step_by(64) {
+            prefetch::to_write(self.data.wrapping_add(self.ring.offset(at.wrapping_add(line as u64))));
         }
     }
 
