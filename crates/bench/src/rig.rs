@@ -23,6 +23,7 @@ use upf::rules::{
 };
 use upf::side::{PortId, Side};
 use upf::tables::{Reader, SessionUpdate, Settings, Tables};
+use upf::trace::Tracer;
 use upf::worker::{Habits, Links, Worker};
 
 /// The way that packets go through the UPF.
@@ -136,7 +137,7 @@ impl Upf {
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
         let (alarms, heard) = alarms::channel(Arc::new(Bell::new()?));
-        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox, alarms };
+        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox, alarms, tracer: Tracer::unread() };
         let habits = Habits {
             policers: settings.max_policers(),
             max_buffered_octets: 0,
@@ -161,7 +162,7 @@ impl Upf {
 
     /// Packets dropped so far, as last published, by reason.
     pub fn drops(&self) -> Vec<(DropReason, u64)> {
-        let board = self.worker.board();
+        let board = self.worker.drops();
         DropReason::ALL.iter().map(|reason| (*reason, board.get(*reason))).filter(|(_, count)| *count > 0).collect()
     }
 }

@@ -275,16 +275,86 @@ pub struct Status {
     pub json: bool,
 }
 
-/// Run a UPF without a slice
+/// Look into a UPF, or run one without a slice
 ///
-/// It is the program kaista-upf: the configuration names Linux interfaces, or ports of shared memory, and any session
-/// manager may be pointed at it. Runs until Ctrl-C or SIGTERM. RUST_LOG sets what it logs to standard error.
+/// With --config it is the program kaista-upf: the configuration names Linux interfaces, or ports of shared memory, and any
+/// session manager may be pointed at it. It runs until Ctrl-C or SIGTERM; RUST_LOG sets what it logs to standard error.
+///
+/// The commands ask a UPF that runs, in a slice or without one.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kaista upf --config upf.yaml\n  RUST_LOG=debug kaista upf --config upf.yaml")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  kaista upf --config upf.yaml\n  kaista upf sessions\n  kaista upf session 0x65f01a7300000001\n  \
+        kaista upf drops upf\n  kaista upf trace 10.60.0.1"
+)]
 pub struct Upf {
-    /// The configuration, see docs/upf.md
+    #[command(subcommand)]
+    pub command: Option<UpfCommand>,
+    /// Run a UPF with this configuration, see docs/upf.md
     #[arg(long, value_name = "FILE", required = true)]
-    pub config: PathBuf,
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum UpfCommand {
+    /// List sessions
+    ///
+    /// UP and DOWN are what the usage reporting rule that has counted most has counted; a session without one has none.
+    #[command(after_help = "Examples:\n  kaista upf sessions\n  kaista upf sessions upf --json | jq '.[].ues'")]
+    Sessions(UpfOf),
+    /// Show all rules of a session, and what they have counted
+    Session(UpfSession),
+    /// Show how many packets were discarded, by reason, and what that means
+    ///
+    /// With --json, reasons that have not occurred are there, too.
+    Drops(UpfOf),
+    /// Show what becomes of a UE's packets, and by which rules, while they pass
+    ///
+    /// A line for each packet: when (UTC), which way, what it is, the PDR that it matched with its FAR, QERs and URRs, and
+    /// what became of it. The UE may get its session later, and lose it. Packets never wait for whoever watches: those that
+    /// come too fast are not shown, and counted. One UE of a UPF can be watched at a time.
+    #[command(after_help = "Examples:\n  kaista upf trace 10.60.0.1\n  kaista upf trace 2001:db8:60::1 upf -c 10\n  \
+        kaista upf trace 10.60.0.1 --duration 10s --json | jq .verdict")]
+    Trace(UpfTrace),
+}
+
+/// Which UPF, and how its answer is shown.
+#[derive(Debug, Args)]
+pub struct UpfOf {
+    /// The UPF: FUNCTION, or SLICE/FUNCTION where several slices have such a function; the only one there is if left out
+    #[arg(value_name = "FUNCTION")]
+    pub function: Option<FunctionRef>,
+    /// A UPF without a slice, by its control socket: a path, or @NAME
+    #[arg(long, value_name = "SOCKET", conflicts_with = "function")]
+    pub socket: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UpfSession {
+    /// The UPF's SEID of the session, as `kaista upf sessions` shows it
+    #[arg(value_name = "SEID", value_parser = seid)]
+    pub seid: u64,
+    #[command(flatten)]
+    pub of: UpfOf,
+}
+
+#[derive(Debug, Args)]
+pub struct UpfTrace {
+    /// An address of the UE, or the UPF's SEID of its session
+    #[arg(value_name = "UE", value_parser = ue)]
+    pub ue: upf::control::Ue,
+    #[command(flatten)]
+    pub of: UpfOf,
+    /// End after this many packets
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after this time
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
 }
 
 /// Print a completion script for a shell
@@ -318,6 +388,22 @@ pub struct Version {
 fn duration(text: &str) -> Result<Duration, String> {
     let latency: Latency = text.parse().map_err(|e: slice::ValueError| format!("{}; {}", e.reason, e.remedy))?;
     Ok(latency.duration())
+}
+
+/// `0x65f01a7300000001`, or decimal.
+fn seid(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| "it is no SEID".into())
+}
+
+fn ue(text: &str) -> Result<upf::control::Ue, String> {
+    let address = text.parse().map(upf::control::Ue::Address);
+    address
+        .or_else(|_| seid(text).map(upf::control::Ue::Session))
+        .map_err(|_| "it is neither an address nor a SEID".into())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

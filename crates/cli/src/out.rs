@@ -57,6 +57,12 @@ impl Paint {
         Self(io::stderr().is_terminal() && wanted())
     }
 
+    /// None at all.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self(false)
+    }
+
     pub fn bold(self, text: &str) -> String {
         self.with("1", text)
     }

@@ -274,3 +274,26 @@ fn an_answer_to_another_question_is_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is it of another version?"), "{}", text(&output.stderr));
 }
+
+/// A UPF of a slice is asked over a connection that the daemon passes on, and what it says cannot move the cursor.
+#[test]
+fn a_upf_of_a_slice_is_asked_by_way_of_the_daemon() {
+    let here = tempfile::tempdir().unwrap();
+    let asked = daemon(here.path(), |call| {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        call.answer_with(&Event::Connected, &OwnedFd::from(theirs));
+        call.done(Reply::Done);
+        let mut upf = BufReader::new(ours);
+        let mut request = String::new();
+        upf.read_line(&mut request).unwrap();
+        assert_eq!(request, "{\"request\":\"drops\"}\n");
+        let drop = "{\"event\":\"drop\",\"reason\":\"drop.vlan\",\"packets\":3,\"meaning\":\"a\\u001b[2Jb\"}";
+        write!(upf.get_mut(), "{drop}\n{{\"event\":\"done\"}}\n").unwrap();
+    });
+    let output = run(here.path(), &["upf", "drops", "s/upf"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("3") && text(&output.stdout).contains("vlan"));
+    assert!(!text(&output.stdout).contains('\x1b'));
+    let function = Some("s/upf".parse().unwrap());
+    assert_eq!(asked.recv().unwrap(), Request::Upf { function });
+}

@@ -88,6 +88,11 @@ pub enum Request {
         /// Packets after which to end.
         count: Option<u64>,
     },
+    /// Connects to a UPF's control socket; answers [`Event::Connected`], then [`Reply::Done`].
+    Upf {
+        /// Which; none: the only one that there is.
+        function: Option<FunctionRef>,
+    },
     /// Answers [`Reply::Status`].
     Status,
     /// Ends daemon and keeper; answers [`Reply::Done`]. Refused while slices are up, unless `leave_running`.
@@ -161,6 +166,8 @@ pub enum Event {
     Stats(Stats),
     /// The terminal of an executed program: its controlling end is the descriptor beside this line.
     Console,
+    /// A connection to a function: the descriptor beside this line.
+    Connected,
     /// The end: success.
     Done(Reply),
     /// The end: what went wrong.

@@ -4,6 +4,7 @@ mod capture;
 mod exec;
 mod serve;
 mod stats;
+mod upf;
 
 use std::collections::BTreeMap;
 use std::io;

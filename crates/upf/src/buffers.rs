@@ -36,6 +36,7 @@ pub struct Buffers {
     queues: HashMap<u64, Queue>,
     max_octets: usize,
     octets: usize,
+    packets: usize,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +50,7 @@ struct Queue {
 impl Buffers {
     /// Room for `max_octets` octets of frames.
     pub fn new(max_octets: usize) -> Self {
-        Self { queues: HashMap::new(), max_octets, octets: 0 }
+        Self { queues: HashMap::new(), max_octets, octets: 0, packets: 0 }
     }
 
     /// Has the frame wait.
@@ -66,7 +67,13 @@ impl Buffers {
         frame.copy_to(&mut copy);
         queue.frames.push_back(copy);
         self.octets += len;
+        self.packets += 1;
         if waiting.notify && !queue.told.contains(&waiting.pdr) { Kept::IsNews } else { Kept::Waits }
+    }
+
+    /// Packets that wait.
+    pub fn packets(&self) -> usize {
+        self.packets
     }
 
     /// N4 was told of packets that the PDR has matched.
@@ -79,6 +86,7 @@ impl Buffers {
     /// All frames of the session that wait, in order; they do not any more.
     pub fn take(&mut self, up_seid: u64) -> VecDeque<Box<[u8]>> {
         let frames = self.queues.remove(&up_seid).unwrap_or_default().frames;
+        self.packets -= frames.len();
         self.octets -= frames.iter().map(|frame| frame.len()).sum::<usize>();
         frames
     }

@@ -46,6 +46,12 @@ pub struct Config {
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,
+    /// Where operators ask the UPF: a path, or `@` and a name in the network namespace that needs no file.
+    #[serde(default = "default_control")]
+    pub control: String,
+    /// Where Prometheus scrapes `/metrics`.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The N4 endpoint.
@@ -201,6 +207,10 @@ pub const MAX_MANAGERS: usize = 64;
 
 fn default_max_sessions() -> usize {
     1 << 17
+}
+
+fn default_control() -> String {
+    crate::control::DEFAULT.into()
 }
 
 fn default_policer_burst_ms() -> u32 {

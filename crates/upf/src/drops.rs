@@ -14,6 +14,11 @@ macro_rules! reasons {
             /// Every reason, in the order in which a packet meets them.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
+            /// What it means, as a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$reason => $text.trim_ascii(),)+ }
+            }
+
             /// The counter's name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$reason => concat!("drop.", $name),)+ }

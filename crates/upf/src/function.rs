@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use port::{Control, Port};
 
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
+use crate::board::{Board, PortCounts};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
@@ -14,6 +16,7 @@ use crate::mail::{self, Inbox, Outbox};
 use crate::side::Side;
 use crate::slow_path::{self, Counters, SlowPath};
 use crate::tables::{Settings, Tables};
+use crate::trace::{self, Tracer, Traces};
 use crate::worker::{self, Habits, Worker};
 
 /// Bytes of a ring between two workers.
@@ -92,6 +95,8 @@ pub struct Upf {
     pub meters: Meters,
     /// What the threads count.
     pub counts: Counts,
+    /// Packets of a UE, if somebody watches it.
+    pub traces: Traces,
     /// Wakes every thread, so that it looks whether it is to stop.
     pub bells: Vec<Arc<Bell>>,
     /// For reports to the node.
@@ -112,8 +117,10 @@ pub struct Meters {
 /// The counters of all threads together.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    boards: Vec<DropBoard>,
+    drops: Vec<DropBoard>,
+    workers: Vec<Board>,
     slow_path: Arc<Counters>,
+    clock: Clock,
 }
 
 impl Upf {
@@ -142,7 +149,8 @@ impl Upf {
         let n4_bell = Arc::new(Bell::new()?);
         // One for each worker, and one for the slow path.
         let (alarms, receivers) = (0..=count).map(|_| alarms::channel(n4_bell.clone())).unzip();
-        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms);
+        let (tracers, traces) = trace::channel(count);
+        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms, tracers);
         let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
             policers: settings.max_policers(),
@@ -158,10 +166,23 @@ impl Upf {
             .map(|((reader, (n3, n6)), links)| Worker::new(reader, n3, n6, links, habits))
             .collect();
         let slow_path = SlowPath::new(n3_side, n6_side, tables.clone(), slow_links);
-        let boards = workers.iter().map(Worker::board).chain([slow_path.board()]).collect();
-        let counts = Counts { boards, slow_path: slow_path.counters() };
+        let counts = Counts {
+            drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
+            workers: workers.iter().map(Worker::board).collect(),
+            slow_path: slow_path.counters(),
+            clock,
+        };
         let meters = Meters { clock, alarms: receivers, bell: n4_bell };
-        Ok(Self { tables, workers, slow_path, meters, counts, bells: [bells, vec![slow_bell]].concat(), control })
+        Ok(Self {
+            tables,
+            workers,
+            slow_path,
+            meters,
+            counts,
+            traces,
+            bells: [bells, vec![slow_bell]].concat(),
+            control,
+        })
     }
 }
 
@@ -171,6 +192,7 @@ fn rings(
     slow_bell: &Arc<Bell>,
     wanted: mpsc::Receiver<slow_path::neighbours::Key>,
     mut alarms: Vec<Alarms>,
+    tracers: Vec<Tracer>,
 ) -> (Vec<worker::Links>, slow_path::Links) {
     let count = bells.len();
     let mut inboxes: Vec<Vec<Inbox>> = (0..count).map(|_| vec![]).collect();
@@ -192,7 +214,14 @@ fn rings(
         .zip(outboxes)
         .zip(to_slow_path)
         .zip(alarms)
-        .map(|(((inboxes, workers), slow_path), alarms)| worker::Links { inboxes, workers, slow_path, alarms })
+        .zip(tracers)
+        .map(|((((inboxes, workers), slow_path), alarms), tracer)| worker::Links {
+            inboxes,
+            workers,
+            slow_path,
+            alarms,
+            tracer,
+        })
         .collect();
     (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone(), alarms: slow_alarms })
 }
@@ -200,7 +229,31 @@ fn rings(
 impl Counts {
     /// Packets dropped for `reason`, as far as published.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.boards.iter().map(|board| board.get(reason)).sum()
+        self.drops.iter().map(|board| board.get(reason)).sum()
+    }
+
+    /// Frames of each port, by its name.
+    pub fn ports(&self) -> Vec<(&'static str, PortCounts)> {
+        let of =
+            |number| self.workers.iter().map(|board| board.port(number)).fold(PortCounts::default(), PortCounts::and);
+        ["n3", "n6"].into_iter().enumerate().map(|(number, name)| (name, of(number))).collect()
+    }
+
+    /// Packets that wait for their UEs.
+    pub fn buffered_packets(&self) -> u64 {
+        self.workers.iter().map(Board::buffered_packets).sum()
+    }
+
+    /// How long each worker has had packets to treat.
+    pub fn busy(&self) -> Vec<Duration> {
+        let now_ns = self.clock.now_ns();
+        let busy = |board: &Board| Duration::from_nanos(now_ns.saturating_sub(board.idle_ns(now_ns)));
+        self.workers.iter().map(busy).collect()
+    }
+
+    /// What the slow path has done.
+    pub fn slow_path(&self) -> &Counters {
+        &self.slow_path
     }
 
     /// Everything that has happened at least once, by the name of its counter.

@@ -56,6 +56,11 @@ pub struct Forward<'t> {
 }
 
 impl Forward<'_> {
+    /// Octets of the frame that is sent.
+    pub fn frame_len(&self) -> u16 {
+        self.keep + self.prepend.len() as u16
+    }
+
     /// Takes a packet that `rule` has counted, and of which `octets` octets were the user's, back out of the counts, as it
     /// could not be sent.
     #[cold]
@@ -311,6 +316,25 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
         (None, _) => Err(DropReason::InnerNotIp),
     };
     verdict.unwrap_or_else(Verdict::Drop)
+}
+
+/// The rule by which a packet is treated, if one matches. For those who want to know why it was.
+#[cold]
+pub fn matching<'t>(class: &Class<'t>, head: &[u8]) -> Option<&'t Rule> {
+    let Class::User { rules, arrival, at, len, .. } = *class else { return None };
+    let user = User { rules, bytes: head.get(usize::from(at)..)?, at, len };
+    match ip::is_v6(user.bytes)? {
+        false => matching_of::<false>(&user, arrival, head),
+        true => matching_of::<true>(&user, arrival, head),
+    }
+}
+
+fn matching_of<'t, const V6: bool>(user: &User<'t, '_>, arrival: Arrival, head: &[u8]) -> Option<&'t Rule> {
+    let packet = Packet::<V6>::parse(user.bytes, user.len.into()).ok()?;
+    match arrival {
+        Arrival::Tunnelled { v6, flow } => find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok(),
+        Arrival::Plain => user.rules.iter().find(|rule| rule.match_plain(&packet)),
+    }
 }
 
 /// A user's packet, as far as it is at hand.

@@ -15,7 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::Config;
+use crate::control;
 use crate::function::{Counts, Plan, Upf};
+use crate::metrics::{self, Exporter};
 use crate::n4;
 
 /// Between two reports of the counters.
@@ -43,10 +45,27 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
     let upf = Upf::new(&Plan::from(config), n3, n6)?;
     let n4_bell = upf.meters.bell.clone();
+    let clock = upf.meters.clock;
     let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone(), upf.meters);
+    let sources =
+        metrics::Sources { counts: upf.counts.clone(), ledger: endpoint.ledger(), tables: upf.tables.clone() };
+    let exporter = match config.metrics {
+        Some(address) => Some(Exporter::bind(address, sources).with_context(|| format!("metrics address {address}"))?),
+        None => None,
+    };
+    let operators = control::Server::new(
+        control::Address::parse(&config.control),
+        control::Sources {
+            inquiry: endpoint.inquiry(),
+            tables: upf.tables.clone(),
+            counts: upf.counts.clone(),
+            traces: upf.traces,
+            clock,
+        },
+    );
 
     let stop = Arc::new(AtomicBool::new(false));
-    let (counts, bells, control) = (upf.counts, upf.bells, upf.control);
+    let (counts, bells, reports) = (upf.counts, upf.bells, upf.control);
     let mut threads = Vec::new();
     for (index, mut worker) in upf.workers.into_iter().enumerate() {
         let stop = stop.clone();
@@ -58,9 +77,14 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let end_n4 = Arc::new(AtomicBool::new(false));
     let n4_ends = end_n4.clone();
     let n4 = spawn("n4", move || endpoint.run(&n4_ends))?;
+    // Whoever only looks has no part in the UPF's end.
+    spawn("control", move || operators.run())?;
+    if let Some(exporter) = exporter {
+        spawn("metrics", move || exporter.run())?;
+    }
     tracing::info!(workers = threads.len() - 1, n4 = %config.n4.listen, "ready");
 
-    let report = |counts: &Counts| control.report(&counts.all());
+    let report = |counts: &Counts| reports.report(&counts.all());
     wait_for_signal(signals, || report(&counts))?;
     tracing::info!("stopping");
     // Packets are forwarded while peers release their associations.

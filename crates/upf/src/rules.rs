@@ -154,7 +154,7 @@ pub enum OuterHeaderRemoval {
 }
 
 /// Forwarding action rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Far {
     /// FAR ID.
     pub id: u32,
@@ -163,7 +163,7 @@ pub struct Far {
 }
 
 /// What a FAR does with a packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FarAction {
     /// Discard.
     Drop,
@@ -174,7 +174,7 @@ pub enum FarAction {
 }
 
 /// How packets wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffering {
     /// Whether the SMF is told when they begin to.
     pub notify: bool,

@@ -134,6 +134,11 @@ impl Usage {
         usage
     }
 
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        self.read(0).counts
+    }
+
     /// Whose counters these are.
     pub fn id(&self) -> UsageId {
         self.0.id

@@ -14,6 +14,7 @@ use port::{
 
 use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
+use crate::board::Board;
 use crate::buffers::{Buffers, Kept, Waiting};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
@@ -24,6 +25,7 @@ use crate::policer::Policers;
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{BUCKETS, News, Reader, Rule, Version};
+use crate::trace::Tracer;
 use crate::tunnel::Tunnel;
 
 mod too_long;
@@ -44,6 +46,9 @@ pub struct Worker {
     bell: Arc<Bell>,
     waiter: Waiter,
     rounds: u32,
+    board: Board,
+    /// Since when there is nothing to do, if that is so.
+    idle_since_ns: Option<u64>,
 }
 
 /// How a worker reaches the other threads, and they it.
@@ -56,6 +61,8 @@ pub struct Links {
     pub slow_path: Outbox,
     /// To N4.
     pub alarms: Alarms,
+    /// To whoever watches a UE.
+    pub tracer: Tracer,
 }
 
 /// How a worker treats packets.
@@ -78,6 +85,7 @@ struct Hands {
     owners: [u8; BUCKETS],
     state: State,
     drops: Drops,
+    tracer: Tracer,
     workers: Vec<Option<Outbox>>,
     slow_path: Outbox,
     /// Messages that packets without a tunnel may cause.
@@ -130,6 +138,7 @@ impl Worker {
                 alarms: links.alarms,
             },
             drops: Drops::default(),
+            tracer: links.tracer,
             workers: links.workers,
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
@@ -142,12 +151,18 @@ impl Worker {
         };
         let bell = reader.bell(reader.index());
         let waiter = Waiter::new(Sleep::After(SPIN));
-        Self { reader, n3, n6, inboxes: links.inboxes, hands, bell, waiter, rounds: 0 }
+        let board = Board::new(2);
+        Self { reader, n3, n6, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
     }
 
     /// What this worker has dropped.
-    pub fn board(&self) -> DropBoard {
+    pub fn drops(&self) -> DropBoard {
         self.hands.drops.board()
+    }
+
+    /// What this worker shows of itself: N3, then N6.
+    pub fn board(&self) -> Board {
+        self.board.clone()
     }
 
     /// The bell that wakes this worker.
@@ -159,12 +174,13 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             if self.run_once() {
+                self.idle_since_ns = None;
                 self.waiter.worked();
             } else {
                 self.rest(stop)?;
             }
         }
-        self.hands.drops.publish();
+        self.publish();
         Ok(())
     }
 
@@ -190,13 +206,18 @@ impl Worker {
         }
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(PUBLISH_EVERY) {
-            self.hands.drops.publish();
+            self.publish();
         }
         worked
     }
 
     /// Nothing to do: polls on for a while, then sleeps until there is.
     fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| {
+            self.publish();
+            self.hands.now()
+        });
+        self.board.pauses(idle_since_ns);
         self.hands.drops.publish();
         self.bell.doze();
         let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
@@ -208,7 +229,16 @@ impl Worker {
             }
         }
         self.bell.wake();
+        let now_ns = self.hands.now();
+        self.board.paused(now_ns);
+        self.idle_since_ns = Some(now_ns);
         Ok(())
+    }
+
+    /// Shows what was counted.
+    fn publish(&mut self) {
+        self.hands.drops.publish();
+        self.board.publish([&self.n3, &self.n6], self.hands.state.buffers.packets());
     }
 }
 
@@ -216,6 +246,7 @@ impl Hands {
     /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
     fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits<'_>) {
         let now = self.now();
+        self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
         for (at, class) in classes[..count].iter_mut().enumerate() {
@@ -247,8 +278,11 @@ impl Hands {
             }
             let sent = self.send(port, &leaving[..leave], exits);
             if sent < leave {
-                let unsent = fates[..count].iter().filter(|fate| leaves_by(fate, port)).flatten().skip(sent);
-                unsent.for_each(Fate::uncount);
+                let leaving = fates[..count].iter().zip(&classes).filter(|(fate, _)| leaves_by(fate, port));
+                for (fate, class) in leaving.skip(sent) {
+                    fate.iter().for_each(Fate::uncount);
+                    self.trace_refused(from, port, class, now);
+                }
             }
             left -= leave;
         }
@@ -324,6 +358,7 @@ impl Hands {
     #[inline(never)]
     fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
         let now = self.now();
+        self.tracer.look();
         let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
         let class = classify(tables, from, head, frame.len());
         if self.owner(&class) != self.index {
@@ -340,6 +375,7 @@ impl Hands {
             && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
         {
             fate.uncount();
+            self.trace_refused(from, fate.port, &class, now);
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -358,7 +394,11 @@ impl Hands {
         behind: &mut Rest<'_>,
         now: u64,
     ) -> Option<Fate<'t>> {
-        match decide(tables, &mut self.state, class, packet.head(), now) {
+        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
+        if self.tracer.is_on() {
+            self.tracer.record(from, class, &whole(packet, *behind), &verdict, now);
+        }
+        match verdict {
             Verdict::Forward(forward) => {
                 rewrite(&forward, packet, behind);
                 if let Some(tunnel) = forward.prepend.checksummed()
@@ -388,6 +428,14 @@ impl Hands {
                 self.leave_unresolved(&forward, address, packet, behind, now);
                 None
             }
+        }
+    }
+
+    /// A packet that was to be sent by a port which does not take it.
+    #[cold]
+    fn trace_refused(&mut self, from: PortId, port: PortId, class: &Class<'_>, now: u64) {
+        if self.tracer.is_on() {
+            self.tracer.record_refused(from, class, full(port), now);
         }
     }
 
@@ -476,13 +524,13 @@ impl Hands {
         if packets.is_empty() {
             return 0;
         }
-        let (queue, full) = match port {
-            PortId::N3 => (&mut *exits.n3, DropReason::N3Full),
-            PortId::N6 => (&mut *exits.n6, DropReason::N6Full),
+        let queue = match port {
+            PortId::N3 => &mut *exits.n3,
+            PortId::N6 => &mut *exits.n6,
         };
         let sent = queue.send(packets);
         if sent < packets.len() {
-            self.drops.add(full, (packets.len() - sent) as u64);
+            self.drops.add(full(port), (packets.len() - sent) as u64);
         }
         sent
     }
@@ -490,6 +538,14 @@ impl Hands {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now_ns()
+    }
+}
+
+/// Why a port does not take a packet.
+fn full(port: PortId) -> DropReason {
+    match port {
+        PortId::N3 => DropReason::N3Full,
+        PortId::N6 => DropReason::N6Full,
     }
 }
 

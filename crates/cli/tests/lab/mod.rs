@@ -178,6 +178,35 @@ impl Lab {
         ran
     }
 
+    /// `kaista upf` with these arguments, beside the UPF.
+    pub fn kaista(&self, directory: &Path, arguments: &[&str]) -> Command {
+        let mut command = self.upf_net.command(env!("CARGO_BIN_EXE_kaista"));
+        command.arg("upf").args(arguments).env("KAISTA_RUN_DIR", directory).stdin(Stdio::null());
+        command
+    }
+
+    /// What it prints, which must succeed.
+    pub fn ask(&self, directory: &Path, arguments: &[&str]) -> String {
+        let output = self.kaista(directory, arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What it prints as JSON.
+    pub fn json(&self, directory: &Path, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ask(directory, &[arguments, &["--json"]].concat())).unwrap()
+    }
+
+    /// Samples that Prometheus's own parser sees at the UPF's `/metrics`.
+    pub fn scrape(&self, address: &str) -> Vec<Sample> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/metrics/scrape.py");
+        let output =
+            self.upf_net.command(PYTHON).args([script, &format!("http://{address}/metrics")]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     /// Interrupts the UPF as Ctrl-C does, and gives its exit status.
     pub fn interrupt(mut self) -> Option<i32> {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.upf.id() as i32), nix::sys::signal::SIGINT).unwrap();
@@ -197,6 +226,33 @@ impl Drop for Lab {
         let _ = self.upf.kill();
         let _ = self.upf.wait();
     }
+}
+
+/// One value of a scrape.
+#[derive(Debug, serde::Deserialize)]
+pub struct Sample {
+    pub name: String,
+    pub labels: std::collections::BTreeMap<String, String>,
+    pub value: f64,
+}
+
+/// The value with this name and these labels, among others.
+pub fn value(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let is_it = |sample: &&Sample| {
+        let has = |(key, value): &(&str, &str)| sample.labels.get(*key).is_some_and(|held| held == value);
+        sample.name == format!("kaista_upf_{name}") && labels.iter().all(has)
+    };
+    samples.iter().find(is_it).unwrap_or_else(|| panic!("{name} {labels:?} is not in {samples:#?}")).value
+}
+
+/// Whether Prometheus's parser is there; if not, that is said by name.
+pub fn skip_scrape(test: &str) -> bool {
+    let output = Command::new(PYTHON).args(["-c", "import prometheus_client.openmetrics.parser"]).output();
+    let missing = !output.is_ok_and(|output| output.status.success());
+    if missing {
+        println!("SKIPPED {test}: python3 has no prometheus_client");
+    }
+    missing
 }
 
 /// The session manager and gNB.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slice::Slice;
 use vport::steering::BUCKETS;
 
-use super::{Daemon, capture, exec, stats};
+use super::{Daemon, capture, exec, stats, upf};
 use crate::control::wire::{self, Lines};
 use crate::control::{
     Event, Failure, FunctionRef, Process, ProcessKind, ProcessState, Reply, Request, SliceSummary, Status,
@@ -110,6 +110,7 @@ fn answer(daemon: &Arc<Daemon>, lines: &mut Lines, request: Request, fds: Vec<Ow
         Request::Pcap { function, port, snap_length, count } => {
             capture::serve(daemon, lines, &function, &port, snap_length, count, fds)
         }
+        Request::Upf { function } => upf::serve(daemon, lines.stream(), function.as_ref()),
         Request::Status => Ok(status(daemon)),
         Request::Shutdown { leave_running } => shutdown(daemon, leave_running),
     })

@@ -10,7 +10,8 @@ use pfcp::RecoveryTimeStamp;
 use pfcp::client::is_transient;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Config, Datagram, Node, RuleTables};
+use super::inquiry::{self, Inquiry, Questions};
+use super::{Config, Datagram, Ledger, Node, RuleTables};
 use crate::function::Meters;
 
 /// The longest datagram that UDP can carry.
@@ -26,13 +27,28 @@ pub struct Endpoint<T> {
     node: Node<T>,
     meters: Meters,
     release: Duration,
+    ledger: Ledger,
+    inquiry: Inquiry<T>,
+    questions: Questions<T>,
 }
 
 impl<T: RuleTables> Endpoint<T> {
     /// An endpoint on a bound socket.
     pub fn new(socket: UdpSocket, config: Config, tables: T, meters: Meters) -> Self {
+        let (inquiry, questions) = inquiry::channel(meters.bell.clone());
         let release = config.release;
-        Self { socket, node: Node::new(config, tables, meters.clock), meters, release }
+        let node = Node::new(config, tables, meters.clock);
+        Self { socket, node, meters, ledger: Ledger::default(), inquiry, questions, release }
+    }
+
+    /// What it sends, receives and holds.
+    pub fn ledger(&self) -> Ledger {
+        self.ledger.clone()
+    }
+
+    /// Asks it from other threads.
+    pub fn inquiry(&self) -> Inquiry<T> {
+        self.inquiry.clone()
     }
 
     /// Serves peers until `stop` is set, or the socket fails for good. With a time for it, it then asks them to release their
@@ -75,11 +91,14 @@ impl<T: RuleTables> Endpoint<T> {
         let now = Instant::now();
         self.node.tick(now).iter().for_each(|datagram| self.send(datagram));
         self.hear_alarms();
+        self.questions.answer(&self.node);
+        self.ledger.hold(self.node.holdings());
         if !self.wait(now)? {
             return Ok(());
         }
         match self.socket.recv_from(buffer) {
             Ok((len, from)) => {
+                self.ledger.enter(false, &buffer[..len]);
                 if let Some(answer) = self.node.handle(&buffer[..len], from, Instant::now()) {
                     self.send(&answer);
                 }
@@ -95,19 +114,20 @@ impl<T: RuleTables> Endpoint<T> {
         let now = Instant::now();
         for receiver in &mut self.meters.alarms {
             if receiver.overflowed() {
-                self.node.look_at_all(now).iter().for_each(|datagram| send(&self.socket, datagram));
+                self.node.look_at_all(now).iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
             }
             while let Some(id) = receiver.take() {
-                self.node.alarm(id, now).iter().for_each(|datagram| send(&self.socket, datagram));
+                self.node.alarm(id, now).iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
             }
         }
     }
 
     /// Sleeps until there is a datagram, an alarm, or something is due. Whether there is a datagram.
-    fn wait(&self, now: Instant) -> io::Result<bool> {
+    fn wait(&mut self, now: Instant) -> io::Result<bool> {
         let bell = &self.meters.bell;
         bell.doze();
-        let alarmed = self.meters.alarms.iter().any(|receiver| !receiver.is_empty());
+        let asked = !self.questions.is_empty();
+        let alarmed = asked || self.meters.alarms.iter().any(|receiver| !receiver.is_empty());
         let due = self.node.due().map_or(STOP_LATENCY, |due| due.saturating_duration_since(now));
         let timeout = if alarmed { Duration::ZERO } else { due.min(STOP_LATENCY) };
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
@@ -129,12 +149,13 @@ impl<T: RuleTables> Endpoint<T> {
     }
 
     fn send(&self, datagram: &Datagram) {
-        send(&self.socket, datagram);
+        send(&self.socket, &self.ledger, datagram);
     }
 }
 
 /// What cannot be sent is the same as what is lost on its way: it is sent again, or asked for again.
-fn send(socket: &UdpSocket, datagram: &Datagram) {
+fn send(socket: &UdpSocket, ledger: &Ledger, datagram: &Datagram) {
+    ledger.enter(true, &datagram.octets);
     if let Err(error) = socket.send_to(&datagram.octets, datagram.to) {
         tracing::debug!("cannot send to {}: {error}", datagram.to);
     }

@@ -16,6 +16,8 @@ mod contents;
 mod endpoint;
 mod filter;
 mod held;
+mod inquiry;
+mod ledger;
 mod limits;
 mod managers;
 mod node;
@@ -33,6 +35,8 @@ use pfcp::{NodeId, RecoveryTimeStamp};
 pub use addresses::PoolUsage;
 pub use endpoint::Endpoint;
 pub use filter::{FilterError, parse_flow_description};
+pub use inquiry::Inquiry;
+pub use ledger::{Holdings, Ledger, Message};
 pub use limits::Limits;
 pub use node::{Datagram, Node};
 

@@ -14,6 +14,7 @@ use super::addresses::{Addresses, PoolUsage};
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
+use super::ledger::Holdings;
 use super::managers::Managers;
 use super::outbox::{About, Outbox};
 use super::{Config, RuleTables};
@@ -282,6 +283,21 @@ impl<T: RuleTables> Node<T> {
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
         self.sessions.iter().map(|(&seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+    }
+
+    /// Sessions as they are in force, from the one with the UPF's SEID `first` on, in their order.
+    pub fn sessions_from(&self, first: u64) -> impl Iterator<Item = Session> {
+        let held = self.sessions.range(first..);
+        held.map(|(&seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+    }
+
+    /// What there is to be counted.
+    pub(super) fn holdings(&self) -> Holdings {
+        Holdings {
+            sessions: self.sessions.len(),
+            associations: self.associations.len(),
+            unanswered_requests: self.outbox.len(),
+        }
     }
 
     /// The session with the UPF's SEID `up_seid`.

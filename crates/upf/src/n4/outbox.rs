@@ -54,6 +54,11 @@ impl Outbox {
         Self { pace, most, sequence: 0, waiting: BTreeMap::new(), due: BTreeSet::new(), about: BTreeSet::new() }
     }
 
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether no more requests can wait.
     pub fn is_full(&self) -> bool {
         self.waiting.len() >= self.most

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use gtpu::{Direction, PduSession};
 use vport::steering::teid_bucket;
 
-use super::rule::{Action, AddressesV4, AddressesV6, Filter, Net, Rule};
+use super::rule::{Action, AddressesV4, AddressesV6, Filter, Net, Origin, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
@@ -190,6 +190,7 @@ impl Compiler<'_> {
             uplink,
             usages: usages(self.session, pdr),
             action: self.action(pdr, &qers),
+            origin: Origin { up_seid: self.session.up_seid, pdr: pdr.id },
         }
     }
 

@@ -21,7 +21,7 @@ use vport::steering;
 use crate::rules::{Session, UeIp};
 use crate::side::{PortId, Side};
 pub use publish::Reader;
-pub use rule::{Action, Outer, Rule};
+pub use rule::{Action, Origin, Outer, Rule};
 use teid::TeidAllocator;
 pub use teid::TeidsExhausted;
 pub use version::{Hop, News, Rules, Version};
@@ -166,6 +166,21 @@ impl Tables {
     /// Number of sessions in force.
     pub fn sessions(&self) -> usize {
         self.writer().sessions()
+    }
+
+    /// Number of the version in force.
+    pub fn version(&self) -> u64 {
+        self.writer().version()
+    }
+
+    /// The UPF's SEID of the session that packets from the data network for this address belong to.
+    pub fn session_of(&self, ue: IpAddr) -> Option<u64> {
+        self.writer().session_of(ue)
+    }
+
+    /// Which worker owns the session.
+    pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
+        self.writer().worker_of(up_seid)
     }
 
     fn teids(&self) -> MutexGuard<'_, TeidAllocator> {

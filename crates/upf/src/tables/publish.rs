@@ -141,6 +141,11 @@ impl Publisher {
         if self.abandoned() { Err(ApplyError::Stopped) } else { Ok(()) }
     }
 
+    /// Number of the current version.
+    pub fn serial(&self) -> u64 {
+        self.shared.serial.load(Ordering::Relaxed)
+    }
+
     fn wait_for(&self, serial: u64) {
         let behind = |seat: &Seat| seat.acknowledged.load(Ordering::Acquire) < serial;
         wait_until(|| !self.shared.seats.iter().any(behind));

@@ -35,6 +35,16 @@ pub struct Rule {
     pub(super) v6: AddressesV6,
     /// Networks behind the UE, which count as its address.
     pub(super) framed: Box<[Net]>,
+    pub(super) origin: Origin,
+}
+
+/// Where a rule comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The UPF's SEID of the session.
+    pub up_seid: u64,
+    /// PDR ID.
+    pub pdr: u16,
 }
 
 /// What becomes of a packet that passed gates and meters.
@@ -130,6 +140,11 @@ impl Rule {
     #[inline]
     pub fn removes(&self, outer: &Outer) -> bool {
         if outer.v6 { self.removes_v6 } else { self.removes_v4 }
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Whether packets come from the UE.

@@ -16,6 +16,7 @@ use crate::side::{self, PortId, Side};
 
 pub(super) struct Writer {
     max_sessions: usize,
+    workers: usize,
     n3: Arc<Side>,
     n6: Arc<Side>,
     publisher: Publisher,
@@ -62,6 +63,7 @@ impl Writer {
     ) -> Self {
         Self {
             max_sessions: settings.max_sessions,
+            workers: settings.workers,
             hops,
             n3,
             n6,
@@ -76,6 +78,29 @@ impl Writer {
 
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    pub fn version(&self) -> u64 {
+        self.publisher.serial()
+    }
+
+    pub fn session_of(&self, ue: IpAddr) -> Option<u64> {
+        match ue {
+            IpAddr::V4(address) => {
+                let net = |len| UeKey::V4Net(address.to_bits() & side::mask(false, len) as u32, len);
+                let exact = self.ues.get(&UeKey::V4(address.to_bits())).copied();
+                exact.or_else(|| (0..=32).rev().find_map(|len| self.ues.get(&net(len)).copied()))
+            }
+            IpAddr::V6(address) => {
+                let key = |len| UeKey::V6(address.to_bits() & side::mask(true, len), len);
+                (0..=128).rev().find_map(|len| self.ues.get(&key(len)).copied())
+            }
+        }
+    }
+
+    pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
+        let home = self.sessions.get(&up_seid)?.home;
+        (self.workers > 0).then(|| usize::from(home) % self.workers)
     }
 
     pub fn has_teid(&self, teid: u32) -> bool {

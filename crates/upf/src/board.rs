@@ -1,0 +1,141 @@
+//! What a worker shows of itself, for others to read: what its ports have passed, what waits, and how long it was idle.
+//! The worker alone writes, now and then; it never waits for a reader.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use port::QueuePair;
+
+/// The board.
+#[derive(Clone, Debug)]
+pub struct Board(Arc<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    ports: Box<[PortShown]>,
+    buffered_packets: AtomicU64,
+    idle_ns: AtomicU64,
+    /// When the present pause began; 0 while there is none.
+    idle_since_ns: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct PortShown {
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+}
+
+/// Frames of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Their octets.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Their octets.
+    pub tx_bytes: u64,
+}
+
+impl PortCounts {
+    /// These and others together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets + other.rx_packets,
+            rx_bytes: self.rx_bytes + other.rx_bytes,
+            tx_packets: self.tx_packets + other.tx_packets,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+        }
+    }
+}
+
+impl Board {
+    /// A board for a worker with so many ports.
+    pub fn new(ports: usize) -> Self {
+        Self(Arc::new(Shown {
+            ports: (0..ports).map(|_| PortShown::default()).collect(),
+            buffered_packets: AtomicU64::new(0),
+            idle_ns: AtomicU64::new(0),
+            idle_since_ns: AtomicU64::new(0),
+        }))
+    }
+
+    // The worker's side.
+
+    /// Shows what the queues of all ports have counted, and how many packets wait.
+    pub fn publish<'q>(&self, queues: impl IntoIterator<Item = &'q QueuePair>, buffered_packets: usize) {
+        for (shown, queues) in self.0.ports.iter().zip(queues) {
+            let (rx, tx) = (queues.rx.counters(), queues.tx.counters());
+            shown.rx_packets.store(rx.packets, Relaxed);
+            shown.rx_bytes.store(rx.bytes, Relaxed);
+            shown.tx_packets.store(tx.packets, Relaxed);
+            shown.tx_bytes.store(tx.bytes, Relaxed);
+        }
+        self.0.buffered_packets.store(buffered_packets as u64, Relaxed);
+    }
+
+    /// There has been nothing to do since `from_ns`.
+    pub fn pauses(&self, from_ns: u64) {
+        // 0 says that there is no pause.
+        self.0.idle_since_ns.store(from_ns.max(1), Relaxed);
+    }
+
+    /// The pause lasted until `now_ns`.
+    pub fn paused(&self, now_ns: u64) {
+        let lasted = now_ns.saturating_sub(self.0.idle_since_ns.load(Relaxed));
+        self.0.idle_ns.store(self.0.idle_ns.load(Relaxed) + lasted, Relaxed);
+        self.0.idle_since_ns.store(0, Relaxed);
+    }
+
+    // The readers' side.
+
+    /// Frames of the port with this number, in the order of the worker's.
+    pub fn port(&self, number: usize) -> PortCounts {
+        self.0.ports.get(number).map_or_else(PortCounts::default, |shown| PortCounts {
+            rx_packets: shown.rx_packets.load(Relaxed),
+            rx_bytes: shown.rx_bytes.load(Relaxed),
+            tx_packets: shown.tx_packets.load(Relaxed),
+            tx_bytes: shown.tx_bytes.load(Relaxed),
+        })
+    }
+
+    /// Packets that wait for their UEs.
+    pub fn buffered_packets(&self) -> u64 {
+        self.0.buffered_packets.load(Relaxed)
+    }
+
+    /// How long the worker has had nothing to do, until `now_ns`.
+    pub fn idle_ns(&self, now_ns: u64) -> u64 {
+        // In this order a pause that ends meanwhile counts at most once too little.
+        let idle = self.0.idle_ns.load(Relaxed);
+        match self.0.idle_since_ns.load(Relaxed) {
+            0 => idle,
+            since => idle + now_ns.saturating_sub(since),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_add_up_and_the_present_one_counts() {
+        let board = Board::new(2);
+        board.pauses(100);
+        assert_eq!(board.idle_ns(150), 50);
+        board.paused(300);
+        assert_eq!((board.idle_ns(400), board.idle_ns(900)), (200, 200));
+        board.pauses(1_000);
+        assert_eq!(board.idle_ns(1_010), 210);
+    }
+
+    #[test]
+    fn a_port_that_is_not_there_has_counted_nothing() {
+        assert_eq!(Board::new(0).port(3), PortCounts::default());
+    }
+}
