@@ -42,8 +42,16 @@ reasons! {
     NotOurAddress = "not_our_address",
     /// The packet is for a group or for everyone.
     Multicast = "multicast",
-    /// The outer packet is a fragment.
-    OuterFragment = "outer_fragment",
+    /// An outer fragment that cannot be one, by its length or place, or whose packet has too many.
+    FragmentMalformed = "fragment_malformed",
+    /// An outer fragment that overlaps another one of its packet, which is lost with all its fragments.
+    FragmentOverlap = "fragment_overlap",
+    /// An outer fragment that came before.
+    FragmentDuplicate = "fragment_duplicate",
+    /// An outer fragment whose packet did not become whole in time.
+    FragmentTimeout = "fragment_timeout",
+    /// Too many outer fragments wait, of the sender or in all.
+    FragmentsFull = "fragments_full",
     /// The UDP datagram is not for GTP-U's port.
     NotGtpu = "not_gtpu",
     /// The GTP-U version is not 1, or the protocol is GTP'.

@@ -264,6 +264,7 @@ impl Counts {
             ("slow_path.answers", self.slow_path.answers.load(Relaxed)),
             ("slow_path.complaints_sent", self.slow_path.complaints_sent.load(Relaxed)),
             ("slow_path.error_indications", self.slow_path.error_indications.load(Relaxed)),
+            ("slow_path.reassembled", self.slow_path.reassembled.load(Relaxed)),
             ("slow_path.too_long_told", self.slow_path.too_long_told.load(Relaxed)),
         ];
         drops.chain(slow_path).filter(|&(_, count)| count > 0).collect()

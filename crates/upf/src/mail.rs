@@ -75,6 +75,11 @@ impl Outbox {
         fits
     }
 
+    /// Whether more than half of the ring is in use.
+    pub fn is_busy(&self) -> bool {
+        self.ring.slots() < self.ring.buffer().capacity() / 2
+    }
+
     /// Wakes the reader, if anything was put in since the last call.
     #[inline]
     pub fn deliver(&mut self) {
@@ -102,7 +107,7 @@ impl Inbox {
     }
 }
 
-const PUNTS: [Punt; 4] = [Punt::Host, Punt::Gtpu, Punt::UnknownTeid, Punt::UnknownExtension];
+const PUNTS: [Punt; 5] = [Punt::Host, Punt::Fragment, Punt::Gtpu, Punt::UnknownTeid, Punt::UnknownExtension];
 
 fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
     let (kind, port, detail, number, address) = match letter {

@@ -88,6 +88,8 @@ const KEEP_FLOW: u8 = u8::MAX;
 pub enum Punt {
     /// It is for the UPF itself, or for everyone on the link: ARP, neighbour discovery, ICMP.
     Host,
+    /// It is a part of a packet for the UPF.
+    Fragment,
     /// A GTP-U message about paths and tunnels.
     Gtpu,
     /// A G-PDU for a tunnel that is not there, which its sender is to be told.
@@ -192,7 +194,7 @@ fn classify_tunnelled<'t, const V6: bool>(
         return Err(if ip.is_multicast() { DropReason::Multicast } else { DropReason::NotOurAddress });
     }
     if ip.is_fragment() {
-        return Err(DropReason::OuterFragment);
+        return Ok(Class::Punt(Punt::Fragment));
     }
     if ip.next_header() != UDP {
         return Ok(Class::Punt(Punt::Host));

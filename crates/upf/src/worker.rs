@@ -498,6 +498,9 @@ impl Hands {
     fn punt(&mut self, from: PortId, punt: Punt, packet: &PacketRef<'_>, now: u64) {
         let dropped = match punt {
             Punt::Host | Punt::Gtpu => None,
+            // However many come, there is room for everything else.
+            Punt::Fragment if self.slow_path.is_busy() => return self.drops.count(DropReason::FragmentsFull),
+            Punt::Fragment => None,
             Punt::UnknownTeid => Some(DropReason::UnknownTeid),
             Punt::UnknownExtension => Some(DropReason::GtpuExtension),
         };

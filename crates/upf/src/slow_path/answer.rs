@@ -209,7 +209,7 @@ fn gtpu_message(
             (gtpu::UDP_PORT, ErrorIndication { teid: header.teid, peer: local }.write(&mut reply))
         }
         Punt::UnknownExtension => (gtpu::UDP_PORT, SupportedExtensions { sequence: 0 }.write(&mut reply)),
-        Punt::Host => return None,
+        Punt::Host | Punt::Fragment => return None,
     };
     let udp = UdpRepr { src_port: gtpu::UDP_PORT, dst_port: port };
     let answer = ip_frame(side, mac, local, peer, IpProtocol::Udp, udp.header_len() + len, |to| {

@@ -1,8 +1,9 @@
 //! Everything that is not forwarding, on a thread of its own: the UPF as a host on its links, the neighbour table, and
-//! GTP-U's path and error messages. Frames come from all workers and leave by the first.
+//! GTP-U's path and error messages; and fragments, made whole. Frames come from all workers and leave by the first.
 
 pub mod answer;
 pub mod neighbours;
+pub mod reassembly;
 pub mod too_long;
 
 use std::io;
@@ -21,12 +22,15 @@ use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox, TooLong};
-use crate::packet::Punt;
+use crate::packet::{ETHERNET_LEN, Punt};
 use crate::side::{PortId, Side};
 use crate::tables::Tables;
 use crate::tunnel::TUNNEL_MAX_LEN;
 use neighbours::{Action, Key, Neighbours};
+use reassembly::{Outcome, Reassembly};
 
+/// Letters of a worker that are read at a time.
+const LETTERS_MAX: usize = 256;
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -41,6 +45,8 @@ pub struct Counters {
     pub error_indications: AtomicU64,
     /// Senders told that their packets are too long.
     pub too_long_told: AtomicU64,
+    /// Packets made whole from their fragments.
+    pub reassembled: AtomicU64,
 }
 
 /// The slow path.
@@ -54,6 +60,7 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     alarms: Alarms,
     neighbours: Neighbours,
+    fragments: Reassembly,
     drops: Drops,
     counters: Arc<Counters>,
 }
@@ -85,6 +92,7 @@ impl SlowPath {
             bell: links.bell,
             alarms: links.alarms,
             neighbours: Neighbours::default(),
+            fragments: Reassembly::default(),
             drops: Drops::default(),
             counters: Arc::default(),
         }
@@ -118,13 +126,16 @@ impl SlowPath {
         }
         let mut inboxes = std::mem::take(&mut self.inboxes);
         for inbox in &mut inboxes {
-            while let Some((letter, frame)) = inbox.take() {
+            // However many come from one worker, the others' are not kept waiting.
+            for _ in 0..LETTERS_MAX {
+                let Some((letter, frame)) = inbox.take() else { break };
                 self.read(letter, frame, now);
             }
         }
         self.inboxes = inboxes;
         let actions = self.neighbours.tick(now);
         self.act(actions);
+        self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
         self.outbox.deliver();
         self.alarms.deliver();
         self.drops.publish();
@@ -161,6 +172,7 @@ impl SlowPath {
                 let actions = self.neighbours.wait((port, address), frame.to_vec(), now);
                 self.act(actions);
             }
+            Letter::Punt(port, Punt::Fragment) => self.join(port, frame, now),
             Letter::Punt(port, punt) => self.consider(port, punt, frame, now),
             Letter::TooLong(too_long) => self.tell(&too_long, frame),
             Letter::Process(_) | Letter::Enter(_) | Letter::Send(_) => debug_assert!(false, "these go to workers"),
@@ -174,7 +186,7 @@ impl SlowPath {
         }
         if let Some(frame) = outcome.answer {
             let counter = match punt {
-                Punt::Host | Punt::Gtpu => &self.counters.answers,
+                Punt::Host | Punt::Fragment | Punt::Gtpu => &self.counters.answers,
                 Punt::UnknownTeid | Punt::UnknownExtension => &self.counters.complaints_sent,
             };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -190,6 +202,18 @@ impl SlowPath {
             tracing::debug!(%peer, teid, "a peer does not know a tunnel");
             // Should there be no room, the peer says it again with the next packet.
             self.alarms.tell(Alarm::Unknown { peer, teid });
+        }
+    }
+
+    /// A fragment: with the last one of a packet, the packet goes to whoever it belongs to.
+    fn join(&mut self, port: PortId, frame: &[u8], now: Instant) {
+        match self.fragments.add(port, frame, now) {
+            Outcome::Waits => {}
+            Outcome::Dropped(reason, fragments) => self.drops.add(reason, fragments),
+            Outcome::Whole(frame) => {
+                self.counters.reassembled.fetch_add(1, Ordering::Relaxed);
+                self.post(Letter::Enter(port), &frame);
+            }
         }
     }
 
@@ -234,7 +258,11 @@ impl SlowPath {
         self.send(port, &frame);
     }
 
+    /// An answer can be longer than the link allows, as what it answers may have come in fragments.
     fn send(&mut self, port: PortId, frame: &[u8]) {
+        if frame.len() > ETHERNET_LEN + self.side(port).mtu {
+            return self.drops.count(DropReason::TooLong);
+        }
         self.post(Letter::Send(port), frame);
     }
 

@@ -153,21 +153,25 @@ fn protocol(inner: Option<&Layer<'_>>, v6: bool) -> u8 {
     }
 }
 
-/// `ip FROM TO [tos=] [ttl=] [len=] [proto=] [frag=] [sum=] [ext=HEX]`: either version, by the addresses.
+/// `ip FROM TO [tos=] [ttl=] [len=] [proto=] [id=] [frag=] [sum=] [ext=HEX]`: either version, by the addresses.
 fn ip(layer: &Layer<'_>, inner: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
     let (from, to): (IpAddr, IpAddr) = (layer.argument(0)?, layer.argument(1)?);
     let tos = layer.number("tos")?.unwrap_or(0) as u8;
     let ttl = layer.number("ttl")?.unwrap_or(64) as u8;
     let protocol = layer.number("proto")?.map_or_else(|| protocol(inner, from.is_ipv6()), |protocol| protocol as u8);
     let extra = layer.options.get("ext").map_or(Ok(vec![]), |text| hex(text))?;
+    let (payload, place) = part(layer, payload)?;
+    let (id, part_of) = (layer.number("id")?.unwrap_or(0), protocol);
+    let protocol = if place.is_some() && from.is_ipv6() { 44 } else { protocol };
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let header_len = 20 + extra.len();
             let len = layer.number("len")?.unwrap_or((header_len + payload.len()) as u64) as u16;
-            let fragment = layer.number("frag")?.unwrap_or(0x4000) as u16;
+            let place = place.map(|(offset, more)| offset as u64 / 8 + (u64::from(more) << 13));
+            let fragment = layer.number("frag")?.or(place).unwrap_or(0x4000) as u16;
             let mut header = vec![0x40 | (header_len / 4) as u8, tos];
             header.extend(len.to_be_bytes());
-            header.extend([0, 0]);
+            header.extend((id as u16).to_be_bytes());
             header.extend(fragment.to_be_bytes());
             header.extend([ttl, protocol, 0, 0]);
             header.extend(from.octets());
@@ -179,7 +183,11 @@ fn ip(layer: &Layer<'_>, inner: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<
             Ok(header)
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let payload = [extra, payload].concat();
+            let fragment = place.map_or(vec![], |(offset, more)| {
+                [&[part_of, 0][..], &(offset as u16 | u16::from(more)).to_be_bytes(), &(id as u32).to_be_bytes()]
+                    .concat()
+            });
+            let payload = [extra, fragment, payload].concat();
             let len = layer.number("len")?.unwrap_or(payload.len() as u64) as u16;
             let label = layer.number("label")?.unwrap_or(0) as u32;
             let mut header = (0x6000_0000 | u32::from(tos) << 20 | label).to_be_bytes().to_vec();
@@ -192,6 +200,19 @@ fn ip(layer: &Layer<'_>, inner: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<
         }
         _ => Err("two versions of IP in one packet".into()),
     }
+}
+
+/// Where in its packet a fragment is, and whether more follow.
+type Place = (usize, bool);
+
+/// With `part=FROM-TO` these octets of the payload are a fragment, with `more` behind them unless they end it; or as
+/// stated by `more` and `last`.
+fn part(layer: &Layer<'_>, payload: Vec<u8>) -> Result<(Vec<u8>, Option<Place>), String> {
+    let Some(text) = layer.options.get("part") else { return Ok((payload, None)) };
+    let (from, to) = text.split_once('-').ok_or("part=FROM-TO")?;
+    let (from, to) = (number(from)? as usize, (number(to)? as usize).min(payload.len()));
+    let more = layer.has("more") || to < payload.len() && !layer.has("last");
+    Ok((payload[from.min(to)..to].to_vec(), Some((from, more))))
 }
 
 /// The pseudo-header of UDP, TCP and ICMPv6.

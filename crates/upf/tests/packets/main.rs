@@ -36,6 +36,7 @@ fn every_file_comes_out_as_it_says() {
 fn every_reason_to_drop_a_packet_has_an_example() {
     // These depend on how full rings and buffers are, not on packets; other tests show them.
     let elsewhere = [
+        DropReason::FragmentsFull,
         DropReason::BufferFull,
         DropReason::BufferDiscarded,
         DropReason::HandoverFull,

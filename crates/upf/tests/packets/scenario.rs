@@ -157,6 +157,11 @@ fn work(mut upf: Upf) {
         stop.store(true, Ordering::Relaxed);
         upf.bells.iter().for_each(|bell| bell.ring());
     });
+    // What was made whole of fragments, and what comes of it.
+    for _ in 0..2 {
+        while worker.run_once() {}
+        upf.slow_path.run_once(std::time::Instant::now() + std::time::Duration::from_secs(2));
+    }
     while worker.run_once() {}
     let stopped = AtomicBool::new(true);
     worker.run(&stopped).unwrap();
