@@ -4,6 +4,7 @@
 //! elements that were there but are not modelled, so that who applies the rule can refuse what it would have to ignore.
 
 mod bar;
+mod endpoint;
 mod far;
 mod framed;
 mod pdi;
@@ -13,6 +14,7 @@ mod ue_ip;
 mod urr;
 
 pub use bar::{CreateBar, UpdateBar};
+pub use endpoint::{CreatedTrafficEndpoint, TrafficEndpoint};
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,
 };

@@ -10,8 +10,8 @@ use crate::ie::{Elements, Ie, Ies, decode};
 use crate::node::{NodeId, read_outcome, write_outcome};
 use crate::report::{Occasion, UsageReport};
 use crate::rule::{
-    CreateBar, CreateFar, CreatePdr, CreateQer, CreateUrr, CreatedPdr, UpdateBar, UpdateFar, UpdatePdr, UpdateQer,
-    UpdateUrr,
+    CreateBar, CreateFar, CreatePdr, CreateQer, CreateUrr, CreatedPdr, CreatedTrafficEndpoint, TrafficEndpoint,
+    UpdateBar, UpdateFar, UpdatePdr, UpdateQer, UpdateUrr,
 };
 
 /// One end of a session (8.2.37).
@@ -44,6 +44,8 @@ pub struct Establishment {
     pub create_urrs: Vec<CreateUrr>,
     /// BARs to create.
     pub create_bars: Vec<CreateBar>,
+    /// Traffic endpoints to create.
+    pub create_endpoints: Vec<TrafficEndpoint>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -64,6 +66,8 @@ pub struct Established {
     pub up_f_seid: FSeid,
     /// Rules for which it chose something.
     pub created_pdrs: Vec<CreatedPdr>,
+    /// Traffic endpoints for which it chose something.
+    pub created_endpoints: Vec<CreatedTrafficEndpoint>,
 }
 
 /// Session Modification Request (7.5.4).
@@ -81,6 +85,8 @@ pub struct Modification {
     pub remove_urrs: Vec<u32>,
     /// BARs to remove.
     pub remove_bars: Vec<u8>,
+    /// Traffic endpoints to remove, with the PDRs that name them.
+    pub remove_endpoints: Vec<u8>,
     /// PDRs to create.
     pub create_pdrs: Vec<CreatePdr>,
     /// FARs to create.
@@ -91,6 +97,8 @@ pub struct Modification {
     pub create_urrs: Vec<CreateUrr>,
     /// BARs to create.
     pub create_bars: Vec<CreateBar>,
+    /// Traffic endpoints to create.
+    pub create_endpoints: Vec<TrafficEndpoint>,
     /// PDRs to change.
     pub update_pdrs: Vec<UpdatePdr>,
     /// FARs to change.
@@ -101,6 +109,8 @@ pub struct Modification {
     pub update_urrs: Vec<UpdateUrr>,
     /// BARs to change.
     pub update_bars: Vec<UpdateBar>,
+    /// Traffic endpoints to change.
+    pub update_endpoints: Vec<TrafficEndpoint>,
     /// URRs whose usage is to be reported in the response.
     pub query_urrs: Vec<u32>,
     /// PFCPSMReq-Flags (8.2.36), such as [`Modification::QAURR`].
@@ -121,6 +131,8 @@ pub struct ModificationResponse {
 pub struct Modified {
     /// Rules for which it chose something.
     pub created_pdrs: Vec<CreatedPdr>,
+    /// Traffic endpoints for which it chose something.
+    pub created_endpoints: Vec<CreatedTrafficEndpoint>,
     /// Usage that was asked for, or of rules that are gone.
     pub usage: Vec<UsageReport>,
 }
@@ -169,6 +181,7 @@ const ESTABLISHMENT_KNOWN: &[IeType] = &[
     IeType::CreateQer,
     IeType::CreateUrr,
     IeType::CreateBar,
+    IeType::CreateTrafficEndpoint,
 ];
 
 impl Establishment {
@@ -186,6 +199,7 @@ impl Establishment {
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
             create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
             create_bars: ies.all(IeType::CreateBar).map(CreateBar::read).collect::<Result<_, _>>()?,
+            create_endpoints: read_endpoints(ies, IeType::CreateTrafficEndpoint)?,
             others: ies.others(ESTABLISHMENT_KNOWN),
         })
     }
@@ -198,6 +212,7 @@ impl Establishment {
         self.create_qers.iter().for_each(|rule| rule.write(out));
         self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
         self.create_bars.iter().for_each(|rule| rule.write(IeType::CreateBar, out));
+        self.create_endpoints.iter().for_each(|endpoint| endpoint.write(IeType::CreateTrafficEndpoint, out));
         if let Some(pdn_type) = self.pdn_type {
             out.element(IeType::PdnType, &[pdn_type]);
         }
@@ -221,6 +236,7 @@ impl EstablishmentResponse {
                     ies.first(IeType::Fseid).ok_or(Fault::of(Cause::ConditionalIeMissing, IeType::Fseid))?,
                 )?,
                 created_pdrs: read_created(ies)?,
+                created_endpoints: read_created_endpoints(ies)?,
             }),
         };
         Ok(Self { node_id, outcome })
@@ -233,6 +249,7 @@ impl EstablishmentResponse {
                 write_outcome(&Ok(()), out);
                 established.up_f_seid.write(out);
                 established.created_pdrs.iter().for_each(|pdr| pdr.write(out));
+                established.created_endpoints.iter().for_each(|endpoint| endpoint.write(out));
             }
             Err(fault) => {
                 fault.write(out);
@@ -240,6 +257,14 @@ impl EstablishmentResponse {
             }
         }
     }
+}
+
+fn read_endpoints(ies: &Ies, kind: IeType) -> Result<Vec<TrafficEndpoint>, Fault> {
+    ies.all(kind).map(TrafficEndpoint::read).collect()
+}
+
+fn read_created_endpoints(ies: &Ies) -> Result<Vec<CreatedTrafficEndpoint>, Fault> {
+    ies.all(IeType::CreatedTrafficEndpoint).map(CreatedTrafficEndpoint::read).collect()
 }
 
 fn read_created(ies: &Ies) -> Result<Vec<CreatedPdr>, Fault> {
@@ -263,6 +288,9 @@ const MODIFICATION_KNOWN: &[IeType] = &[
     IeType::UpdateQer,
     IeType::UpdateUrr,
     IeType::UpdateBar,
+    IeType::CreateTrafficEndpoint,
+    IeType::UpdateTrafficEndpoint,
+    IeType::RemoveTrafficEndpoint,
     IeType::QueryUrr,
     IeType::PfcpsmReqFlags,
 ];
@@ -288,6 +316,7 @@ impl Modification {
         let pdr_id = |ie| id_in(ie, IeType::PdrId)?.u16();
         let urr_id = |ie| id_in(ie, IeType::UrrId)?.u32();
         let bar_id = |ie| id_in(ie, IeType::BarId)?.octet();
+        let endpoint_id = |ie| id_in(ie, IeType::TrafficEndpointId)?.octet();
         Ok(Self {
             cp_f_seid: ies.first(IeType::Fseid).map(FSeid::read).transpose()?,
             remove_pdrs: ies.all(IeType::RemovePdr).map(pdr_id).collect::<Result<_, _>>()?,
@@ -295,16 +324,19 @@ impl Modification {
             remove_qers: ies.all(IeType::RemoveQer).map(qer_id).collect::<Result<_, _>>()?,
             remove_urrs: ies.all(IeType::RemoveUrr).map(urr_id).collect::<Result<_, _>>()?,
             remove_bars: ies.all(IeType::RemoveBar).map(bar_id).collect::<Result<_, _>>()?,
+            remove_endpoints: ies.all(IeType::RemoveTrafficEndpoint).map(endpoint_id).collect::<Result<_, _>>()?,
             create_pdrs: ies.all(IeType::CreatePdr).map(CreatePdr::read).collect::<Result<_, _>>()?,
             create_fars: ies.all(IeType::CreateFar).map(CreateFar::read).collect::<Result<_, _>>()?,
             create_qers: ies.all(IeType::CreateQer).map(CreateQer::read).collect::<Result<_, _>>()?,
             create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
             create_bars: ies.all(IeType::CreateBar).map(CreateBar::read).collect::<Result<_, _>>()?,
+            create_endpoints: read_endpoints(ies, IeType::CreateTrafficEndpoint)?,
             update_pdrs: ies.all(IeType::UpdatePdr).map(UpdatePdr::read).collect::<Result<_, _>>()?,
             update_fars: ies.all(IeType::UpdateFar).map(UpdateFar::read).collect::<Result<_, _>>()?,
             update_qers: ies.all(IeType::UpdateQer).map(UpdateQer::read).collect::<Result<_, _>>()?,
             update_urrs: ies.all(IeType::UpdateUrr).map(UpdateUrr::read_update).collect::<Result<_, _>>()?,
             update_bars: ies.all(IeType::UpdateBar).map(UpdateBar::read).collect::<Result<_, _>>()?,
+            update_endpoints: read_endpoints(ies, IeType::UpdateTrafficEndpoint)?,
             query_urrs: ies.all(IeType::QueryUrr).map(urr_id).collect::<Result<_, _>>()?,
             flags: ies.first(IeType::PfcpsmReqFlags).map(|ie| ie.octet()).transpose()?.unwrap_or(0),
             others: ies.others(MODIFICATION_KNOWN),
@@ -330,16 +362,21 @@ impl Modification {
         for id in &self.remove_bars {
             write_id(IeType::RemoveBar, IeType::BarId, &[*id], out);
         }
+        for id in &self.remove_endpoints {
+            write_id(IeType::RemoveTrafficEndpoint, IeType::TrafficEndpointId, &[*id], out);
+        }
         self.create_pdrs.iter().for_each(|rule| rule.write(out));
         self.create_fars.iter().for_each(|rule| rule.write(out));
         self.create_qers.iter().for_each(|rule| rule.write(out));
         self.create_urrs.iter().for_each(|rule| rule.write(IeType::CreateUrr, out));
         self.create_bars.iter().for_each(|rule| rule.write(IeType::CreateBar, out));
+        self.create_endpoints.iter().for_each(|endpoint| endpoint.write(IeType::CreateTrafficEndpoint, out));
         self.update_pdrs.iter().for_each(|rule| rule.write(out));
         self.update_fars.iter().for_each(|rule| rule.write(out));
         self.update_qers.iter().for_each(|rule| rule.write(out));
         self.update_urrs.iter().for_each(|rule| rule.write(IeType::UpdateUrr, out));
         self.update_bars.iter().for_each(|rule| rule.write(IeType::UpdateBar, out));
+        self.update_endpoints.iter().for_each(|endpoint| endpoint.write(IeType::UpdateTrafficEndpoint, out));
         if self.flags != 0 {
             out.element(IeType::PfcpsmReqFlags, &[self.flags]);
         }
@@ -354,6 +391,7 @@ impl ModificationResponse {
         let outcome = match read_outcome(ies)? {
             Ok(()) => Ok(Modified {
                 created_pdrs: read_created(ies)?,
+                created_endpoints: read_created_endpoints(ies)?,
                 usage: UsageReport::read_all(ies, Occasion::Modification)?,
             }),
             Err(fault) => Err(fault),
@@ -366,6 +404,7 @@ impl ModificationResponse {
             Ok(modified) => {
                 write_outcome(&Ok(()), out);
                 modified.created_pdrs.iter().for_each(|pdr| pdr.write(out));
+                modified.created_endpoints.iter().for_each(|endpoint| endpoint.write(out));
                 modified.usage.iter().for_each(|report| report.write(Occasion::Modification, out));
             }
             Err(fault) => {

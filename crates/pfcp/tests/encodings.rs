@@ -103,6 +103,7 @@ fn establishment() -> Establishment {
         create_qers: vec![create_qer()],
         create_urrs: vec![],
         create_bars: vec![],
+        create_endpoints: vec![],
         others: vec![],
     }
 }
@@ -155,6 +156,17 @@ fn whole_modification() -> Modification {
     pdr.outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP);
     let mut choosing = downlink_pdr();
     choosing.pdi.ue_ip = Some(UeIp { choose_v4: true, choose_v6: Some(60), destination: true, ..UeIp::default() });
+    let endpoint = TrafficEndpoint {
+        id: 2,
+        f_teid: Some(given),
+        network_instance: Some("access".into()),
+        ue_ip: Some(ue_ip),
+        framed_routes: vec![([10, 9, 0, 0].into(), 16)],
+        framed_routing: Some(0),
+        qfis: vec![5],
+        others: vec![],
+    };
+    choosing.pdi.traffic_endpoint_ids = vec![2];
     choosing.address_pools = vec!["gold".into(), "silver".into()];
     choosing.pdi.framed_routes = vec![([192, 168, 1, 0].into(), 24), (v6.into(), 48)];
     choosing.pdi.framed_routing = Some(0);
@@ -175,6 +187,9 @@ fn whole_modification() -> Modification {
         }],
         create_urrs: vec![whole_urr()],
         create_bars: vec![whole_bar(1)],
+        remove_endpoints: vec![1],
+        create_endpoints: vec![endpoint.clone()],
+        update_endpoints: vec![TrafficEndpoint { id: 3, ..endpoint }],
         update_pdrs: vec![UpdatePdr {
             precedence: Some(1),
             pdi: Some(pdr.pdi),
@@ -294,6 +309,7 @@ fn responses() -> Vec<Response> {
         f_teid: Some(FTeid::Given { teid: 7, v4: Some([10, 3, 0, 1].into()), v6: None }),
         ue_ip: Some(UeIp { v4: Some([10, 45, 0, 1].into()), v6: Some((v6, 64)), ..UeIp::default() }),
     };
+    let endpoint = CreatedTrafficEndpoint { id: 4, f_teid: created.f_teid, ue_ip: created.ue_ip };
     let fault = Fault::of(Cause::MandatoryIeMissing, IeType::PdrId);
     let failed = |rule| Fault { offending_ie: Some(IeType::Fteid as u16), ..Fault::rule(rule) };
     let outcome = |outcome| NodeOutcome { node_id: upf(), outcome };
@@ -302,7 +318,8 @@ fn responses() -> Vec<Response> {
         let response = AssociationSetupResponse::new(node_id, outcome, RecoveryTimeStamp(3_900_000_000));
         AssociationSetupResponse { up_features, ..response }
     };
-    let established = Established { up_f_seid: FSeid::new(3, SMF), created_pdrs: vec![created] };
+    let established =
+        Established { up_f_seid: FSeid::new(3, SMF), created_pdrs: vec![created], created_endpoints: vec![] };
     let establishment = |outcome| EstablishmentResponse { node_id: upf(), outcome };
     let modified = |outcome| Response::SessionModification(ModificationResponse { outcome });
     vec![
@@ -320,7 +337,11 @@ fn responses() -> Vec<Response> {
         Response::SessionSetDeletion(outcome(Err(Fault::new(Cause::ServiceNotSupported)))),
         Response::SessionEstablishment(establishment(Ok(established))),
         Response::SessionEstablishment(establishment(Err(failed(RuleId::Pdr(1))))),
-        modified(Ok(Modified { created_pdrs: vec![created], usage: vec![former_usage_report()] })),
+        modified(Ok(Modified {
+            created_pdrs: vec![created],
+            created_endpoints: vec![endpoint],
+            usage: vec![former_usage_report()],
+        })),
         modified(Err(failed(RuleId::Far(2)))),
         modified(Err(failed(RuleId::Qer(3)))),
         modified(Err(Fault::rule(RuleId::Urr(4)))),

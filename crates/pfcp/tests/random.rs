@@ -33,6 +33,7 @@ fn without_others(request: Request) -> Request {
             request.create_qers.clear();
             request.create_urrs.clear();
             request.create_bars.clear();
+            request.create_endpoints.clear();
             Request::SessionEstablishment(request)
         }
         Request::SessionReport(_) => Request::SessionReport(SessionReport::default()),
@@ -61,10 +62,10 @@ fn elements() -> impl Strategy<Value = Vec<u8>> {
         octets.extend(value);
         octets
     };
-    let kind = prop_oneof![9 => 1u16..130, 1 => any::<u16>()];
+    let kind = prop_oneof![9 => 1u16..180, 1 => any::<u16>()];
     let leaf =
         (kind, proptest::collection::vec(any::<u8>(), 0..24)).prop_map(move |(kind, value)| element(kind, value));
-    let group = prop_oneof![1u16..20, Just(2), Just(4), Just(11)];
+    let group = prop_oneof![1u16..20, Just(2), Just(4), Just(11), 127u16..131];
     leaf.prop_recursive(4, 64, 8, move |inner| {
         (group.clone(), proptest::collection::vec(inner, 0..8)).prop_map(move |(kind, all)| element(kind, all.concat()))
     })

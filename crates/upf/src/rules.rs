@@ -79,6 +79,8 @@ pub struct Pdi {
     pub sdf_filters: Vec<SdfFilter>,
     /// Any of these QFIs must be in the packet's PDU session container, if there are any.
     pub qfis: Vec<u8>,
+    /// The traffic endpoint that F-TEID, network instance, UE address and framed routes are from.
+    pub traffic_endpoint: Option<u8>,
     /// Networks behind the UE, which have the same standing as its address; what is behind their length in bits is zero.
     pub framed_routes: Vec<(IpAddr, u8)>,
 }
@@ -131,6 +133,8 @@ pub struct SdfFilter {
     pub spi: Option<u32>,
     /// Flow label of IPv6.
     pub flow_label: Option<u32>,
+    /// SDF filter ID, by which another PDR of the session can have the same filter.
+    pub id: Option<u32>,
 }
 
 /// One side of an SDF filter.

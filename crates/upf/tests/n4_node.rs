@@ -274,11 +274,11 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             blame(MandatoryIeIncorrect, IeType::SdfFilter)
         }),
         (
-            "filter by its ID alone",
+            "filter by an unknown ID",
             |r| {
                 r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter { id: Some(1), ..SdfFilter::default() }];
             },
-            blame(ServiceNotSupported, IeType::SdfFilter),
+            blame(RuleCreationModificationFailure, IeType::SdfFilter),
         ),
         ("network instance of nobody", |r| r.create_pdrs[1].pdi.network_instance = Some("ims".into()), {
             failed(RuleId::Pdr(2), IeType::NetworkInstance)
@@ -622,7 +622,7 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
         octets[2..4].copy_from_slice(&length.to_be_bytes());
         octets
     };
-    let refused = [IeType::CreateSrr, IeType::CreateBridgeInfoForTsc, IeType::CreateTrafficEndpoint, IeType::CreateMar];
+    let refused = [IeType::CreateSrr, IeType::CreateBridgeInfoForTsc, IeType::CreateMar];
     for kind in refused.into_iter().chain([IeType::UserPlaneInactivityTimer]) {
         let answer = bench.octets(&with(kind as u16, &[0, 81, 0, 4, 0, 0, 0, 1])).unwrap();
         let (header, body) = Header::parse(&answer).unwrap();

@@ -186,7 +186,7 @@ fn flows_of(ports: u16, qers: impl Fn(u16) -> Vec<u32>) -> Session {
         let any = Endpoint { prefix: None, ports: vec![] };
         let from = Endpoint { ports: vec![(port, port)], ..any.clone() };
         pdr.pdi.sdf_filters =
-            vec![SdfFilter { protocol: Some(17), from, to: any, tos: None, spi: None, flow_label: None }];
+            vec![SdfFilter { protocol: Some(17), from, to: any, tos: None, spi: None, flow_label: None, id: None }];
         pdr.qer_ids = qers(port);
         session.pdrs.push(pdr);
     }

@@ -188,6 +188,8 @@ pub struct Pdi {
     pub sdf_filters: Vec<SdfFilter>,
     /// QFIs.
     pub qfis: Vec<u8>,
+    /// Traffic endpoints, which say what is not said here.
+    pub traffic_endpoint_ids: Vec<u8>,
     /// Framed routes of either version, those of IPv4 first: networks behind the UE.
     pub framed_routes: Vec<Network>,
     /// How routes are exchanged with the UE: 0 for not at all.
@@ -211,6 +213,7 @@ impl Pdi {
             ue_ip: ies.first(IeType::UeIpAddress).map(UeIp::read).transpose()?,
             sdf_filters: ies.all(IeType::SdfFilter).map(SdfFilter::read).collect::<Result<_, _>>()?,
             qfis: ies.all(IeType::Qfi).map(read_qfi).collect::<Result<_, _>>()?,
+            traffic_endpoint_ids: ies.all(IeType::TrafficEndpointId).map(|ie| ie.octet()).collect::<Result<_, _>>()?,
             framed_routes: read_routes(&ies)?,
             framed_routing: ies.first(IeType::FramedRouting).map(read_routing).transpose()?,
             others: ies.others(PDI_KNOWN),
@@ -231,6 +234,7 @@ impl Pdi {
             }
             self.sdf_filters.iter().for_each(|filter| filter.write(out));
             self.qfis.iter().for_each(|&qfi| out.element(IeType::Qfi, &[qfi]));
+            self.traffic_endpoint_ids.iter().for_each(|&id| out.element(IeType::TrafficEndpointId, &[id]));
             write_routes(&self.framed_routes, out);
             if let Some(routing) = self.framed_routing {
                 out.element(IeType::FramedRouting, &routing.to_be_bytes());
@@ -246,6 +250,7 @@ const PDI_KNOWN: &[IeType] = &[
     IeType::UeIpAddress,
     IeType::SdfFilter,
     IeType::Qfi,
+    IeType::TrafficEndpointId,
     IeType::FramedRoute,
     IeType::FramedRouting,
     IeType::FramedIpv6Route,

@@ -323,6 +323,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         create_qers: vec![qer(wanted)],
         create_urrs: if wanted.measure_usage { vec![urr()] } else { vec![] },
         create_bars: vec![],
+        create_endpoints: vec![],
         others: Vec::new(),
     }
 }
@@ -468,6 +469,7 @@ mod tests {
                 let session = Established {
                     up_f_seid: FSeid::new(teid.into(), address),
                     created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(f_teid), ue_ip: None }],
+                    created_endpoints: vec![],
                 };
                 Response::SessionEstablishment(EstablishmentResponse { node_id, outcome: Ok(session) })
             }
@@ -597,6 +599,7 @@ mod tests {
         let session = Established {
             up_f_seid: FSeid::new(1, GNB),
             created_pdrs: vec![CreatedPdr { id: UPLINK_PDR, f_teid: Some(given), ue_ip: None }],
+            created_endpoints: vec![],
         };
         assert_eq!(tunnel_endpoint(&session, GNB), Some((UPF_N3.into(), 5)));
         assert_eq!(tunnel_endpoint(&session, "2001:db8::1".parse().expect("an address")), None);

@@ -13,9 +13,9 @@ use super::{Datagram, Node, RuleTables};
 use crate::tables::SessionUpdate;
 
 /// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
-/// packets buffered as is suggested, framed routes.
+/// packets buffered as is suggested, framed routes, traffic endpoints.
 const FEATURES: &[UpFeature] =
-    &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC, UpFeatures::FRRT];
+    &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC, UpFeatures::FRRT, UpFeatures::PDIU];
 
 impl<T: RuleTables> Node<T> {
     /// All that it can do, by its configuration, too.

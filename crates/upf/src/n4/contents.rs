@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::address_choice::AddressChoice;
 use super::addresses::UeAddress;
-use super::translate::{self, Choice, Place, refuse};
+use super::endpoints::{self, Chooser, Endpoints};
+use super::translate::{self, Choice, Filters, Place, refuse};
 use super::urr::Urr;
 use super::{Config, Limits};
 use crate::rules::{
@@ -28,6 +29,7 @@ pub(super) struct Contents {
     qers: BTreeMap<u32, Qer>,
     urrs: BTreeMap<u32, Urr>,
     bars: BTreeMap<u8, Bar>,
+    endpoints: Endpoints,
 }
 
 /// A buffering action rule.
@@ -60,9 +62,9 @@ impl HeldFar {
 #[derive(Debug)]
 pub(super) struct Draft {
     pub contents: Contents,
-    /// PDRs whose F-TEID is to be chosen, in the order of the request.
-    pub choices: Vec<(u16, Choice)>,
-    /// PDRs whose UE address is to be chosen, in the order of the request.
+    /// Whose F-TEID is to be chosen, in the order of the request.
+    pub choices: Vec<(Chooser, Choice)>,
+    /// Whose UE address is to be chosen, in the order of the request.
     pub address_choices: Vec<AddressChoice>,
 }
 
@@ -72,6 +74,8 @@ pub(super) struct Surroundings<'a> {
     pub config: &'a Config,
     /// Local addresses on N3.
     pub local: &'a [IpAddr],
+    /// SDF filters that others refer to by their IDs.
+    pub filters: &'a Filters,
 }
 
 impl Surroundings<'_> {
@@ -101,7 +105,10 @@ impl Draft {
             Some(_) => return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::PdnType)),
         }
         let mut draft = Self { contents: Contents::default(), choices: vec![], address_choices: vec![] };
+        let filters = draft.contents.filters(request.create_pdrs.iter().map(|create| &create.pdi));
+        let around = Surroundings { filters: &filters, ..around };
         draft.contents.create_bars(&request.create_bars)?;
+        draft.create_endpoints(&request.create_endpoints, around)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
         draft.contents.check(around)?;
         Ok(draft)
@@ -112,11 +119,29 @@ impl Draft {
         refuse(Place::Message, &request.others)?;
         let mut draft = Self { contents: contents.clone(), choices: vec![], address_choices: vec![] };
         draft.contents.remove(request)?;
+        let updated = request.update_pdrs.iter().filter_map(|update| update.pdi.as_ref());
+        let stated = request.create_pdrs.iter().map(|create| &create.pdi).chain(updated);
+        let filters = draft.contents.filters(stated);
+        let around = Surroundings { filters: &filters, ..around };
         draft.contents.create_bars(&request.create_bars)?;
+        draft.create_endpoints(&request.create_endpoints, around)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
+        for update in &request.update_endpoints {
+            endpoints::update(&mut draft.contents.endpoints, update, around)?;
+        }
+        draft.contents.fill();
         draft.update(request, around)?;
         draft.contents.check(around)?;
         Ok(draft)
+    }
+
+    fn create_endpoints(&mut self, all: &[wire::TrafficEndpoint], around: Surroundings) -> Result<(), Fault> {
+        for create in all {
+            let choice = endpoints::create(&mut self.contents.endpoints, create, around)?;
+            self.choices.extend(choice.map(|choice| (Chooser::Endpoint(create.id), choice)));
+            self.address_choices.extend(AddressChoice::of_endpoint(create));
+        }
+        Ok(())
     }
 
     fn create(
@@ -128,12 +153,12 @@ impl Draft {
         around: Surroundings,
     ) -> Result<(), Fault> {
         for create in pdrs {
-            let (pdr, choice) = new_pdr(create, around)?;
+            let (pdr, choice) = new_pdr(create, &self.contents.endpoints, around)?;
             if self.contents.pdrs.insert(create.id, pdr).is_some() {
                 return Err(Fault::rule(RuleId::Pdr(create.id)));
             }
-            self.choices.extend(choice.map(|choice| (create.id, choice)));
-            self.address_choices.extend(AddressChoice::of(create));
+            self.choices.extend(choice.map(|choice| (Chooser::Pdr(create.id), choice)));
+            self.address_choices.extend(AddressChoice::of_pdr(create));
         }
         for create in fars {
             if self.contents.fars.insert(create.id, new_far(create, around)?).is_some() {
@@ -156,10 +181,10 @@ impl Draft {
     fn update(&mut self, request: &Modification, around: Surroundings) -> Result<(), Fault> {
         for update in &request.update_pdrs {
             let pdr = self.contents.pdrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Pdr(update.id)))?;
-            update_pdr(pdr, update, around)?;
+            update_pdr(pdr, update, &self.contents.endpoints, around)?;
             if update.pdi.is_some() {
-                self.choices.retain(|(id, _)| *id != update.id);
-                self.address_choices.retain(|choice| choice.pdr != update.id);
+                self.choices.retain(|(chooser, _)| *chooser != Chooser::Pdr(update.id));
+                self.address_choices.retain(|choice| choice.chooser != Chooser::Pdr(update.id));
             }
         }
         for update in &request.update_fars {
@@ -185,9 +210,13 @@ impl Draft {
     }
 }
 
-fn new_pdr(create: &wire::CreatePdr, around: Surroundings) -> Result<(Pdr, Option<Choice>), Fault> {
+fn new_pdr(
+    create: &wire::CreatePdr,
+    endpoints: &Endpoints,
+    around: Surroundings,
+) -> Result<(Pdr, Option<Choice>), Fault> {
     refuse(Place::Pdr, &create.others)?;
-    let (pdi, choice) = translate::pdi(&create.pdi, around.local, around.limits().per_pdr)?;
+    let (pdi, choice) = endpoints::pdi(&create.pdi, endpoints, around)?;
     let removal = create.outer_header_removal;
     let pdr = Pdr {
         id: create.id,
@@ -204,10 +233,15 @@ fn new_pdr(create: &wire::CreatePdr, around: Surroundings) -> Result<(Pdr, Optio
     Ok((pdr, choice))
 }
 
-fn update_pdr(pdr: &mut Pdr, update: &wire::UpdatePdr, around: Surroundings) -> Result<(), Fault> {
+fn update_pdr(
+    pdr: &mut Pdr,
+    update: &wire::UpdatePdr,
+    endpoints: &Endpoints,
+    around: Surroundings,
+) -> Result<(), Fault> {
     refuse(Place::Pdr, &update.others)?;
     if let Some(wire_pdi) = &update.pdi {
-        let (pdi, choice) = translate::pdi(wire_pdi, around.local, around.limits().per_pdr)?;
+        let (pdi, choice) = endpoints::pdi(wire_pdi, endpoints, around)?;
         if wire_pdi.ue_ip.is_some_and(|ue_ip| ue_ip.is_choice()) {
             // So are addresses, and there is no element to tell of another one.
             return Err(Fault::of(Cause::ServiceNotSupported, IeType::UeIpAddress));
@@ -296,6 +330,11 @@ impl Contents {
         for id in &request.remove_bars {
             self.bars.remove(id).ok_or(bar_fault(IeType::RemoveBar))?;
         }
+        for id in &request.remove_endpoints {
+            self.endpoints.remove(id).ok_or(bar_fault(IeType::RemoveTrafficEndpoint))?;
+            // With it go all PDRs that name it (table 7.5.4.1-1).
+            self.pdrs.retain(|_, pdr| pdr.pdi.traffic_endpoint != Some(*id));
+        }
         Ok(())
     }
 
@@ -305,6 +344,9 @@ impl Contents {
         let too_many = |kind| Err(Fault::of(Cause::NoResourcesAvailable, kind));
         if self.pdrs.len() > limits.pdrs {
             return too_many(IeType::CreatePdr);
+        }
+        if self.endpoints.len() > limits.pdrs {
+            return too_many(IeType::CreateTrafficEndpoint);
         }
         if self.fars.len() > limits.fars {
             return too_many(IeType::CreateFar);
@@ -416,21 +458,49 @@ impl Contents {
         Ok(())
     }
 
-    /// Sets what was chosen for a PDR.
-    pub fn set_f_teid(&mut self, pdr: u16, f_teid: FTeid) {
-        if let Some(pdr) = self.pdrs.get_mut(&pdr) {
-            pdr.pdi.f_teid = Some(f_teid);
+    /// Gives all PDRs what they have from their traffic endpoints.
+    fn fill(&mut self) {
+        self.pdrs.values_mut().for_each(|pdr| endpoints::fill(&mut pdr.pdi, &self.endpoints));
+    }
+
+    /// SDF filters that have IDs: those in force, and those that `stated` adds. What is wrong with one is told by whoever
+    /// states it.
+    fn filters<'p>(&self, stated: impl Iterator<Item = &'p wire::Pdi>) -> Filters {
+        let held = self.pdrs.values().flat_map(|pdr| &pdr.pdi.sdf_filters).cloned();
+        let new = stated.flat_map(|pdi| &pdi.sdf_filters);
+        let new = new.filter_map(|filter| translate::sdf_filter(filter, &Filters::new()).ok());
+        held.chain(new).filter_map(|filter| Some((filter.id?, filter))).collect()
+    }
+
+    fn pdi_of(&mut self, chooser: Chooser) -> Option<&mut Pdi> {
+        match chooser {
+            Chooser::Pdr(id) => self.pdrs.get_mut(&id).map(|pdr| &mut pdr.pdi),
+            Chooser::Endpoint(id) => self.endpoints.get_mut(&id),
         }
     }
 
-    /// Sets an address that was chosen for a PDR, beside what it has.
-    pub fn set_ue_address(&mut self, pdr: u16, address: UeAddress) {
-        if let Some(ue_ip) = self.pdrs.get_mut(&pdr).and_then(|pdr| pdr.pdi.ue_ip.as_mut()) {
+    /// Sets what was chosen.
+    pub fn set_f_teid(&mut self, chooser: Chooser, f_teid: FTeid) {
+        if let Some(pdi) = self.pdi_of(chooser) {
+            pdi.f_teid = Some(f_teid);
+            self.fill();
+        }
+    }
+
+    /// Sets an address that was chosen, beside those that are there.
+    pub fn set_ue_address(&mut self, chooser: Chooser, address: UeAddress) {
+        if let Some(ue_ip) = self.pdi_of(chooser).and_then(|pdi| pdi.ue_ip.as_mut()) {
             match address {
                 UeAddress::V4(v4) => ue_ip.v4 = Some(v4),
                 UeAddress::V6(net, length) => ue_ip.v6 = Some((net, length)),
             }
+            self.fill();
         }
+    }
+
+    /// The PDIs of PDRs and of traffic endpoints.
+    fn pdis(&self) -> impl Iterator<Item = &Pdi> {
+        self.pdrs.values().map(|pdr| &pdr.pdi).chain(self.endpoints.values())
     }
 
     /// Whether a network with this address is behind the UE.
@@ -440,7 +510,7 @@ impl Contents {
 
     /// All UE addresses that the rules name.
     pub fn ue_addresses(&self) -> BTreeSet<UeAddress> {
-        self.pdrs.values().filter_map(|pdr| pdr.pdi.ue_ip).flat_map(|ue_ip| UeAddress::of(&ue_ip)).collect()
+        self.pdis().filter_map(|pdi| pdi.ue_ip).flat_map(|ue_ip| UeAddress::of(&ue_ip)).collect()
     }
 
     /// The address that decides about the session's home: the UE's as downlink rules state it, or else uplink rules.
@@ -451,9 +521,9 @@ impl Contents {
         of(Interface::SgiLan).or_else(|| of(Interface::Access)).or_else(|| of(Interface::Core))
     }
 
-    /// Whether any PDR has this TEID.
+    /// Whether any PDR or traffic endpoint has this TEID.
     pub fn uses_teid(&self, teid: u32) -> bool {
-        self.pdrs.values().any(|pdr| pdr.pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
+        self.pdis().any(|pdi| pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
     }
 
     /// The first PDR that `is_meant` says is meant.

@@ -55,7 +55,7 @@ pub fn parse_flow_description(text: &str) -> Result<SdfFilter, FilterError> {
     }
     match (from.prefix, to.prefix) {
         (Some((a, _)), Some((b, _))) if a.is_ipv4() != b.is_ipv4() => Err(FilterError::Versions),
-        _ => Ok(SdfFilter { protocol, from, to, tos: None, spi: None, flow_label: None }),
+        _ => Ok(SdfFilter { protocol, from, to, tos: None, spi: None, flow_label: None, id: None }),
     }
 }
 
@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn flow_descriptions_are_understood() {
         let parsed = |text: &str| parse_flow_description(text).unwrap();
-        let all = SdfFilter { protocol: None, from: any(), to: any(), tos: None, spi: None, flow_label: None };
+        let all =
+            SdfFilter { protocol: None, from: any(), to: any(), tos: None, spi: None, flow_label: None, id: None };
         assert_eq!(parsed("permit out ip from any to assigned"), all);
         assert_eq!(
             parsed("permit out 17 from 203.0.113.0/24 53,8000-8100 to assigned 1024-65535"),
@@ -128,6 +129,7 @@ mod tests {
                 tos: None,
                 spi: None,
                 flow_label: None,
+                id: None,
             }
         );
         assert_eq!(

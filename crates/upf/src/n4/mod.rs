@@ -14,6 +14,7 @@ mod associate;
 mod association;
 mod contents;
 mod endpoint;
+mod endpoints;
 mod filter;
 mod held;
 mod inquiry;
@@ -32,13 +33,13 @@ use std::time::Duration;
 
 use pfcp::{NodeId, RecoveryTimeStamp};
 
-pub use addresses::PoolUsage;
+pub use addresses::{PoolUsage, UeAddress};
 pub use endpoint::Endpoint;
 pub use filter::{FilterError, parse_flow_description};
 pub use inquiry::Inquiry;
 pub use ledger::{Holdings, Ledger, Message};
 pub use limits::Limits;
-pub use node::{Datagram, Node};
+pub use node::{Datagram, Node, Taken};
 
 use crate::address_pool::AddressPool;
 use crate::config;

@@ -10,7 +10,7 @@ use pfcp::session::{DeletionResponse, Establishment, EstablishmentResponse, Modi
 use pfcp::{Cause, Fault, Header, HeaderError, MessageType, NodeId, ParseError, RecoveryTimeStamp};
 use pfcp::{Request, Response, version_not_supported};
 
-use super::addresses::{Addresses, PoolUsage};
+use super::addresses::{Addresses, PoolUsage, UeAddress};
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
@@ -28,6 +28,15 @@ pub struct Datagram {
     pub to: SocketAddr,
     /// PFCP.
     pub octets: Vec<u8>,
+}
+
+/// What a session has of what can be had once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// TEIDs of the UPF's choice.
+    pub teids: BTreeSet<u32>,
+    /// UE addresses, whoever chose them.
+    pub addresses: BTreeSet<UeAddress>,
 }
 
 /// The node.
@@ -298,6 +307,17 @@ impl<T: RuleTables> Node<T> {
             associations: self.associations.len(),
             unanswered_requests: self.outbox.len(),
         }
+    }
+
+    /// The UPF's SEIDs of all sessions.
+    pub fn up_seids(&self) -> impl Iterator<Item = u64> {
+        self.sessions.keys().copied()
+    }
+
+    /// What the session has taken; none if there is no such session.
+    pub fn taken(&self, up_seid: u64) -> Option<Taken> {
+        let open = self.sessions.get(&up_seid)?.open();
+        Some(Taken { addresses: open.contents.ue_addresses(), teids: open.teids })
     }
 
     /// The session with the UPF's SEID `up_seid`.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use pfcp::report::{UsageReport, UsageReportTrigger};
-use pfcp::rule::{CreatedPdr, FTeid as WireFTeid};
+use pfcp::rule::{CreatedPdr, CreatedTrafficEndpoint, FTeid as WireFTeid, UeIp as WireUeIp};
 use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
@@ -13,6 +13,7 @@ use super::account::Account;
 use super::address_choice::choose_addresses;
 use super::addresses::UeAddress;
 use super::contents::{Contents, Draft, Surroundings};
+use super::endpoints::Chooser;
 use super::held::{Held, Open, Owner};
 use super::outbox::About;
 use super::reports::Paging;
@@ -23,6 +24,7 @@ use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
 use crate::usage::UsageId;
 
 /// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
+#[derive(Default)]
 struct Plan {
     contents: Contents,
     /// TEIDs reserved for this plan.
@@ -30,18 +32,35 @@ struct Plan {
     /// UE addresses given out for this plan.
     allocated: Vec<UeAddress>,
     created: Vec<CreatedPdr>,
+    created_endpoints: Vec<CreatedTrafficEndpoint>,
     /// Of new usage reporting rules.
     accounts: BTreeMap<u32, Account>,
 }
 
+/// The element that `is_it` finds, or else a new one.
+fn entry<T>(all: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {
+    let at = all.iter().position(is_it).unwrap_or_else(|| {
+        all.push(new());
+        all.len() - 1
+    });
+    &mut all[at]
+}
+
 impl Plan {
-    /// What is told of the PDR.
-    fn created_pdr(&mut self, id: u16) -> &mut CreatedPdr {
-        let at = self.created.iter().position(|created| created.id == id).unwrap_or_else(|| {
-            self.created.push(CreatedPdr { id, ..CreatedPdr::default() });
-            self.created.len() - 1
-        });
-        &mut self.created[at]
+    /// What is told of a choice: the F-TEID and the UE address.
+    fn told(&mut self, chooser: Chooser) -> (&mut Option<WireFTeid>, &mut Option<WireUeIp>) {
+        match chooser {
+            Chooser::Pdr(id) => {
+                let new = || CreatedPdr { id, ..CreatedPdr::default() };
+                let told = entry(&mut self.created, |created| created.id == id, new);
+                (&mut told.f_teid, &mut told.ue_ip)
+            }
+            Chooser::Endpoint(id) => {
+                let new = || CreatedTrafficEndpoint { id, ..CreatedTrafficEndpoint::default() };
+                let told = entry(&mut self.created_endpoints, |created| created.id == id, new);
+                (&mut told.f_teid, &mut told.ue_ip)
+            }
+        }
     }
 }
 
@@ -73,7 +92,11 @@ impl<T: RuleTables> Node<T> {
         };
         self.sessions.insert(up_seid, Held::new(open));
         self.set_timer(up_seid, due_ns);
-        Ok(Established { up_f_seid: FSeid::new(up_seid, self.config.address), created_pdrs: plan.created })
+        Ok(Established {
+            up_f_seid: FSeid::new(up_seid, self.config.address),
+            created_pdrs: plan.created,
+            created_endpoints: plan.created_endpoints,
+        })
     }
 
     pub(super) fn modify(&mut self, up_seid: u64, request: &Modification, now: Instant) -> Result<Modified, Fault> {
@@ -100,7 +123,7 @@ impl<T: RuleTables> Node<T> {
             open.paging = Paging::default();
         }
         self.put_back(up_seid, open);
-        Ok(Modified { created_pdrs: plan.created, usage })
+        Ok(Modified { created_pdrs: plan.created, created_endpoints: plan.created_endpoints, usage })
     }
 
     pub(super) fn delete(&mut self, up_seid: u64, now: Instant) -> Result<Vec<UsageReport>, Fault> {
@@ -152,7 +175,7 @@ impl<T: RuleTables> Node<T> {
     }
 
     fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { config: &self.config, local: &self.local }
+        Surroundings { config: &self.config, local: &self.local, filters: const { &BTreeMap::new() } }
     }
 
     /// Reserves what is to be chosen, all of it or nothing, and opens accounts for the usage reporting rules `new`.
@@ -163,11 +186,10 @@ impl<T: RuleTables> Node<T> {
             Some((urr, Account::new(UsageId { up_seid, urr }, rule, &self.clock, now_ns)))
         };
         let accounts = new.iter().filter_map(|&urr| open(urr)).collect();
-        let mut plan =
-            Plan { contents: draft.contents, reserved: BTreeSet::new(), allocated: vec![], created: vec![], accounts };
+        let mut plan = Plan { contents: draft.contents, accounts, ..Plan::default() };
         let chosen = choose_addresses(&self.addresses, draft.address_choices, &mut plan.contents, &mut plan.allocated);
         match chosen {
-            Ok(chosen) => chosen.into_iter().for_each(|(pdr, ue_ip)| plan.created_pdr(pdr).ue_ip = Some(ue_ip)),
+            Ok(chosen) => chosen.into_iter().for_each(|(chooser, ue_ip)| *plan.told(chooser).1 = Some(ue_ip)),
             Err(fault) => {
                 self.give_back(&plan);
                 return Err(fault);
@@ -177,7 +199,7 @@ impl<T: RuleTables> Node<T> {
         let spread = (up_seid % BUCKETS as u64) as Bucket;
         let home = plan.contents.ue_ip().map_or(spread, |ue_ip| self.tables.home_bucket(&ue_ip));
         let mut shared: BTreeMap<u8, (Choice, FTeid)> = BTreeMap::new();
-        for (pdr, choice) in draft.choices {
+        for (chooser, choice) in draft.choices {
             let known = choice.id.and_then(|id| shared.get(&id)).copied();
             let chosen = match known {
                 Some((first, f_teid)) if first == choice => Ok(f_teid),
@@ -195,9 +217,9 @@ impl<T: RuleTables> Node<T> {
             if let Some(id) = choice.id {
                 shared.insert(id, (choice, f_teid));
             }
-            plan.contents.set_f_teid(pdr, f_teid);
+            plan.contents.set_f_teid(chooser, f_teid);
             let FTeid { teid, v4, v6 } = f_teid;
-            plan.created_pdr(pdr).f_teid = Some(WireFTeid::Given { teid, v4, v6 });
+            *plan.told(chooser).0 = Some(WireFTeid::Given { teid, v4, v6 });
         }
         Ok(plan)
     }

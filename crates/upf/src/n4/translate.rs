@@ -1,6 +1,7 @@
 //! From single rules as messages state them to rules as the UPF applies them. Whatever a rule asks for that is not applied
 //! is refused, never ignored: an accepted request does all that it says.
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -43,8 +44,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             kind,
             // Reports of other kinds than usage.
             CreateSrr | UpdateSrr | RemoveSrr | UserPlaneInactivityTimer
-            // Features not advertised: PDIU, MPTCP and ATSSS-LL, TRACE, TSCTS, RDS, L2TP, MBSN4.
-            | CreateTrafficEndpoint | UpdateTrafficEndpoint | RemoveTrafficEndpoint
+            // Features not advertised: MPTCP and ATSSS-LL, TRACE, TSCTS, RDS, L2TP, MBSN4.
             | CreateMar | UpdateMar | RemoveMar | ProvideAtsssControlInformation
             | TraceInformation
             | CreateBridgeInfoForTsc | TscManagementInformationWithinSessionModificationRequest
@@ -62,7 +62,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         Place::Pdi => match kind {
             // No packet flow descriptions are provisioned, so no application is known.
             ApplicationId => return Some(Cause::UnknownApplicationId),
-            TrafficEndpointId | EthernetPduSessionInformation | EthernetPacketFilter => true,
+            EthernetPduSessionInformation | EthernetPacketFilter => true,
             IpMulticastAddressingInfo | RedundantTransmissionParameters | DnsQueryResponseFilter => true,
             MbsSessionIdentifier | AreaSessionId | LocalIngressTunnel => true,
             _ => false,
@@ -114,7 +114,12 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
 }
 
 /// A PDI, and what the UPF is to choose for it.
-pub(super) fn pdi(pdi: &wire::Pdi, local: &[IpAddr], most: usize) -> Result<(Pdi, Option<Choice>), Fault> {
+pub(super) fn pdi(
+    pdi: &wire::Pdi,
+    local: &[IpAddr],
+    most: usize,
+    filters: &Filters,
+) -> Result<(Pdi, Option<Choice>), Fault> {
     refuse(Place::Pdi, &pdi.others)?;
     let too_many = |kind| Fault::of(Cause::NoResourcesAvailable, kind);
     if pdi.sdf_filters.len() > most {
@@ -143,9 +148,10 @@ pub(super) fn pdi(pdi: &wire::Pdi, local: &[IpAddr], most: usize) -> Result<(Pdi
         network_instance: pdi.network_instance.clone(),
         f_teid,
         ue_ip: pdi.ue_ip.as_ref().map(|ue_ip| translate_ue_ip(ue_ip, source_interface)).transpose()?,
-        sdf_filters: pdi.sdf_filters.iter().map(sdf_filter).collect::<Result<_, _>>()?,
+        sdf_filters: pdi.sdf_filters.iter().map(|filter| sdf_filter(filter, filters)).collect::<Result<_, _>>()?,
         qfis: pdi.qfis.clone(),
         framed_routes: pdi.framed_routes.iter().map(|&(net, length)| (side::network(net, length), length)).collect(),
+        traffic_endpoint: None,
     };
     Ok((translated, choice))
 }
@@ -195,11 +201,15 @@ fn translate_ue_ip(ue_ip: &wire::UeIp, source: Interface) -> Result<UeIp, Fault>
     Ok(UeIp { v4: ue_ip.v4, v6: ue_ip.v6 })
 }
 
-fn sdf_filter(filter: &wire::SdfFilter) -> Result<SdfFilter, Fault> {
-    // A filter by its ID alone refers to one in another PDR.
+/// SDF filters of a session by their IDs.
+pub(super) type Filters = BTreeMap<u32, SdfFilter>;
+
+/// A filter; one by its ID alone is that of another PDR. Which way a filter is turned is each PDR's own.
+pub(super) fn sdf_filter(filter: &wire::SdfFilter, known: &Filters) -> Result<SdfFilter, Fault> {
     let says = filter.tos.is_some() || filter.spi.is_some() || filter.flow_label.is_some();
-    if filter.id.is_some() && filter.flow_description.is_none() && !says {
-        return Err(Fault::of(Cause::ServiceNotSupported, IeType::SdfFilter));
+    if let (Some(id), None, false) = (filter.id, &filter.flow_description, says) {
+        let unknown = Fault::of(Cause::RuleCreationModificationFailure, IeType::SdfFilter);
+        return known.get(&id).cloned().ok_or(unknown);
     }
     let wrong = Fault::of(Cause::MandatoryIeIncorrect, IeType::SdfFilter);
     let text = match &filter.flow_description {
@@ -213,7 +223,7 @@ fn sdf_filter(filter: &wire::SdfFilter) -> Result<SdfFilter, Fault> {
     })?;
     // The label's upper four bits are spare.
     let flow_label = filter.flow_label.map(|label| label & 0xf_ffff);
-    Ok(SdfFilter { tos: filter.tos, spi: filter.spi, flow_label, ..parsed })
+    Ok(SdfFilter { tos: filter.tos, spi: filter.spi, flow_label, id: filter.id, ..parsed })
 }
 
 /// The header to remove. Only tunnelled packets have one.

@@ -53,6 +53,11 @@ impl Choices<'_> {
         (0..self.below(most + 1)).map(|_| one(self)).collect()
     }
 
+    /// As many, but once in a while.
+    fn few<T>(&mut self, most: usize, one: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        if self.octet().is_multiple_of(4) { self.many(most, one) } else { vec![] }
+    }
+
     fn maybe<T>(&mut self, one: impl FnOnce(&mut Self) -> T) -> Option<T> {
         if self.octet() & 1 == 0 { None } else { Some(one(self)) }
     }
@@ -97,6 +102,7 @@ pub fn drive(input: &[u8]) {
         }
         bench.check();
     }
+    bench.check_all();
 }
 
 fn tick(bench: &mut Bench, choices: &mut Choices) {
@@ -190,6 +196,7 @@ fn any_establishment(node_id: NodeId, choices: &mut Choices) -> Establishment {
         create_qers: choices.many(3, any_qer),
         create_urrs: choices.many(2, any_urr),
         create_bars: choices.many(1, any_bar),
+        create_endpoints: choices.few(1, any_endpoint),
         others: vec![],
     }
 }
@@ -203,16 +210,19 @@ fn any_modification(choices: &mut Choices) -> Modification {
         remove_qers: choices.many(1, |choices| choices.below(6) as u32),
         remove_urrs: choices.many(1, |choices| choices.below(3) as u32),
         remove_bars: choices.many(1, |choices| choices.octet() % 3),
+        remove_endpoints: choices.few(1, |choices| choices.octet() % 3),
         create_pdrs: choices.many(2, |choices| any_pdr(ue, choices)),
         create_fars: choices.many(2, any_far),
         create_qers: choices.many(1, any_qer),
         create_urrs: choices.many(1, any_urr),
         create_bars: choices.many(1, any_bar),
+        create_endpoints: choices.few(1, any_endpoint),
         update_pdrs: choices.many(1, |choices| any_pdr_update(ue, choices)),
         update_fars: choices.many(1, any_far_update),
         update_qers: choices.many(1, any_qer_update),
         update_urrs: choices.many(1, any_urr_update),
         update_bars: choices.many(1, any_bar),
+        update_endpoints: choices.few(1, any_endpoint),
         query_urrs: choices.many(1, |choices| choices.below(3) as u32),
         flags: choices.of(&[0, 0, Modification::QAURR, Modification::DROBU]),
         others: vec![],
@@ -237,6 +247,10 @@ fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
     pdr.pdi.qfis = choices.many(1, |choices| choices.octet() & 63);
     pdr.pdi.framed_routes = if choices.rarely() { choices.many(3, any_route) } else { vec![] };
     pdr.pdi.framed_routing = choices.rarely().then(|| choices.below(5) as u32);
+    if choices.octet().is_multiple_of(8) {
+        let pdi = Pdi::from_interface(pdr.pdi.source_interface);
+        pdr.pdi = Pdi { traffic_endpoint_ids: choices.many(2, |choices| choices.octet() % 3), ..pdi };
+    }
     if choices.rarely() {
         pdr.far_id = Some(choices.below(6) as u32);
         pdr.pdi.source_interface = any_interface(choices);
@@ -298,6 +312,20 @@ fn any_route(choices: &mut Choices) -> (IpAddr, u8) {
     }
 }
 
+fn any_endpoint(choices: &mut Choices) -> TrafficEndpoint {
+    let instances = ["access", "internet", "ims"];
+    TrafficEndpoint {
+        id: choices.octet() % 3,
+        f_teid: choices.maybe(any_f_teid),
+        network_instance: choices.maybe(|choices| choices.of(&instances).into()),
+        ue_ip: choices.maybe(any_ue_ip),
+        framed_routes: choices.few(2, any_route),
+        framed_routing: choices.rarely().then_some(0),
+        qfis: choices.few(1, |choices| choices.octet() & 63),
+        others: vec![],
+    }
+}
+
 fn any_filter(choices: &mut Choices) -> SdfFilter {
     let texts = [
         "permit out ip from any to assigned",
@@ -307,9 +335,11 @@ fn any_filter(choices: &mut Choices) -> SdfFilter {
         "permit out ip from any",
         "",
     ];
-    match choices.rarely() {
-        true => SdfFilter { tos: Some((choices.octet(), choices.octet())), ..SdfFilter::default() },
-        false => SdfFilter::flow(choices.of(&texts)),
+    match choices.octet() {
+        0xf0.. => SdfFilter { tos: Some((choices.octet(), choices.octet())), ..SdfFilter::default() },
+        0xc0.. => SdfFilter { id: Some(choices.below(3) as u32), ..SdfFilter::default() },
+        0x90.. => SdfFilter { id: Some(choices.below(3) as u32), ..SdfFilter::flow(choices.of(&texts)) },
+        _ => SdfFilter::flow(choices.of(&texts)),
     }
 }
 

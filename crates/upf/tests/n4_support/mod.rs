@@ -17,7 +17,7 @@ use pfcp::session::{Established, Establishment, FSeid, Modification};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
 use upf::clock::Clock;
-use upf::n4::{Config, Limits, Node, RuleTables};
+use upf::n4::{Config, Limits, Node, RuleTables, Taken, UeAddress};
 use upf::rules::{Parting, Session};
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
@@ -35,7 +35,7 @@ pub struct Watched {
 /// What the tables hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    pub sessions: BTreeMap<u64, Session>,
+    pub sessions: BTreeMap<u64, Arc<Session>>,
     pub reserved: BTreeSet<u32>,
     /// What the last update was to do once.
     pub parting: Parting,
@@ -61,18 +61,16 @@ impl Watched {
         self.seen.lock().unwrap().refuse = None;
     }
 
-    /// TEIDs are reserved if and only if a session in force uses them, and the tables hold what was put into them.
+    /// Of sessions without traffic endpoints: no TEID is reserved that none of them uses.
     pub fn check(&self) {
         let seen = self.seen();
-        let used: BTreeSet<u32> = seen.sessions.values().flat_map(teids_of).collect();
-        let lost: Vec<_> = seen.reserved.difference(&used).collect();
-        assert!(lost.is_empty(), "reserved but not used: {lost:x?}");
+        let used = |teid| {
+            let mut pdrs = seen.sessions.values().flat_map(|session| &session.pdrs);
+            pdrs.any(|pdr| pdr.pdi.f_teid.is_some_and(|f_teid| f_teid.teid == teid))
+        };
+        assert!(seen.reserved.iter().all(|&teid| used(teid)));
         assert_eq!(self.tables.sessions(), seen.sessions.len());
     }
-}
-
-fn teids_of(session: &Session) -> impl Iterator<Item = u32> {
-    session.pdrs.iter().filter_map(|pdr| pdr.pdi.f_teid).map(|f_teid| f_teid.teid)
 }
 
 impl RuleTables for Watched {
@@ -105,7 +103,7 @@ impl RuleTables for Watched {
             match update {
                 SessionUpdate::Put(mut session) => {
                     seen.parting = std::mem::take(&mut session.parting);
-                    seen.sessions.insert(session.up_seid, session)
+                    seen.sessions.insert(session.up_seid, Arc::new(session))
                 }
                 SessionUpdate::Remove(seid) => seen.sessions.remove(&seid),
             };
@@ -154,6 +152,8 @@ pub struct Bench {
     pub now: Instant,
     pub sequence: u32,
     pub from: SocketAddr,
+    /// Sessions as they were when they were looked at, and what they held.
+    known: BTreeMap<u64, (Arc<Session>, Taken)>,
 }
 
 impl Bench {
@@ -165,6 +165,7 @@ impl Bench {
             now: Instant::now(),
             sequence: 0,
             from: SocketAddr::new(SMF, pfcp::PORT),
+            known: BTreeMap::new(),
         }
     }
 
@@ -193,7 +194,7 @@ impl Bench {
         let (header, body) = Header::parse(&answer).unwrap();
         assert_eq!(header.sequence, self.sequence);
         assert_eq!(header.message_type.0, request.message_type().0 + 1);
-        self.node.tables().check();
+        self.check();
         (Response::parse(&header, body).unwrap(), header)
     }
 
@@ -201,31 +202,59 @@ impl Bench {
         self.node.tables().seen()
     }
 
-    /// What the node believes is in force must be what the tables hold.
-    pub fn check(&self) {
-        self.node.tables().check();
-        let held: BTreeMap<_, _> = self.node.sessions().map(|session| (session.up_seid, session)).collect();
-        assert_eq!(held, self.seen().sessions);
+    /// What the node believes is in force must be what the tables hold, and what sessions hold must be all that is taken.
+    /// Sessions that have not changed since are not looked at again.
+    pub fn check(&mut self) {
+        let seen = self.seen();
+        assert!(self.node.up_seids().eq(seen.sessions.keys().copied()));
+        self.known.retain(|seid, (known, _)| seen.sessions.get(seid).is_some_and(|held| Arc::ptr_eq(known, held)));
+        for (&seid, session) in &seen.sessions {
+            if !self.known.contains_key(&seid) {
+                assert_eq!(self.node.session(seid).as_ref(), Some(&**session));
+                self.known.insert(seid, (session.clone(), self.node.taken(seid).unwrap()));
+            }
+        }
+        assert_eq!(self.node.tables().tables.sessions(), seen.sessions.len());
+        let teids: BTreeSet<u32> = self.known.values().flat_map(|(_, taken)| &taken.teids).copied().collect();
+        assert_eq!(teids, seen.reserved, "TEIDs are reserved if and only if a session holds them");
         self.check_addresses();
+    }
+
+    /// Looks at all sessions again.
+    pub fn check_all(&mut self) {
+        self.known.clear();
+        self.check();
     }
 
     /// Of each pool the addresses are taken that sessions have, and no others.
     fn check_addresses(&self) {
-        let sessions = self.seen().sessions;
-        let ues = || sessions.values().flat_map(|session| &session.pdrs).filter_map(|pdr| pdr.pdi.ue_ip);
-        let within = |net: &str, bits: u32| {
-            let net: Ipv6Addr = net.parse().unwrap();
-            move |prefix: &(Ipv6Addr, u8)| (prefix.0.to_bits() ^ net.to_bits()) >> (128 - bits) == 0
-        };
-        let v4: BTreeSet<_> = ues().filter_map(|ue| ue.v4).filter(|v4| (ue(30)..=ue(39)).contains(v4)).collect();
-        let v6: BTreeSet<_> =
-            ues().filter_map(|ue| ue.v6).filter(within("2001:db8:5::", 61)).map(|v6| v6.0.to_bits() >> 64).collect();
-        let wide: BTreeSet<_> =
-            ues().filter_map(|ue| ue.v6).filter(within("2001:db8:6::", 54)).map(|v6| v6.0.to_bits() >> 72).collect();
+        let (mut v4, mut v6, mut wide) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for address in self.known.values().flat_map(|(_, taken)| &taken.addresses) {
+            match *address {
+                UeAddress::V4(address) if (ue(30)..=ue(39)).contains(&address) => {
+                    v4.insert(address);
+                }
+                UeAddress::V4(_) => {}
+                UeAddress::V6(net, length) => {
+                    v6.extend(covered(net, length, "2001:db8:5::", 61, 64));
+                    wide.extend(covered(net, length, "2001:db8:6::", 54, 56));
+                }
+            }
+        }
         let usage = self.node.pool_usage();
         let held = (usage[0].v4.0, usage[0].v6.0, usage[1].v6.0);
         assert_eq!(held, (v4.len() as u64, v6.len() as u64, wide.len() as u64));
     }
+}
+
+/// The prefixes of `unit` bits in the network `pool`, of `pool_length` bits, that a prefix has a part in.
+fn covered(net: Ipv6Addr, length: u8, pool: &str, pool_length: u8, unit: u8) -> impl Iterator<Item = u128> {
+    let pool = pool.parse::<Ipv6Addr>().unwrap().to_bits() >> (128 - u32::from(unit));
+    let all = pool..pool + (1 << (unit - pool_length));
+    all.filter(move |prefix| {
+        let shift = 128 - u32::from(length.min(unit));
+        net.to_bits() >> shift == (prefix << (128 - u32::from(unit))) >> shift
+    })
 }
 
 pub fn setup(name: &str, recovery: u32) -> Request {
@@ -330,6 +359,7 @@ pub fn establishment(number: u8) -> Establishment {
         create_qers: vec![qer(1)],
         create_urrs: vec![],
         create_bars: vec![],
+        create_endpoints: vec![],
         others: vec![],
     }
 }

@@ -316,6 +316,7 @@ fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
         sdf_filters: words.all_after("sdf", sdf)?,
         qfis: words.all_after("qfi", |text| number(text).map(|qfi| qfi as u8))?,
         framed_routes: words.all_after("behind", network)?,
+        traffic_endpoint: None,
     };
     Ok(Pdr {
         id,
@@ -354,6 +355,7 @@ fn sdf(text: &str) -> Result<SdfFilter, String> {
         tos: tos.transpose()?,
         spi: after("spi:")?.map(|spi| spi as u32),
         flow_label: after("label:")?.map(|label| label as u32),
+        id: None,
     })
 }
 
