@@ -21,7 +21,9 @@ const FEWER: u64 = 20_000;
 /// Packets of the longer run.
 const MORE: u64 = 120_000;
 /// As in `kaista bench upf`.
-const LOAD: Load = Load { sessions: 1_000, payload: 64 };
+const LOAD: Load = Load { sessions: 1_000, payload: 64, pdrs: 1 };
+/// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.
+const MANY_PDRS: u16 = 16;
 
 /// What to count.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,17 +47,21 @@ pub struct Counted {
     #[arg(value_enum)]
     way: Way,
     packets: u64,
+    /// PDRs each way
+    #[arg(default_value_t = 1)]
+    pdrs: u16,
 }
 
 /// Counts, and compares or records if asked to.
 pub fn run(args: &Args) -> anyhow::Result<Report> {
     let progress = Progress::new();
     let mut samples = Samples::default();
-    for subject in [Subject::Forwarder, Subject::Upf] {
+    for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
         for way in Way::BOTH {
-            progress.show(&format!("counting {} {}", subject.name(), way.name()));
-            let name = format!("instructions.{}.{}", subject.name(), way.name());
-            samples.add(name, per_packet(subject, way)?, "instructions");
+            let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
+            let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
+            progress.show(&format!("counting {name}"));
+            samples.add(name, per_packet(subject, way, pdrs)?, "instructions");
         }
     }
     drop(progress);
@@ -90,20 +96,20 @@ fn exceeded(figures: &Figures, baseline: &Figures, tolerance: f64) -> Vec<String
     figures.iter().filter_map(over).collect()
 }
 
-fn per_packet(subject: Subject, way: Way) -> anyhow::Result<f64> {
-    let (fewer, more) = (instructions(subject, way, FEWER)?, instructions(subject, way, MORE)?);
+fn per_packet(subject: Subject, way: Way, pdrs: u16) -> anyhow::Result<f64> {
+    let (fewer, more) = (instructions(subject, way, FEWER, pdrs)?, instructions(subject, way, MORE, pdrs)?);
     ensure!(more > fewer, "callgrind counted {fewer} instructions for {FEWER} packets and {more} for {MORE}");
     Ok((more - fewer) as f64 / (MORE - FEWER) as f64)
 }
 
 /// Instructions of a whole run.
-fn instructions(subject: Subject, way: Way, packets: u64) -> anyhow::Result<u64> {
+fn instructions(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::Result<u64> {
     let folder = Folder::new()?;
     let output = Command::new("valgrind")
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", folder.path().join("out").display()))
         .arg(std::env::current_exe()?)
-        .args(["bench", "counted", subject.name(), way.name(), &packets.to_string()])
+        .args(["bench", "counted", subject.name(), way.name(), &packets.to_string(), &pdrs.to_string()])
         .stdin(Stdio::null())
         .output()
         .context("cannot run valgrind (package valgrind)")?;
@@ -119,16 +125,17 @@ fn collected(said: &str) -> Option<u64> {
 
 /// What [`Counted`] asks for: forwards the packets and returns.
 pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
+    let load = Load { pdrs: counted.pdrs, ..LOAD };
     let sent = match counted.subject {
         Subject::Forwarder => {
-            let mut plain = Plain::new(counted.way, LOAD)?;
+            let mut plain = Plain::new(counted.way, load)?;
             forward(counted.packets, || {
                 plain.turn();
                 plain.sent()
             })
         }
         Subject::Upf => {
-            let mut upf = Upf::new(counted.way, LOAD)?;
+            let mut upf = Upf::new(counted.way, load)?;
             forward(counted.packets, || {
                 upf.turn();
                 upf.sent()
@@ -177,7 +184,7 @@ mod tests {
     fn the_counted_program_forwards_what_it_is_told_to() {
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
-                be_counted(&Counted { subject, way, packets: 1_000 }).expect("packets flow");
+                be_counted(&Counted { subject, way, packets: 1_000, pdrs: 1 }).expect("packets flow");
             }
         }
     }

@@ -11,15 +11,16 @@ use port::synthetic::Synthetic;
 use port::{PacketRef, PortInfo, QueuePair, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
-use traffic::generator::{Flow, Tunnel, packet};
+use traffic::generator::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
 use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
 use upf::clock::Clock;
 use upf::drops::DropReason;
+use upf::ip::UDP;
 use upf::mail::{self, Inbox};
 use upf::rules::{
-    CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting, Pdi, Pdr,
-    Qer, Session, UeIp,
+    CpFSeid, Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting,
+    Pdi, Pdr, Qer, SdfFilter, Session, UeIp,
 };
 use upf::side::{PortId, Side};
 use upf::tables::{Reader, SessionUpdate, Settings, Tables};
@@ -74,6 +75,9 @@ pub struct Load {
     pub sessions: u32,
     /// Bytes of inner UDP payload.
     pub payload: usize,
+    /// PDRs each way. If there are several each has an SDF filter, and packets match the last one: those before differ from it
+    /// in what is compared last.
+    pub pdrs: u16,
 }
 
 const UPF_N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
@@ -206,7 +210,7 @@ fn install(tables: &Tables, reader: &mut Reader, load: Load) -> anyhow::Result<V
     for number in 0..load.sessions {
         let ue = UeIp { v4: Some(ue(number)), v6: None };
         let teid = tables.reserve_teid(tables.home_bucket(&ue))?;
-        updates.push(SessionUpdate::Put(session(number, ue, teid)));
+        updates.push(SessionUpdate::Put(session(number, ue, teid, load.pdrs)));
         teids.push(teid);
     }
     let neighbours =
@@ -227,12 +231,13 @@ fn install(tables: &Tables, reader: &mut Reader, load: Load) -> anyhow::Result<V
     Ok(teids)
 }
 
-fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
-    let pdi = |source_interface, f_teid| Pdi {
+fn session(number: u32, ue_ip: UeIp, teid: u32, pdrs: u16) -> Session {
+    let pdi = |filter: Option<SdfFilter>, source_interface, f_teid| Pdi {
         source_interface,
         network_instance: None,
         f_teid,
         ue_ip: Some(ue_ip),
+        sdf_filters: Vec::from_iter(filter),
         ..Pdi::default()
     };
     let local = FTeid { teid, v4: Some(UPF_N3), v6: None };
@@ -245,6 +250,12 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
         qer_ids: vec![1],
         urr_ids: vec![],
     };
+    let both_ways = (1..=pdrs).flat_map(|at| {
+        let filter = |way| (pdrs > 1).then(|| filter(way, at == pdrs, at));
+        let uplink = pdi(filter(Way::Uplink), Interface::Access, Some(local));
+        let downlink = pdi(filter(Way::Downlink), Interface::SgiLan, None);
+        [pdr(at, uplink, Some(OuterHeaderRemoval::GtpuUdpIpv4), 1), pdr(pdrs + at, downlink, None, 2)]
+    });
     let far = |id, destination_interface, outer_header_creation| Far {
         id,
         action: FarAction::Forward(Forwarding {
@@ -258,10 +269,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
     Session {
         up_seid: u64::from(number) + 1,
         cp_f_seid: CpFSeid { seid: u64::from(number) + 1, address: GNB.into() },
-        pdrs: vec![
-            pdr(1, pdi(Interface::Access, Some(local)), Some(OuterHeaderRemoval::GtpuUdpIpv4), 1),
-            pdr(2, pdi(Interface::SgiLan, None), None, 2),
-        ],
+        pdrs: both_ways.collect(),
         fars: vec![far(1, Interface::SgiLan, None), far(2, Interface::Access, Some(tunnel))],
         qers: vec![Qer {
             id: 1,
@@ -273,6 +281,20 @@ fn session(number: u32, ue_ip: UeIp, teid: u32) -> Session {
         urrs: vec![],
         parting: Parting::default(),
     }
+}
+
+/// A filter for UDP between the server's network and the UE, which sees the packets that go `way` if it is `meant` for them:
+/// others differ in the port that they go to.
+fn filter(way: Way, meant: bool, number: u16) -> SdfFilter {
+    let (from_port, to_port) = ((SOURCE_PORT, SOURCE_PORT + 1_023), (SINK_PORT, SINK_PORT + 9));
+    let to_port = if meant { to_port } else { (to_port.0 + 10 * number, to_port.1 + 10 * number) };
+    let side = |prefix, ports| Endpoint { prefix, ports: vec![ports] };
+    let network = Some((SERVER.into(), 16));
+    let (from, to) = match way {
+        Way::Uplink => (side(network, to_port), side(None, from_port)),
+        Way::Downlink => (side(network, from_port), side(None, to_port)),
+    };
+    SdfFilter { id: None, protocol: Some(UDP), from, to, tos: None, spi: None, flow_label: None }
 }
 
 /// One frame of each session, in an order that a prefetcher does not guess.
@@ -355,7 +377,7 @@ impl TxQueue for Counted {
 mod tests {
     use super::*;
 
-    const LOAD: Load = Load { sessions: 50, payload: 64 };
+    const LOAD: Load = Load { sessions: 50, payload: 64, pdrs: 1 };
 
     #[test]
     fn the_upf_forwards_every_packet_both_ways() {
@@ -365,6 +387,20 @@ mod tests {
                 upf.turn();
             }
             assert!(upf.sent() >= 100, "{way:?}: {} sent, dropped {:?}", upf.sent(), upf.drops());
+        }
+    }
+
+    #[test]
+    fn of_several_pdrs_the_last_one_matches() {
+        for way in Way::BOTH {
+            let mut upf = Upf::new(way, Load { pdrs: 16, ..LOAD }).expect("a UPF");
+            upf.turn();
+            assert!(upf.sent() > 0, "{way:?}: dropped {:?}", upf.drops());
+            for meant in [true, false] {
+                let filter = filter(way, meant, 3);
+                let ports = if way == Way::Uplink { &filter.from.ports } else { &filter.to.ports };
+                assert_eq!((ports[0].0..=ports[0].1).contains(&SINK_PORT), meant);
+            }
         }
     }
 

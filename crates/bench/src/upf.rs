@@ -39,7 +39,7 @@ pub struct Args {
 
 /// Measures and returns the report.
 pub fn run(args: &Args) -> anyhow::Result<Report> {
-    let load = Load { sessions: args.sessions, payload: args.payload.into() };
+    let load = Load { sessions: args.sessions, payload: args.payload.into(), pdrs: 1 };
     let window = Duration::from_secs_f64(args.seconds);
     let conditions = conditions::of_this_machine();
     let mut samples = Samples::default();

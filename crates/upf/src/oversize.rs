@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
 use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
-use crate::packet::{count, counted, find_tunnelled, into_tunnel, mark, out_of_n6};
+use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of_n6};
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{Action, Rule, Version};
@@ -59,7 +59,7 @@ fn remedy_for<'t, const V6: bool>(
 ) -> Option<Remedy<'t>> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).ok()?;
     let (rule, flow) = match arrival {
-        Arrival::Plain => (user.rules.iter().find(|rule| rule.match_plain(&packet))?, None),
+        Arrival::Plain => (find_plain(user.rules, &packet)?, None),
         Arrival::Tunnelled { v6, flow } => (find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok()?, flow),
     };
     let (mtu, verdict) = way(tables, rule, &packet, user.at, flow)?;

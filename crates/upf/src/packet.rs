@@ -13,7 +13,7 @@ use crate::drops::DropReason;
 use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::side::{self, NextHop, PortId};
 use crate::state::State;
-use crate::tables::{Action, Bucket, Outer, Rule, Version};
+use crate::tables::{Action, Bucket, Key, Outer, Rule, Version};
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage;
 
@@ -335,7 +335,7 @@ fn matching_of<'t, const V6: bool>(user: &User<'t, '_>, arrival: Arrival, head: 
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).ok()?;
     match arrival {
         Arrival::Tunnelled { v6, flow } => find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok(),
-        Arrival::Plain => user.rules.iter().find(|rule| rule.match_plain(&packet)),
+        Arrival::Plain => find_plain(user.rules, &packet),
     }
 }
 
@@ -395,7 +395,7 @@ fn decide_plain<'t, const V6: bool>(
     now: u64,
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
-    let rule = user.rules.iter().find(|rule| rule.match_plain(&packet)).ok_or(DropReason::NoPdr)?;
+    let rule = find_plain(user.rules, &packet).ok_or(DropReason::NoPdr)?;
     if let Action::Buffer(waiting) = rule.action() {
         // It counts when it is sent.
         return if rule.is_open() { Ok(Verdict::Buffer(waiting)) } else { Err(DropReason::GateClosed) };
@@ -418,14 +418,57 @@ pub(crate) fn find_tunnelled<'t, const V6: bool>(
     outer: &Outer,
 ) -> Result<&'t Rule, DropReason> {
     let mut closest = DropReason::NoPdr;
-    for rule in rules {
-        match rule.match_tunnelled(inner, outer) {
+    for (at, rule) in rules.iter().enumerate() {
+        if rule.is_filtered() {
+            return find_tunnelled_by_key(&rules[at..], inner, outer, closest);
+        }
+        match rule.match_tunnelled_but_filters(inner, outer) {
             Ok(()) => return Ok(rule),
             Err(DropReason::SpoofedSource) => closest = DropReason::SpoofedSource,
             Err(_) => {}
         }
     }
     Err(closest)
+}
+
+/// The same, with what filters look at made once for all of them.
+#[inline(never)]
+fn find_tunnelled_by_key<'t, const V6: bool>(
+    rules: &'t [Rule],
+    inner: &Packet<'_, V6>,
+    outer: &Outer,
+    mut closest: DropReason,
+) -> Result<&'t Rule, DropReason> {
+    let key = Key::of(inner);
+    for rule in rules.iter().filter(|rule| rule.filters_match(&key)) {
+        match rule.match_tunnelled_but_filters(inner, outer) {
+            Ok(()) => return Ok(rule),
+            Err(DropReason::SpoofedSource) => closest = DropReason::SpoofedSource,
+            Err(_) => {}
+        }
+    }
+    Err(closest)
+}
+
+/// The first rule that matches a packet from N6.
+#[inline(always)]
+pub(crate) fn find_plain<'t, const V6: bool>(rules: &'t [Rule], packet: &Packet<'_, V6>) -> Option<&'t Rule> {
+    for (at, rule) in rules.iter().enumerate() {
+        if rule.is_filtered() {
+            return find_plain_by_key(&rules[at..], packet);
+        }
+        if rule.match_plain_but_filters(packet) {
+            return Some(rule);
+        }
+    }
+    None
+}
+
+/// The same, with what filters look at made once for all of them.
+#[inline(never)]
+fn find_plain_by_key<'t, const V6: bool>(rules: &'t [Rule], packet: &Packet<'_, V6>) -> Option<&'t Rule> {
+    let key = Key::of(packet);
+    rules.iter().find(|rule| rule.filters_match(&key) && rule.match_plain_but_filters(packet))
 }
 
 /// Gates, then quotas, then maximum bit rates.

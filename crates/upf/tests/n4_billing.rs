@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use n4_support::{GNB, N3, SMF, config, establishment, setup, ue};
 use pfcp::report::{SessionReportResponse, UsageReport};
-use pfcp::rule::{CreateUrr, FTeid, MeasurementMethod, ReportingTriggers, UrrTerms};
+use pfcp::rule::{BitRate, CreateUrr, FTeid, MeasurementMethod, ReportingTriggers, UrrTerms};
 use pfcp::{Header, MessageType, Request, Response, Volume};
 use port::Steering;
 use port::synthetic::{Captured, Synthetic};
@@ -140,6 +140,8 @@ fn reports_say_what_a_counter_outside_saw_to_the_octet() {
     for number in 1..=SESSIONS {
         let mut request = establishment(number);
         request.create_urrs = urrs();
+        // Policers drop most of what comes uplink, and nothing downlink, however fast the machine is.
+        request.create_qers[0].mbr = Some(BitRate { uplink_kbps: 1_000, downlink_kbps: 100_000_000 });
         request.create_pdrs.iter_mut().for_each(|pdr| pdr.urr_ids = vec![1, 2]);
         let f_teid = FTeid::Given { teid: number.into(), v4: Some(N3), v6: None };
         request.create_pdrs[0].pdi.f_teid = Some(f_teid);
@@ -148,7 +150,6 @@ fn reports_say_what_a_counter_outside_saw_to_the_octet() {
         seids.push(response.outcome.unwrap().up_f_seid.seid);
     }
 
-    // Far above the sessions' rates, so that policers drop some, at full speed.
     let worker = &mut upf.workers[0];
     while worker.run_once() {
         while let Some(alarm) = upf.meters.alarms[0].take() {

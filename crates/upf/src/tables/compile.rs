@@ -5,15 +5,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use gtpu::{Direction, PduSession};
 use vport::steering::teid_bucket;
 
-use super::rule::{Action, AddressesV4, AddressesV6, Filter, Net, Origin, Rule};
+use super::filter::Filter;
+use super::rule::{Action, AddressesV4, AddressesV6, Net, Origin, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::policer::Meter;
 use crate::rules::{
-    Buffering, Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdr,
-    Qer, SdfFilter, Session,
+    Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdr, Qer, Session,
 };
 use crate::side::{self, PortId, Side};
 use crate::tunnel::{Ends, Relay, Tunnel};
@@ -182,7 +182,7 @@ impl Compiler<'_> {
             v4: addresses_v4(pdr),
             v6: addresses_v6(pdr),
             framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
-            filters: pdr.pdi.sdf_filters.iter().map(|filter| turned(filter, uplink)).collect(),
+            filters: pdr.pdi.sdf_filters.iter().map(|filter| Filter::new(filter, uplink)).collect(),
             removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
@@ -310,28 +310,6 @@ fn addresses_v6(pdr: &Pdr) -> AddressesV6 {
         (net.to_bits() & mask, mask)
     });
     AddressesV6 { ue, local: pdr.pdi.f_teid.and_then(|f_teid| f_teid.v6).map(|address| address.to_bits()) }
-}
-
-/// Filters are written for downlink, from the data network to the UE.
-fn turned(filter: &SdfFilter, uplink: bool) -> Filter {
-    let (source, destination) = if uplink { (&filter.to, &filter.from) } else { (&filter.from, &filter.to) };
-    Filter {
-        protocol: filter.protocol,
-        source: net(source),
-        destination: net(destination),
-        source_ports: source.ports.as_slice().into(),
-        destination_ports: destination.ports.as_slice().into(),
-        tos: filter.tos.unwrap_or((0, 0)),
-        spi: filter.spi,
-        flow_label: filter.flow_label,
-    }
-}
-
-fn net(endpoint: &Endpoint) -> Net {
-    match endpoint.prefix {
-        None => Net::Any,
-        Some(prefix) => network(prefix),
-    }
 }
 
 fn network(prefix: (IpAddr, u8)) -> Net {

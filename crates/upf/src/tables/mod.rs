@@ -6,6 +6,7 @@
 //! freed where packets pass.
 
 mod compile;
+mod filter;
 mod mix;
 mod publish;
 mod rule;
@@ -20,6 +21,7 @@ use vport::steering;
 
 use crate::rules::{Session, UeIp};
 use crate::side::{PortId, Side};
+pub(crate) use filter::Key;
 pub use publish::Reader;
 pub use rule::{Action, Origin, Outer, Rule};
 use teid::TeidAllocator;

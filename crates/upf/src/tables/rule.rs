@@ -1,6 +1,7 @@
 //! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from
 //! it.
 
+use super::filter::{Filter, Key};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::Packet;
@@ -80,24 +81,9 @@ pub(super) struct AddressesV6 {
     pub local: Option<u128>,
 }
 
-/// An SDF filter, turned into the direction of the packets that it sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Filter {
-    pub protocol: Option<u8>,
-    pub source: Net,
-    pub destination: Net,
-    pub source_ports: Box<[(u16, u16)]>,
-    pub destination_ports: Box<[(u16, u16)]>,
-    /// Value and mask; a mask of zero matches all.
-    pub tos: (u8, u8),
-    pub spi: Option<u32>,
-    pub flow_label: Option<u32>,
-}
-
 /// A network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Net {
-    Any,
     V4 { net: u32, mask: u32 },
     V6 { net: u128, mask: u128 },
 }
@@ -114,12 +100,28 @@ pub struct Outer {
 }
 
 impl Rule {
-    /// Whether the rule is for this packet that came by a tunnel.
+    /// Whether the packet's key matters, see [`Rule::filters_match`].
+    #[inline]
+    pub fn is_filtered(&self) -> bool {
+        !self.filters.is_empty()
+    }
+
+    /// Whether any of the filters matches; everything does if there are none.
+    #[inline]
+    pub(crate) fn filters_match<const V6: bool>(&self, key: &Key<V6>) -> bool {
+        self.filters.is_empty() || self.filters.iter().any(|filter| filter.matches(key))
+    }
+
+    /// Whether the rule is for this packet that came by a tunnel, if its filters match.
     ///
     /// `Err` says how close it came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
     #[inline]
-    pub fn match_tunnelled<const V6: bool>(&self, inner: &Packet<'_, V6>, outer: &Outer) -> Result<(), DropReason> {
-        if !self.is_local(outer) || !self.flow_matches(outer.flow) || !self.filters_match(inner) {
+    pub fn match_tunnelled_but_filters<const V6: bool>(
+        &self,
+        inner: &Packet<'_, V6>,
+        outer: &Outer,
+    ) -> Result<(), DropReason> {
+        if !self.is_local(outer) || !self.flow_matches(outer.flow) {
             return Err(DropReason::NoPdr);
         }
         let user = if self.uplink { inner.source() } else { inner.destination() };
@@ -130,10 +132,10 @@ impl Rule {
         }
     }
 
-    /// Whether the rule is for this packet from N6.
+    /// Whether the rule is for this packet from N6, if its filters match.
     #[inline]
-    pub fn match_plain<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
-        self.is_ue::<V6>(packet.destination()) && self.filters_match(packet)
+    pub fn match_plain_but_filters<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
+        self.is_ue::<V6>(packet.destination())
     }
 
     /// Whether the PDR takes off the outer header that the packet has.
@@ -188,11 +190,6 @@ impl Rule {
     }
 
     #[inline]
-    fn filters_match<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
-        self.filters.is_empty() || any_matches(&self.filters, packet)
-    }
-
-    #[inline]
     fn is_ue<const V6: bool>(&self, bits: u128) -> bool {
         if self.any_ue {
             return true;
@@ -215,44 +212,9 @@ fn is_framed(framed: &[Net], v6: bool, bits: u128) -> bool {
     framed.iter().any(|net| net.contains(v6, bits))
 }
 
-#[inline(never)]
-fn any_matches<const V6: bool>(filters: &[Filter], packet: &Packet<'_, V6>) -> bool {
-    filters.iter().any(|filter| filter.matches(packet))
-}
-
-impl Filter {
-    fn matches<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
-        if !self.source.contains(V6, packet.source())
-            || !self.destination.contains(V6, packet.destination())
-            || packet.tos() & self.tos.1 != self.tos.0 & self.tos.1
-            || self.flow_label.is_some() && packet.flow_label() != self.flow_label
-        {
-            return false;
-        }
-        let upper = packet.upper();
-        if self.protocol.is_some_and(|protocol| protocol != upper.protocol)
-            || self.spi.is_some() && upper.spi != self.spi
-        {
-            return false;
-        }
-        if self.source_ports.is_empty() && self.destination_ports.is_empty() {
-            return true;
-        }
-        // A fragment behind the first has no ports, and so matches no range of them.
-        upper.ports().is_some_and(|(source, destination)| {
-            within(&self.source_ports, source) && within(&self.destination_ports, destination)
-        })
-    }
-}
-
-fn within(ranges: &[(u16, u16)], port: u16) -> bool {
-    ranges.is_empty() || ranges.iter().any(|&(first, last)| (first..=last).contains(&port))
-}
-
 impl Net {
     fn contains(&self, v6: bool, bits: u128) -> bool {
         match *self {
-            Self::Any => true,
             Self::V4 { net, mask } => !v6 && bits as u32 & mask == net,
             Self::V6 { net, mask } => v6 && bits & mask == net,
         }
