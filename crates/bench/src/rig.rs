@@ -262,7 +262,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32, pdrs: u16) -> Session {
             destination_interface,
             network_instance: None,
             outer_header_creation,
-            outer_tos: 0,
+            marking: Default::default(),
         }),
     };
     let tunnel = OuterHeaderCreation { teid: 0x1000_0000 + number, address: GNB.into() };

@@ -248,6 +248,12 @@ pub fn checksum(sum: u64) -> u16 {
     !(folded as u16)
 }
 
+/// The checksum of a header in which the word `before` has become `after` (RFC 1624, 3).
+pub fn updated_checksum(checksum: [u8; 2], before: [u8; 2], after: [u8; 2]) -> [u8; 2] {
+    let [checksum, before, after] = [checksum, before, after].map(|word| u64::from(u16::from_be_bytes(word)));
+    self::checksum((!checksum & 0xffff) + (!before & 0xffff) + after).to_be_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

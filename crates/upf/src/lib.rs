@@ -13,6 +13,7 @@ pub mod function;
 pub mod ip;
 mod limiter;
 pub mod mail;
+pub mod marking;
 pub mod metrics;
 pub mod n4;
 pub mod open;

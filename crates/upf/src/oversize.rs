@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
 use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
-use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of_n6};
+use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of_n6, remark};
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{Action, Rule, Version};
@@ -89,6 +89,9 @@ fn way<'t, const V6: bool>(
     let counted = counted(rule);
     let (mtu, verdict) = match rule.action() {
         Action::Route => (tables.side(PortId::N6).mtu, out_of_n6(tables, packet, at, counted).ok()?),
+        Action::RouteMarked(marking) => {
+            (tables.side(PortId::N6).mtu, remark(out_of_n6(tables, packet, at, counted).ok()?, *marking))
+        }
         Action::Tunnel(tunnel) => {
             (tables.side(PortId::N3).mtu - tunnel.len(), into_tunnel(tables, at, packet.len(), tunnel, counted))
         }

@@ -11,6 +11,7 @@ use gtpu::{MessageType, ParseError};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
+use crate::marking::Marking;
 use crate::side::{self, NextHop, PortId};
 use crate::state::State;
 use crate::tables::{Action, Bucket, Key, Outer, Rule, Version};
@@ -51,6 +52,8 @@ pub struct Forward<'t> {
     pub keep: u16,
     /// What to put before these.
     pub prepend: Prepend<'t>,
+    /// How the user's packet is marked.
+    pub marking: Marking,
     /// The rule whose usage it was counted for, if it was.
     pub counted: Option<&'t Rule>,
 }
@@ -379,6 +382,7 @@ fn decide_tunnelled<'t, const V6: bool>(
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
         Action::Route => route(tables, &inner, user.at, counted(rule))?,
+        Action::RouteMarked(marking) => remark(route(tables, &inner, user.at, counted(rule))?, *marking),
         Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
@@ -404,7 +408,9 @@ fn decide_plain<'t, const V6: bool>(
     let verdict = match rule.action() {
         Action::Tunnel(tunnel) => encapsulate(tables, ETHERNET_LEN as u16, packet.len(), tunnel, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
-        Action::Route | Action::Relay(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
+        Action::Route | Action::RouteMarked(_) | Action::Relay(_) | Action::Buffer(_) => {
+            return Err(DropReason::UnsupportedPath);
+        }
     };
     count(state, rule, false, packet.len(), now);
     Ok(verdict)
@@ -537,6 +543,7 @@ pub(crate) fn out_of_n6<'t, const V6: bool>(
         strip: at,
         keep: inner.len() as u16,
         prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, flow: KEEP_FLOW },
+        marking: Marking::default(),
         counted,
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
@@ -546,6 +553,15 @@ pub(crate) fn out_of_n6<'t, const V6: bool>(
             Verdict::Resolve(forward(&UNRESOLVED), address)
         }
     })
+}
+
+/// The same, with another ToS or traffic class.
+#[cold]
+pub(crate) fn remark<'t>(mut verdict: Verdict<'t>, marking: Marking) -> Verdict<'t> {
+    if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
+        forward.marking = marking;
+    }
+    verdict
 }
 
 /// Out of N3, in the tunnel. The user's packet begins at `at`.
@@ -579,6 +595,7 @@ pub(crate) fn into_tunnel<'t>(
         strip: at,
         keep: len as u16,
         prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), flow: KEEP_FLOW },
+        marking: Marking::default(),
         counted,
     };
     match &hop.ethernet {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::marking::Marking;
 use crate::usage::Usage;
 
 /// One PFCP session: the unit that is put into force, replaced or removed as a whole.
@@ -195,8 +196,8 @@ pub struct Forwarding {
     pub network_instance: Option<String>,
     /// Tunnel to put the packet into.
     pub outer_header_creation: Option<OuterHeaderCreation>,
-    /// ToS or traffic class of the tunnel's packets.
-    pub outer_tos: u8,
+    /// ToS or traffic class of the tunnel's packets or, into the data network, of users' packets.
+    pub marking: Marking,
 }
 
 /// GTP-U tunnel to a peer.

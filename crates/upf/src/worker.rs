@@ -574,6 +574,9 @@ fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<
     if let Some(front) = packet.prepend(forward.prepend.len()) {
         forward.prepend.write(forward.keep.into(), front);
     }
+    if !forward.marking.is_none() {
+        forward.marking.apply(&mut packet.head_mut()[forward.prepend.len()..]);
+    }
 }
 
 /// Computes the UDP checksum that IPv6 wants. The rest of the packet is summed up from a copy: should a peer rewrite it

@@ -239,7 +239,7 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
         ("from N9, with the UE's source address", |r| r.create_pdrs[0].pdi.source_interface = Interface::Core, {
             blame(MandatoryIeIncorrect, IeType::UeIpAddress)
         }),
-        ("from the CP function", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(3), {
+        ("from a virtual network", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(4), {
             blame(ServiceNotSupported, IeType::SourceInterface)
         }),
         ("from nowhere", |r| r.create_pdrs[0].pdi.source_interface = Interface::Other(9), {
@@ -297,11 +297,6 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             "removal of what there is not",
             |r| r.create_pdrs[1].outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP),
             { blame(MandatoryIeIncorrect, IeType::OuterHeaderRemoval) },
-        ),
-        (
-            "marking of users' packets",
-            |r| r.create_fars[0].forwarding_parameters.as_mut().unwrap().transport_level_marking = Some((0xb8, 0xfc)),
-            blame(ServiceNotSupported, IeType::TransportLevelMarking),
         ),
         ("no removal", |r| r.create_pdrs[0].outer_header_removal = None, {
             blame(ConditionalIeMissing, IeType::OuterHeaderRemoval)

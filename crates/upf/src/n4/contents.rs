@@ -581,10 +581,6 @@ fn check_path(pdr: &Pdr, forwarding: &Forwarding) -> Result<(), Fault> {
     if from != Interface::SgiLan && pdr.outer_header_removal.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval));
     }
-    if to == Interface::SgiLan && forwarding.outer_tos != 0 {
-        // Users' packets are theirs.
-        return Err(Fault::of(Cause::ServiceNotSupported, IeType::TransportLevelMarking));
-    }
     match tunnel {
         Some(_) if to == Interface::SgiLan => Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation)),
         None if to != Interface::SgiLan => Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation)),

@@ -9,6 +9,7 @@ use pfcp::rule::{self as wire, ApplyAction};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::filter::parse_flow_description;
+use crate::marking::Marking;
 use crate::rules::{FTeid, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Qer, SdfFilter, UeIp};
 use crate::side;
 
@@ -165,6 +166,9 @@ pub(super) struct Choice {
     pub id: Option<u8>,
 }
 
+/// Source and destination interface *CP function* (8.2.2, 8.2.24).
+const CP_FUNCTION: u8 = 3;
+
 /// *Core* is N6 unless there is a tunnel, which is N9's.
 fn source_interface(pdi: &wire::Pdi) -> Result<Interface, Fault> {
     match (pdi.source_interface, pdi.f_teid) {
@@ -173,8 +177,11 @@ fn source_interface(pdi: &wire::Pdi) -> Result<Interface, Fault> {
         (wire::Interface::Core | wire::Interface::SgiLan, None) => Ok(Interface::SgiLan),
         (wire::Interface::Core, Some(_)) => Ok(Interface::Core),
         (wire::Interface::SgiLan, Some(_)) => Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::Fteid)),
-        // The CP function's own traffic, or a 5G virtual network's.
-        (wire::Interface::Other(3 | 4), _) => Err(Fault::of(Cause::ServiceNotSupported, IeType::SourceInterface)),
+        // The session manager's own packets, and those that it has kept, come by a tunnel like N9's.
+        (wire::Interface::Other(CP_FUNCTION), Some(_)) => Ok(Interface::Core),
+        (wire::Interface::Other(CP_FUNCTION), None) => Err(Fault::of(Cause::ConditionalIeMissing, IeType::Fteid)),
+        // A 5G virtual network's.
+        (wire::Interface::Other(4), _) => Err(Fault::of(Cause::ServiceNotSupported, IeType::SourceInterface)),
         (wire::Interface::Other(_), _) => Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::SourceInterface)),
     }
 }
@@ -272,7 +279,7 @@ pub(super) fn forwarding(parameters: &wire::ForwardingParameters, local: &[IpAdd
             Some(creation) => Some(outer_header_creation(creation, local)?),
             None => None,
         },
-        outer_tos: parameters.transport_level_marking.map_or(0, masked),
+        marking: parameters.transport_level_marking.map_or(Marking::default(), marking),
     })
 }
 
@@ -297,13 +304,16 @@ pub(super) fn update_forwarding(
         destination_interface: destination.or(before.map(|b| b.destination_interface)).ok_or(missing)?,
         network_instance,
         outer_header_creation: created.or(before.and_then(|before| before.outer_header_creation)),
-        outer_tos: update.transport_level_marking.map(masked).or(before.map(|before| before.outer_tos)).unwrap_or(0),
+        marking: update
+            .transport_level_marking
+            .map(marking)
+            .or(before.map(|before| before.marking))
+            .unwrap_or_default(),
     })
 }
 
-/// The octet that value and mask make.
-fn masked((tos, mask): (u8, u8)) -> u8 {
-    tos & mask
+fn marking((tos, mask): (u8, u8)) -> Marking {
+    Marking { tos, mask }
 }
 
 /// *Core* is N6 unless there is a tunnel, which is N9's.
@@ -312,8 +322,10 @@ fn destination_interface(interface: wire::Interface, has_tunnel: bool) -> Result
         wire::Interface::Access => Ok(Interface::Access),
         wire::Interface::Core if has_tunnel => Ok(Interface::Core),
         wire::Interface::Core | wire::Interface::SgiLan => Ok(Interface::SgiLan),
-        // CP function, LI function, 5G virtual network.
-        wire::Interface::Other(3..=5) => Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface)),
+        // Into a tunnel of the session manager's, as into N9's.
+        wire::Interface::Other(CP_FUNCTION) => Ok(Interface::Core),
+        // LI function, 5G virtual network.
+        wire::Interface::Other(4 | 5) => Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface)),
         wire::Interface::Other(_) => Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::DestinationInterface)),
     }
 }

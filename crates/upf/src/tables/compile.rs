@@ -221,7 +221,7 @@ impl Compiler<'_> {
             (Interface::Access | Interface::Core, Interface::SgiLan)
                 if forwarding.outer_header_creation.is_none() && self.n6.serves(network_instance) =>
             {
-                Action::Route
+                if forwarding.marking.is_none() { Action::Route } else { Action::RouteMarked(forwarding.marking) }
             }
             (Interface::SgiLan, Interface::Access | Interface::Core) if self.n3.serves(network_instance) => {
                 self.tunnel(forwarding, qers).unwrap_or_else(Action::Drop)
@@ -240,7 +240,7 @@ impl Compiler<'_> {
         let rqi = is_reflective(qers);
         let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi });
         let tunnel = Tunnel::new(source, peer, teid, container, hop).ok_or(DropReason::NoRoute)?;
-        Ok(Action::Tunnel(tunnel.with_tos(forwarding.outer_tos)))
+        Ok(Action::Tunnel(tunnel.with_tos(forwarding.marking.octet())))
     }
 
     /// From N3 or N9 to N3 or N9.
@@ -250,7 +250,7 @@ impl Compiler<'_> {
         let direction = if uplink { Direction::Uplink } else { Direction::Downlink };
         let flow = qfi(qers).map(|qfi| PduSession { direction, qfi, rqi: is_reflective(qers) }.flow());
         let relay = Relay::new(&ends, direction, flow).ok_or(DropReason::NoRoute)?;
-        Ok(Action::Relay(Box::new(relay.with_tos(forwarding.outer_tos))))
+        Ok(Action::Relay(Box::new(relay.with_tos(forwarding.marking.octet()))))
     }
 
     fn ends(&mut self, forwarding: &Forwarding) -> Result<Ends, DropReason> {

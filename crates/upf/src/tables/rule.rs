@@ -5,6 +5,7 @@ use super::filter::{Filter, Key};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::Packet;
+use crate::marking::Marking;
 use crate::policer::Meter;
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage::Usage;
@@ -55,6 +56,8 @@ pub enum Action {
     Drop(DropReason),
     /// Route out of N6.
     Route,
+    /// Mark, and route out of N6.
+    RouteMarked(Marking),
     /// Put into the tunnel and send out of N3.
     Tunnel(Tunnel),
     /// Put from one tunnel into another, and send out of N3.

@@ -91,6 +91,9 @@ fn write_front<'f>(
     let front = &mut front[..at + header.len()];
     forward.prepend.write(header.len() + payload.len(), &mut front[..at]);
     front[at..].copy_from_slice(header);
+    if !forward.marking.is_none() {
+        forward.marking.apply(&mut front[at..]);
+    }
     if let Some(tunnel) = forward.prepend.checksummed()
         && !zero_checksum
     {

@@ -6,6 +6,7 @@ use port::synthetic::{Captured, Synthetic};
 use port::{PortInfo, Route};
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
+use upf::marking::Marking;
 use upf::rules::*;
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
@@ -385,16 +386,22 @@ fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let outer_header_creation =
         teid.zip(peer).map(|(teid, address)| OuterHeaderCreation { teid: teid as u32, address });
     let network_instance = words.after("instance")?;
-    let outer_tos = words.after("tos")?.map(|text| number(&text)).transpose()?.unwrap_or(0) as u8;
+    let marking = words.after("tos")?.map(|text| marking(&text)).transpose()?.unwrap_or_default();
     Ok(Far {
         id,
         action: FarAction::Forward(Forwarding {
             destination_interface,
             network_instance,
             outer_header_creation,
-            outer_tos,
+            marking,
         }),
     })
+}
+
+/// `OCTET[/MASK]`.
+fn marking(text: &str) -> Result<Marking, String> {
+    let (tos, mask) = text.split_once('/').unwrap_or((text, "0xff"));
+    Ok(Marking { tos: number(tos)? as u8, mask: number(mask)? as u8 })
 }
 
 /// `qer ID [qfi QFI] [rqi] [ul-closed] [dl-closed] [ul-mbr BPS] [dl-mbr BPS] [correlation ID]`.

@@ -57,7 +57,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
             destination_interface,
             network_instance: None,
             outer_header_creation,
-            outer_tos: 0,
+            marking: Default::default(),
         })
     };
     let gnb = OuterHeaderCreation { teid, address: Ipv4Addr::new(10, 3, 0, 2).into() };

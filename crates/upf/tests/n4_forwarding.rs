@@ -1,0 +1,86 @@
+//! What session managers say of the ways that packets take: tunnels of their own, classes of service.
+
+mod n4_support;
+
+use n4_support::*;
+use pfcp::rule::*;
+use pfcp::session::{Establishment, Modification};
+use pfcp::{Cause, Fault, IeType, Request, Response};
+use upf::marking::Marking;
+use upf::rules::{self, FarAction};
+
+/// *CP function* as source or destination interface.
+const CP_FUNCTION: Interface = Interface::Other(3);
+
+fn establish(bench: &mut Bench, request: Establishment) -> Result<u64, Fault> {
+    match bench.ask(0, &Request::SessionEstablishment(request)) {
+        Response::SessionEstablishment(response) => response.outcome.map(|established| established.up_f_seid.seid),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn forwarding(bench: &Bench, seid: u64, far: usize) -> rules::Forwarding {
+    match &bench.seen().sessions[&seid].fars[far].action {
+        FarAction::Forward(forwarding) => forwarding.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A session whose downlink packets its manager keeps, and sends again by a tunnel that the UPF chooses.
+fn kept_by_its_manager() -> Establishment {
+    let mut request = establishment(1);
+    let mut again = uplink_pdr(3, 1, CHOOSE);
+    (again.pdi.source_interface, again.pdi.ue_ip, again.far_id) = (CP_FUNCTION, None, Some(2));
+    request.create_pdrs.push(again);
+    request.create_pdrs[1].far_id = Some(3);
+    let mut to_manager = downlink_far(3, 0xc1);
+    let parameters = to_manager.forwarding_parameters.as_mut().unwrap();
+    parameters.destination_interface = CP_FUNCTION;
+    parameters.outer_header_creation = Some(OuterHeaderCreation::gtpu(0xc1, SMF));
+    request.create_fars.push(to_manager);
+    request
+}
+
+#[test]
+fn session_managers_have_tunnels_of_their_own() {
+    let mut bench = Bench::associated();
+    let seid = establish(&mut bench, kept_by_its_manager()).unwrap();
+    let session = bench.seen().sessions[&seid].clone();
+    let from_manager = session.pdrs.iter().find(|pdr| pdr.id == 3).unwrap();
+    assert_eq!(from_manager.pdi.source_interface, rules::Interface::Core);
+    assert!(bench.seen().reserved.contains(&from_manager.pdi.f_teid.unwrap().teid));
+    let tunnel = rules::OuterHeaderCreation { teid: 0xc1, address: SMF };
+    assert_eq!(forwarding(&bench, seid, 2).outer_header_creation, Some(tunnel));
+    bench.check();
+}
+
+#[test]
+fn the_way_to_and_from_a_session_manager_is_a_tunnel() {
+    let mut bench = Bench::associated();
+    let missing = |kind| Err(Fault::of(Cause::ConditionalIeMissing, kind));
+    let mut request = kept_by_its_manager();
+    request.create_pdrs[2].pdi.f_teid = None;
+    assert_eq!(establish(&mut bench, request), missing(IeType::Fteid));
+    let mut request = kept_by_its_manager();
+    request.create_fars[2].forwarding_parameters.as_mut().unwrap().outer_header_creation = None;
+    assert_eq!(establish(&mut bench, request), missing(IeType::OuterHeaderCreation));
+    bench.check();
+}
+
+#[test]
+fn users_packets_are_marked_on_their_way_into_the_data_network() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    request.create_fars[0].forwarding_parameters.as_mut().unwrap().transport_level_marking = Some((0xb8, 0xfc));
+    let seid = establish(&mut bench, request).unwrap();
+    assert_eq!(forwarding(&bench, seid, 0).marking, Marking { tos: 0xb8, mask: 0xfc });
+    let parameters =
+        UpdateForwardingParameters { transport_level_marking: Some((0, 0)), ..UpdateForwardingParameters::default() };
+    let update =
+        UpdateFar { id: 1, apply_action: None, forwarding_parameters: Some(parameters), bar_id: None, others: vec![] };
+    let request = Modification { update_fars: vec![update], ..Modification::default() };
+    let Response::SessionModification(response) = bench.ask(seid, &Request::SessionModification(request)) else {
+        panic!()
+    };
+    assert!(response.outcome.is_ok() && forwarding(&bench, seid, 0).marking.is_none());
+}
