@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pfcp::RecoveryTimeStamp;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// The clock. Copies agree.
 #[derive(Clone, Copy, Debug)]
@@ -12,10 +14,30 @@ pub struct Clock {
     start_ntp_s: u32,
 }
 
+/// A clock as another process on the same host can go on with it, while the host has not been started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The host's monotonic clock at the start.
+    monotonic_ns: u64,
+    start_ntp_s: u32,
+}
+
 impl Clock {
     /// A clock that begins now.
     pub fn new() -> Self {
         Self { start: Instant::now(), start_ntp_s: RecoveryTimeStamp::now().0 }
+    }
+
+    /// A clock that began in another process; none if that has not happened yet.
+    pub fn since(origin: &Origin) -> Option<Self> {
+        let ago_ns = monotonic_ns().checked_sub(origin.monotonic_ns)?;
+        let start = Instant::now().checked_sub(Duration::from_nanos(ago_ns))?;
+        Some(Self { start, start_ntp_s: origin.start_ntp_s })
+    }
+
+    /// When it began.
+    pub fn origin(&self) -> Origin {
+        Origin { monotonic_ns: monotonic_ns().saturating_sub(self.now_ns()), start_ntp_s: self.start_ntp_s }
     }
 
     /// The time, in nanoseconds since the start.
@@ -46,6 +68,11 @@ impl Clock {
     }
 }
 
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 impl Default for Clock {
     fn default() -> Self {
         Self::new()
@@ -55,6 +82,18 @@ impl Default for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_process_goes_on_with_the_clock() {
+        let clock = Clock { start: Instant::now() - Duration::from_secs(100), start_ntp_s: 7 };
+        let next = Clock::since(&clock.origin()).unwrap();
+        assert!(next.now_ns().abs_diff(clock.now_ns()) < 1_000_000_000);
+        assert_eq!(next.ntp_s(0), 7);
+        assert_eq!(
+            Clock::since(&Origin { monotonic_ns: u64::MAX, start_ntp_s: 7 }).map(|clock| clock.start_ntp_s),
+            None
+        );
+    }
 
     #[test]
     fn network_time_goes_on_when_its_count_begins_anew() {

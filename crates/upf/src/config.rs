@@ -7,7 +7,7 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -43,6 +43,10 @@ pub struct Config {
     /// Seconds for which an address that was given back is not given out again.
     #[serde(default = "default_address_cooling_s")]
     pub address_cooling_s: u32,
+    /// Where sessions are kept, so that they outlive the process: a directory of this UPF alone. They are not kept where
+    /// there is none.
+    #[serde(default)]
+    pub state_directory: Option<PathBuf>,
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,

@@ -35,6 +35,8 @@ pub struct Plan {
     pub max_buffered_octets: usize,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
+    /// The clock of workers and N4.
+    pub clock: Clock,
     /// Network instances of N3; any where there are none.
     pub n3_instances: Vec<String>,
     /// Network instances of N6; any where there are none.
@@ -48,6 +50,7 @@ impl Default for Plan {
             policer_burst_ms: 50,
             max_buffered_octets: 64 << 20,
             ipv6_zero_checksum: false,
+            clock: Clock::new(),
             n3_instances: vec![],
             n6_instances: vec![],
         }
@@ -61,6 +64,7 @@ impl From<&Config> for Plan {
             policer_burst_ms: config.policer_burst_ms,
             max_buffered_octets: (config.max_buffered_mib as usize) << 20,
             ipv6_zero_checksum: config.ipv6_zero_checksum,
+            clock: Clock::new(),
             n3_instances: config.n3.network_instances.clone(),
             n6_instances: config.n6.network_instances.clone(),
         }
@@ -145,7 +149,7 @@ impl Upf {
         });
         let (tables, readers) = Tables::new(&settings, n3_side.clone(), n6_side.clone(), tell);
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
-        let clock = Clock::new();
+        let clock = plan.clock;
         let n4_bell = Arc::new(Bell::new()?);
         // One for each worker, and one for the slow path.
         let (alarms, receivers) = (0..=count).map(|_| alarms::channel(n4_bell.clone())).unzip();

@@ -11,14 +11,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use port::Port;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
 use crate::function::{Counts, Plan, Upf};
 use crate::metrics::{self, Exporter};
 use crate::n4;
+use crate::store::{Identity, State};
 
 /// Between two reports of the counters.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -43,10 +46,16 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     let n3 = config.n3.open()?;
     let n6 = config.n6.open()?;
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
-    let upf = Upf::new(&Plan::from(config), n3, n6)?;
+    let n4_config = n4::Config::from(config);
+    let state = state(config, &n4_config, &n3)?;
+    let clock = state.as_ref().map_or_else(Clock::new, State::clock);
+    let upf = Upf::new(&Plan { clock, ..Plan::from(config) }, n3, n6)?;
     let n4_bell = upf.meters.bell.clone();
     let clock = upf.meters.clock;
-    let mut endpoint = n4::Endpoint::new(socket, config.into(), upf.tables.clone(), upf.meters);
+    let mut endpoint = match state {
+        Some(state) => n4::Endpoint::with_state(socket, n4_config, upf.tables.clone(), upf.meters, state)?,
+        None => n4::Endpoint::new(socket, n4_config, upf.tables.clone(), upf.meters),
+    };
     let sources =
         metrics::Sources { counts: upf.counts.clone(), ledger: endpoint.ledger(), tables: upf.tables.clone() };
     let exporter = match config.metrics {
@@ -99,6 +108,17 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     }
     report(&counts);
     Ok(())
+}
+
+/// What is kept in the state directory, if there is to be one.
+fn state(config: &Config, n4: &n4::Config, n3: &Port) -> anyhow::Result<Option<State>> {
+    let Some(directory) = &config.state_directory else {
+        tracing::info!("no stateDirectory: sessions end with this process");
+        return Ok(None);
+    };
+    let access = n3.info.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    let identity = Identity { node: format!("{:?} at {}", n4.node_id, n4.address), access };
+    Ok(Some(State::open(directory, identity, config.max_sessions, n4.recovery)?))
 }
 
 /// A thread that fails takes the process with it: a UPF without one of its parts is restarted sooner than it is noticed.

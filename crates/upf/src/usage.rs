@@ -1,14 +1,16 @@
 //! What a usage reporting rule counts. The worker that owns the session counts; N4 reads, and says how far it may go.
 //!
-//! Each side writes a cache line of its own. N4 changes the terms while packets pass; a worker that has not seen them yet
+//! Each side writes a cache line of its own; the worker's may lie where it outlives the process ([`crate::counters`]). N4 changes the terms while packets pass; a worker that has not seen them yet
 //! counts by the former ones for a moment, so N4 looks again a little later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
+use vport::tally::Tally;
 
 use crate::alarms::{Alarm, Alarms};
+use crate::counters::Line;
 
 /// Which rule of which session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,29 +27,27 @@ pub struct Usage(Arc<Lines>);
 
 #[derive(Debug)]
 struct Lines {
-    counted: Counted,
+    /// Written by the worker alone.
+    counted: Line,
     terms: Terms,
     id: UsageId,
 }
 
-/// Written by the worker alone.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Counted {
-    uplink_octets: AtomicU64,
-    downlink_octets: AtomicU64,
-    uplink_packets: AtomicU64,
-    downlink_packets: AtomicU64,
-    /// First packet of the epoch, in nanoseconds of the [`crate::clock::Clock`].
-    first_ns: AtomicU64,
-    last_ns: AtomicU64,
-    /// Time of use up to the last packet.
-    used_ns: AtomicU64,
-    /// The epoch of the last packet; 0 before the first.
-    epoch: AtomicU32,
-    /// The epoch in which a packet was refused; 0 if none was.
-    refused_in: AtomicU32,
-}
+/// Words of the worker's line.
+const UPLINK_OCTETS: usize = 0;
+const DOWNLINK_OCTETS: usize = 1;
+const UPLINK_PACKETS: usize = 2;
+const DOWNLINK_PACKETS: usize = 3;
+/// First packet of the epoch, in nanoseconds of the [`crate::clock::Clock`].
+const FIRST_NS: usize = 4;
+const LAST_NS: usize = 5;
+/// Time of use up to the last packet.
+const USED_NS: usize = 6;
+/// The epoch of the last packet (0 before the first), and in the upper half that in which a packet was refused (0 if none was).
+const EPOCHS: usize = 7;
+
+/// What no count and no time of a UPF ever gets to, so that sums of them fit.
+const MOST: u64 = 1 << 60;
 
 /// Written by N4 alone.
 #[derive(Debug)]
@@ -120,16 +120,14 @@ pub struct UsageTerms {
 const NEVER: u64 = u64::MAX;
 
 impl Usage {
-    /// Counters at zero, with the given terms.
+    /// Counters at zero, with the given terms, that nobody keeps.
     pub fn new(id: UsageId, terms: &UsageTerms) -> Self {
-        let unset = Terms {
-            tell_at: Default::default(),
-            stop_at: Default::default(),
-            inactivity_ns: AtomicU64::new(NEVER),
-            epoch: AtomicU32::new(0),
-            tell_first: AtomicBool::new(false),
-        };
-        let usage = Self(Arc::new(Lines { counted: Counted::default(), terms: unset, id }));
+        Self::on(Line::lone(), id, terms)
+    }
+
+    /// Counters that lie on `line`, which is all zero, with the given terms.
+    pub fn on(line: Line, id: UsageId, terms: &UsageTerms) -> Self {
+        let usage = Self::unset(line, id, 0);
         usage.set(terms);
         usage
     }
@@ -137,6 +135,37 @@ impl Usage {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
         self.read(0).counts
+    }
+
+    /// Counters that an earlier process left on `line`, in its epoch `epoch`, without terms yet. None if they cannot be
+    /// right at `now_ns`.
+    pub fn found(line: Line, id: UsageId, epoch: u32, now_ns: u64) -> Option<Self> {
+        let words = line.words().each_ref().map(|word| word.load(Relaxed));
+        let times = [words[FIRST_NS], words[LAST_NS], words[USED_NS]];
+        if words[..FIRST_NS].iter().any(|&count| count > MOST) || times.iter().any(|&time| time > now_ns) {
+            return None;
+        }
+        // A worker may have seen an epoch that nobody has written down.
+        let seen = words[EPOCHS] as u32;
+        let epoch = if seen > epoch { seen.checked_add(1).unwrap_or(1) } else { epoch };
+        Some(Self::unset(line, id, epoch))
+    }
+
+    fn unset(counted: Line, id: UsageId, epoch: u32) -> Self {
+        let never = || [NEVER; 3].map(AtomicU64::new);
+        let terms = Terms {
+            tell_at: never(),
+            stop_at: never(),
+            inactivity_ns: AtomicU64::new(NEVER),
+            epoch: AtomicU32::new(epoch),
+            tell_first: AtomicBool::new(false),
+        };
+        Self(Arc::new(Lines { counted, terms, id }))
+    }
+
+    /// Where the counters lie, and the epoch: what [`Usage::found`] needs of them.
+    pub fn place(&self) -> (u32, u32) {
+        (self.0.counted.index(), self.0.terms.epoch.load(Relaxed))
     }
 
     /// Whose counters these are.
@@ -149,8 +178,8 @@ impl Usage {
     /// Whether a packet of `octets` octets stays within the bounds. If not, N4 is told, once.
     #[inline]
     fn admits(&self, uplink: bool, octets: u64, alarms: &mut Alarms) -> bool {
-        let (counted, terms) = (&self.0.counted, &self.0.terms);
-        let [total, up, down] = counted.octets();
+        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
+        let [total, up, down] = octets_of(counted);
         let one_way = if uplink { (up, &terms.stop_at[1]) } else { (down, &terms.stop_at[2]) };
         let within = total + octets <= terms.stop_at[0].load(Relaxed) && one_way.0 + octets <= one_way.1.load(Relaxed);
         if !within {
@@ -162,61 +191,67 @@ impl Usage {
     #[cold]
     fn refuse(&self, alarms: &mut Alarms) {
         let epoch = self.0.terms.epoch.load(Relaxed);
-        if self.0.counted.refused_in.swap(epoch, Relaxed) != epoch {
+        let epochs = &self.0.counted.words()[EPOCHS];
+        let [seen, refused_in] = halves(epochs.load(Relaxed));
+        if refused_in != epoch {
+            epochs.store(whole(seen, epoch), Relaxed);
             alarms.tell(Alarm::Usage(self.0.id));
         }
     }
 
     #[inline]
     fn count(&self, uplink: bool, octets: u64, now_ns: u64, alarms: &mut Alarms) {
-        let (counted, terms) = (&self.0.counted, &self.0.terms);
-        let [total, up, down] = counted.octets();
-        let (octets_of, packets_of, one_way, tell_at) = if uplink {
-            (&counted.uplink_octets, &counted.uplink_packets, up, &terms.tell_at[1])
+        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
+        let [total, up, down] = octets_of(counted);
+        let (octets_at, packets_at, one_way, tell_at) = if uplink {
+            (UPLINK_OCTETS, UPLINK_PACKETS, up, &terms.tell_at[1])
         } else {
-            (&counted.downlink_octets, &counted.downlink_packets, down, &terms.tell_at[2])
+            (DOWNLINK_OCTETS, DOWNLINK_PACKETS, down, &terms.tell_at[2])
         };
-        add(octets_of, octets);
-        add(packets_of, 1);
+        add(&counted[octets_at], octets);
+        add(&counted[packets_at], 1);
         let reached = |before: u64, at: &AtomicU64| {
             let at = at.load(Relaxed);
             before < at && at <= before + octets
         };
         let mut tell = reached(total, &terms.tell_at[0]) | reached(one_way, tell_at);
         let epoch = terms.epoch.load(Relaxed);
-        let pause = now_ns.saturating_sub(counted.last_ns.load(Relaxed));
-        if counted.epoch.load(Relaxed) == 0 {
-            // There was no packet before.
-            counted.first_ns.store(now_ns, Relaxed);
-        } else {
-            add(&counted.used_ns, pause.min(terms.inactivity_ns.load(Relaxed)));
+        let pause = now_ns.saturating_sub(counted[LAST_NS].load(Relaxed));
+        let [seen, refused_in] = halves(counted[EPOCHS].load(Relaxed));
+        if seen != 0 {
+            add(&counted[USED_NS], pause.min(terms.inactivity_ns.load(Relaxed)));
         }
-        if counted.epoch.load(Relaxed) != epoch {
-            counted.first_ns.store(now_ns, Relaxed);
-            counted.epoch.store(epoch, Relaxed);
+        if seen != epoch {
+            counted[FIRST_NS].store(now_ns, Relaxed);
+            counted[EPOCHS].store(whole(epoch, refused_in), Relaxed);
             tell |= terms.tell_first.load(Relaxed);
         }
-        counted.last_ns.store(now_ns, Relaxed);
+        counted[LAST_NS].store(now_ns, Relaxed);
         if tell {
             alarms.tell(Alarm::Usage(self.0.id));
         }
     }
 
     fn uncount(&self, uplink: bool, octets: u64) {
-        let counted = &self.0.counted;
-        let (octets_of, packets_of) = if uplink {
-            (&counted.uplink_octets, &counted.uplink_packets)
-        } else {
-            (&counted.downlink_octets, &counted.downlink_packets)
-        };
-        add(octets_of, octets.wrapping_neg());
-        add(packets_of, 1_u64.wrapping_neg());
+        let counted = self.0.counted.words();
+        let (octets_at, packets_at) =
+            if uplink { (UPLINK_OCTETS, UPLINK_PACKETS) } else { (DOWNLINK_OCTETS, DOWNLINK_PACKETS) };
+        add(&counted[octets_at], octets.wrapping_neg());
+        add(&counted[packets_at], 1_u64.wrapping_neg());
     }
 
     // N4's side.
 
     /// Sets the terms, and begins a new epoch: the next packet is the first again, and so is the next one refused.
     pub fn set(&self, terms: &UsageTerms) {
+        self.resume(terms);
+        let own = &self.0.terms;
+        // 0 is the epoch of counters that nothing has been counted in.
+        own.epoch.store(own.epoch.load(Relaxed).checked_add(1).unwrap_or(1), Relaxed);
+    }
+
+    /// Sets the terms within the epoch that there is.
+    pub fn resume(&self, terms: &UsageTerms) {
         let own = &self.0.terms;
         let store = |bounds: &Bounds, to: &[AtomicU64; 3]| {
             let bounds = [bounds.total, bounds.uplink, bounds.downlink];
@@ -226,28 +261,27 @@ impl Usage {
         store(&terms.stop_at, &own.stop_at);
         own.inactivity_ns.store(terms.inactivity_ns.unwrap_or(NEVER), Relaxed);
         own.tell_first.store(terms.tell_first, Relaxed);
-        // 0 is the epoch of counters that nothing has been counted in.
-        own.epoch.store(own.epoch.load(Relaxed).checked_add(1).unwrap_or(1), Relaxed);
     }
 
     /// What was counted until `now_ns`.
     pub fn read(&self, now_ns: u64) -> Reading {
-        let (counted, terms) = (&self.0.counted, &self.0.terms);
+        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
+        let at = |word: usize| counted[word].load(Relaxed);
         let epoch = terms.epoch.load(Relaxed);
-        let seen = counted.epoch.load(Relaxed);
-        let last = counted.last_ns.load(Relaxed);
+        let [seen, refused_in] = halves(at(EPOCHS));
+        let last = at(LAST_NS);
         let pause = if seen == 0 { 0 } else { now_ns.saturating_sub(last) };
         Reading {
             counts: Counts {
-                uplink_octets: counted.uplink_octets.load(Relaxed),
-                downlink_octets: counted.downlink_octets.load(Relaxed),
-                uplink_packets: counted.uplink_packets.load(Relaxed),
-                downlink_packets: counted.downlink_packets.load(Relaxed),
+                uplink_octets: at(UPLINK_OCTETS),
+                downlink_octets: at(DOWNLINK_OCTETS),
+                uplink_packets: at(UPLINK_PACKETS),
+                downlink_packets: at(DOWNLINK_PACKETS),
             },
-            used_ns: counted.used_ns.load(Relaxed) + pause.min(terms.inactivity_ns.load(Relaxed)),
-            first_ns: (seen == epoch).then(|| counted.first_ns.load(Relaxed)),
+            used_ns: at(USED_NS) + pause.min(terms.inactivity_ns.load(Relaxed)),
+            first_ns: (seen == epoch).then(|| at(FIRST_NS)),
             last_ns: (seen != 0).then_some(last),
-            refused: counted.refused_in.load(Relaxed) == epoch,
+            refused: refused_in == epoch,
         }
     }
 }
@@ -273,13 +307,23 @@ impl PartialEq for Usage {
 
 impl Eq for Usage {}
 
-impl Counted {
-    /// Total, uplink, downlink.
-    #[inline]
-    fn octets(&self) -> [u64; 3] {
-        let (up, down) = (self.uplink_octets.load(Relaxed), self.downlink_octets.load(Relaxed));
-        [up + down, up, down]
-    }
+/// Total, uplink, downlink.
+#[inline]
+fn octets_of(counted: &Tally) -> [u64; 3] {
+    let (up, down) = (counted[UPLINK_OCTETS].load(Relaxed), counted[DOWNLINK_OCTETS].load(Relaxed));
+    [up + down, up, down]
+}
+
+/// The lower and the upper half of a word.
+#[inline]
+fn halves(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+/// The word of two halves.
+#[inline]
+fn whole(lower: u32, upper: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
 }
 
 /// Adds, where nobody else writes.

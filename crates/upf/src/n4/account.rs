@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::urr::Urr;
 use crate::clock::Clock;
+use crate::counters::Line;
 use crate::usage::{Bounds, Counts, Reading, Usage, UsageId, UsageTerms};
 
 /// Nanoseconds of a second.
@@ -77,7 +78,7 @@ struct Grant {
 
 impl Account {
     /// The account of a new rule, with counters of its own.
-    pub fn new(id: UsageId, urr: &Urr, clock: &Clock, now_ns: u64) -> Self {
+    pub fn new(id: UsageId, urr: &Urr, line: Line, clock: &Clock, now_ns: u64) -> Self {
         let from = Mark { at_ns: now_ns, ..Mark::default() };
         let terms = &urr.terms;
         let books = Books {
@@ -95,10 +96,17 @@ impl Account {
             due_ns: None,
             look_again: false,
         };
-        let mut account = Self { usage: Usage::new(id, &UsageTerms::default()), books };
+        let mut account = Self { usage: Usage::on(line, id, &UsageTerms::default()), books };
         account.set_period(urr, now_ns);
         account.set_terms(urr, now_ns);
         account
+    }
+
+    /// The account that an earlier process kept. None if it cannot be one.
+    pub fn found(usage: Usage, books: Books, urr: &Urr, now_ns: u64) -> Option<Self> {
+        let account = Self { usage, books: Some(books).filter(|books| books.can_be(now_ns))? };
+        account.usage.resume(&account.terms(urr));
+        Some(account)
     }
 
     /// The account with these counters and books.
@@ -372,12 +380,30 @@ impl Account {
     }
 }
 
+/// Later than any time, and more than any count, so that sums of them fit.
+const MOST: u64 = 1 << 60;
+
+impl Books {
+    /// Whether they can have been kept by `now_ns`.
+    fn can_be(&self, now_ns: u64) -> bool {
+        let marks = [self.reported, self.threshold.from, self.quota.from];
+        let times = [self.period_ns, self.monitoring_ns, self.due_ns];
+        marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < MOST)
+    }
+}
+
 /// The monitoring time; none if it has passed.
 fn still_to_come(terms: &UrrTerms, clock: &Clock, now_ns: u64) -> Option<u64> {
     terms.monitoring_time.map(|ntp_s| clock.ns_of_ntp(ntp_s)).filter(|&at_ns| at_ns > now_ns)
 }
 
 impl Mark {
+    fn can_be(&self, now_ns: u64) -> bool {
+        let Counts { uplink_octets, downlink_octets, uplink_packets, downlink_packets } = self.counts;
+        let counts = [uplink_octets, downlink_octets, uplink_packets, downlink_packets];
+        counts.iter().all(|&count| count < MOST) && self.used_ns <= now_ns && self.at_ns <= now_ns
+    }
+
     fn since(&self, from: &Self) -> Counts {
         let (now, then) = (&self.counts, &from.counts);
         Counts {

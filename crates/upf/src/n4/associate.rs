@@ -60,9 +60,11 @@ impl<T: RuleTables> Node<T> {
         let id = AssociationId(self.last_association);
         if let (Some(former), Some(addresses)) = (former, retain) {
             let is_meant = |address: IpAddr| addresses.is_empty() || addresses.contains(&address);
-            let of_former = self.sessions.values_mut().filter(|held| held.owner().association == former);
-            let kept = of_former.filter(|held| is_meant(held.owner().cp_f_seid.address));
-            kept.for_each(|held| held.set_association(id));
+            let of_former = self.sessions.iter_mut().filter(|(_, held)| held.owner().association == former);
+            for (&up_seid, held) in of_former.filter(|(_, held)| is_meant(held.owner().cp_f_seid.address)) {
+                held.set_association(id);
+                self.journal.session(up_seid);
+            }
         }
         if let Some(former) = former {
             self.end_association(former, "set up anew", now);
@@ -72,6 +74,7 @@ impl<T: RuleTables> Node<T> {
         tracing::info!("associated with {node_id} at {at}");
         let mut association = Association::new(id, node_id, at, recovery, now + self.config.heartbeat);
         (association.manager, association.told_features) = (manager, self.features());
+        self.journal.association(id);
         self.associations.insert(id, association);
         for number in self.managers.associated(at.ip()) {
             self.outbox.forget(About::Manager(number));
@@ -82,6 +85,7 @@ impl<T: RuleTables> Node<T> {
     /// Ends an association, and with it its sessions.
     pub(super) fn end_association(&mut self, id: AssociationId, why: &str, now: Instant) {
         let Some(association) = self.associations.remove(&id) else { return };
+        self.journal.association(id);
         let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
         let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
         let (node, peer) = (&association.node_id, association.peer.ip());
@@ -98,6 +102,7 @@ impl<T: RuleTables> Node<T> {
     /// A session manager tells what is new about it. What it does not mention stays.
     pub(super) fn note_update(&mut self, update: AssociationUpdate) -> Result<(), Fault> {
         let id = self.association_of(&update.node_id)?;
+        self.journal.association(id);
         let Some(association) = self.associations.get_mut(&id) else { return Ok(()) };
         let (known, new) = (&mut association.manager, update.manager);
         known.cp_features = new.cp_features.or(known.cp_features.take());
@@ -175,6 +180,7 @@ impl<T: RuleTables> Node<T> {
         let mut datagrams = vec![];
         for association in self.associations.values_mut().filter(|a| a.told_features != features) {
             association.told_features = features.clone();
+            self.journal.association(association.id);
             let update =
                 AssociationUpdate { up_features: Some(features.clone()), ..AssociationUpdate::new(node_id.clone()) };
             let (request, about) = (Request::AssociationUpdate(update), About::Association(association.id));

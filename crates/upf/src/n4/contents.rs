@@ -339,7 +339,7 @@ impl Contents {
     }
 
     /// Whether the rules fit each other, and are not too many.
-    fn check(&self, around: Surroundings) -> Result<(), Fault> {
+    pub fn check(&self, around: Surroundings) -> Result<(), Fault> {
         let limits = around.limits();
         let too_many = |kind| Err(Fault::of(Cause::NoResourcesAvailable, kind));
         if self.pdrs.len() > limits.pdrs {

@@ -11,13 +11,16 @@ use pfcp::client::is_transient;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::inquiry::{self, Inquiry, Questions};
-use super::{Config, Datagram, Ledger, Node, RuleTables};
+use super::{Config, Datagram, Ledger, Node, NotRestored, RuleTables};
 use crate::function::Meters;
+use crate::store::{Batch, Keeper, State, StateError};
 
 /// The longest datagram that UDP can carry.
 const DATAGRAM_MAX: usize = 65_507;
 /// How often to look whether the second of the start has come.
 const START_POLL: Duration = Duration::from_millis(5);
+/// Between two attempts to keep sessions again, where they could not be kept.
+const KEEP_AGAIN: Duration = Duration::from_secs(10);
 /// How long it may take to notice that the endpoint is to stop.
 const STOP_LATENCY: Duration = Duration::from_millis(500);
 
@@ -30,6 +33,14 @@ pub struct Endpoint<T> {
     ledger: Ledger,
     inquiry: Inquiry<T>,
     questions: Questions<T>,
+    keeping: Option<Keeping>,
+}
+
+/// What outlives the process.
+struct Keeping {
+    keeper: Keeper,
+    /// When to try again, should nothing be kept.
+    again: Instant,
 }
 
 impl<T: RuleTables> Endpoint<T> {
@@ -38,7 +49,51 @@ impl<T: RuleTables> Endpoint<T> {
         let (inquiry, questions) = inquiry::channel(meters.bell.clone());
         let release = config.release;
         let node = Node::new(config, tables, meters.clock);
-        Self { socket, node, meters, ledger: Ledger::default(), inquiry, questions, release }
+        Self { socket, node, meters, ledger: Ledger::default(), inquiry, questions, release, keeping: None }
+    }
+
+    /// An endpoint that goes on with the sessions in `state`, and keeps its own there. Its clock is the meters'.
+    ///
+    /// The recovery time stamp is that of the process before if and only if everything of it is restored.
+    pub fn with_state(
+        socket: UdpSocket,
+        config: Config,
+        tables: T,
+        meters: Meters,
+        mut state: State,
+    ) -> Result<Self, StateError> {
+        let (new_start, release) = (config.recovery, config.release);
+        let config = Config { recovery: state.recovery(), ..config };
+        let began = Instant::now();
+        let counters = state.take_counters();
+        let mut node = if !state.is_found() {
+            Node::with_counters(config, tables, meters.clock, counters)
+        } else {
+            match Node::restore(config, tables, meters.clock, counters, state.database(), began) {
+                Ok(node) => {
+                    let (sessions, ms) = (node.sessions.len(), began.elapsed().as_millis());
+                    tracing::info!(sessions, ms, "restored; the recovery time stamp stays");
+                    state.restored();
+                    node
+                }
+                Err(not) => {
+                    let NotRestored { error, config, tables } = *not;
+                    state.start_anew(&error.to_string(), new_start)?;
+                    let config = Config { recovery: state.recovery(), ..config };
+                    Node::with_counters(config, tables, meters.clock, state.take_counters())
+                }
+            }
+        };
+        let ledger = Ledger::default();
+        let sent = ledger.clone();
+        let keeper = socket.try_clone().and_then(|socket| {
+            state.keep(node.counters(), node.last_change(), Box::new(move |datagram| send(&socket, &sent, datagram)))
+        });
+        let keeper = keeper.map_err(StateError::Thread)?;
+        node.keep(keeper.durable());
+        let (inquiry, questions) = inquiry::channel(meters.bell.clone());
+        let keeping = Some(Keeping { keeper, again: began });
+        Ok(Self { socket, node, meters, ledger, inquiry, questions, release, keeping })
     }
 
     /// What it sends, receives and holds.
@@ -71,7 +126,8 @@ impl<T: RuleTables> Endpoint<T> {
         if self.release.is_zero() || self.node.is_alone() {
             return Ok(());
         }
-        self.node.leave(self.release, start).iter().for_each(|datagram| self.send(datagram));
+        let datagrams = self.node.leave(self.release, start);
+        self.pass_on(datagrams);
         while !self.node.is_alone() && start.elapsed() < self.release {
             self.turn(buffer)?;
         }
@@ -89,8 +145,10 @@ impl<T: RuleTables> Endpoint<T> {
     /// Waits for one datagram, an alarm, or until something is due.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let now = Instant::now();
-        self.node.tick(now).iter().for_each(|datagram| self.send(datagram));
+        let datagrams = self.node.tick(now);
+        self.pass_on(datagrams);
         self.hear_alarms();
+        self.keep_again(now);
         self.questions.answer(&self.node);
         self.ledger.hold(self.node.holdings());
         if !self.wait(now)? {
@@ -99,9 +157,8 @@ impl<T: RuleTables> Endpoint<T> {
         match self.socket.recv_from(buffer) {
             Ok((len, from)) => {
                 self.ledger.enter(false, &buffer[..len]);
-                if let Some(answer) = self.node.handle(&buffer[..len], from, Instant::now()) {
-                    self.send(&answer);
-                }
+                let answer = self.node.handle(&buffer[..len], from, Instant::now());
+                self.pass_on(answer.into_iter().collect());
                 Ok(())
             }
             Err(error) if is_transient(&error) => Ok(()),
@@ -112,14 +169,16 @@ impl<T: RuleTables> Endpoint<T> {
     /// Has the node look at what workers have counted, where they say so.
     fn hear_alarms(&mut self) {
         let now = Instant::now();
+        let mut datagrams = vec![];
         for receiver in &mut self.meters.alarms {
             if receiver.overflowed() {
-                self.node.look_at_all(now).iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
+                datagrams.extend(self.node.look_at_all(now));
             }
             while let Some(id) = receiver.take() {
-                self.node.alarm(id, now).iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
+                datagrams.extend(self.node.alarm(id, now));
             }
         }
+        self.pass_on(datagrams);
     }
 
     /// Sleeps until there is a datagram, an alarm, or something is due. Whether there is a datagram.
@@ -148,8 +207,28 @@ impl<T: RuleTables> Endpoint<T> {
         }
     }
 
-    fn send(&self, datagram: &Datagram) {
-        send(&self.socket, &self.ledger, datagram);
+    /// Sends the datagrams, when all that has changed until now is durable.
+    fn pass_on(&mut self, datagrams: Vec<Datagram>) {
+        let Some(keeping) = &self.keeping else {
+            return datagrams.iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
+        };
+        let (number, changes) = self.node.take_changes();
+        // Heartbeats say nothing that could be forgotten, and whether the UPF lives.
+        let (beats, datagrams): (Vec<_>, _) = datagrams.into_iter().partition(Datagram::is_heartbeat);
+        beats.iter().for_each(|datagram| send(&self.socket, &self.ledger, datagram));
+        if !changes.is_empty() || !datagrams.is_empty() {
+            keeping.keeper.submit(Batch { changes, number, is_all: false, datagrams });
+        }
+    }
+
+    /// Has everything written where nothing is kept any more.
+    fn keep_again(&mut self, now: Instant) {
+        let Some(keeping) = self.keeping.as_mut().filter(|keeping| keeping.keeper.is_lost()) else { return };
+        if now >= keeping.again {
+            keeping.again = now + KEEP_AGAIN;
+            let (number, changes) = self.node.all_changes();
+            keeping.keeper.submit(Batch { changes, number, is_all: true, datagrams: vec![] });
+        }
     }
 }
 

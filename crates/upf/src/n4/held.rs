@@ -12,8 +12,9 @@ use super::account::{Account, Books};
 use super::association::AssociationId;
 use super::contents::Contents;
 use super::reports::Paging;
+use crate::counters::Counters;
 use crate::rules::{CpFSeid, Session};
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageId};
 
 /// A session in force, at rest.
 #[derive(Debug)]
@@ -59,7 +60,49 @@ struct Body {
     unknown: BTreeMap<(IpAddr, u32), u64>,
 }
 
+/// A session as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Kept<'a> {
+    /// Where the counters lie, and their epochs.
+    usages: Vec<(u32, u32)>,
+    packed: &'a [u8],
+}
+
 impl Held {
+    /// What is kept of the session.
+    pub fn kept(&self) -> Box<[u8]> {
+        let kept = Kept { usages: self.usages.iter().map(Usage::place).collect(), packed: &self.packed };
+        postcard::to_allocvec(&kept).expect("nothing in it is of unknown length").into()
+    }
+
+    /// The session that was kept, with its counters, whose `lines` no other session has. Also as it is when it is opened.
+    pub fn found(
+        kept: &[u8],
+        up_seid: u64,
+        counters: &mut Counters,
+        lines: &mut BTreeSet<u32>,
+        now_ns: u64,
+    ) -> Result<(Self, Open), String> {
+        let kept: Kept = postcard::from_bytes(kept).map_err(|error| error.to_string())?;
+        let (owner, body): (Owner, Body) = postcard::from_bytes(kept.packed).map_err(|error| error.to_string())?;
+        let Body { contents, teids, books, paging, unknown } = body;
+        if contents.urrs().len() != books.len() || books.len() != kept.usages.len() {
+            return Err("its usage reporting rules and their accounts do not match".into());
+        }
+        let mut usages = Vec::with_capacity(books.len());
+        let mut accounts = BTreeMap::new();
+        for ((&(place, epoch), books), (&urr, rule)) in kept.usages.iter().zip(books).zip(contents.urrs()) {
+            let line = counters.claim(place).map_err(|error| error.to_string())?;
+            let line = line.filter(|_| lines.insert(place)).ok_or("its counters are not there")?;
+            let usage = Usage::found(line, UsageId { up_seid, urr }, epoch, now_ns).ok_or("its counters are broken")?;
+            usages.push(usage.clone());
+            accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
+        }
+        let open = Open { owner, contents, teids, accounts, paging, unknown };
+        let held = Self { packed: kept.packed.into(), usages: usages.into(), timer_ns: open.due_ns() };
+        Ok((held, open))
+    }
+
     pub fn new(open: Open) -> Self {
         let (packed, usages) = open.pack();
         Self { packed, usages, timer_ns: None }

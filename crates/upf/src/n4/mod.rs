@@ -18,12 +18,14 @@ mod endpoints;
 mod filter;
 mod held;
 mod inquiry;
+mod journal;
 mod ledger;
 mod limits;
 mod managers;
 mod node;
 mod outbox;
 mod reports;
+mod restore;
 mod sessions;
 mod translate;
 mod urr;
@@ -40,6 +42,7 @@ pub use inquiry::Inquiry;
 pub use ledger::{Holdings, Ledger, Message};
 pub use limits::Limits;
 pub use node::{Datagram, Node, Taken};
+pub use restore::{NotRestored, RestoreError};
 
 use crate::address_pool::AddressPool;
 use crate::config;
@@ -117,6 +120,13 @@ pub trait RuleTables {
     fn reserve_teid(&self, bucket: Bucket) -> Result<u32, TeidsExhausted>;
     /// Gives a reserved TEID back.
     fn release_teid(&self, teid: u32);
+    /// TEIDs of the UPF's choice were `given` out before and are `held` now, and none else: so they are counted on from.
+    /// False if they do not fit; then none was given out.
+    fn claim_teids(&self, given: &[u32], held: &[u32]) -> bool;
+    /// The TEIDs last given out, one for each slot that ever was in use.
+    fn teids_given(&self) -> Vec<u32>;
+    /// The slot of a TEID that was reserved.
+    fn teid_slot(&self, teid: u32) -> u32;
     /// Puts all updates into force, or none.
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError>;
 }
@@ -136,6 +146,18 @@ impl RuleTables for Tables {
 
     fn release_teid(&self, teid: u32) {
         self.release_teid(teid);
+    }
+
+    fn claim_teids(&self, given: &[u32], held: &[u32]) -> bool {
+        self.claim_teids(given, held)
+    }
+
+    fn teids_given(&self) -> Vec<u32> {
+        self.teids_given()
+    }
+
+    fn teid_slot(&self, teid: u32) -> u32 {
+        self.teid_slot(teid)
     }
 
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {

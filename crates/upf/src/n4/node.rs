@@ -1,8 +1,12 @@
 //! The UPF as a node on N4: datagrams in, datagrams out.
 
 use std::cell::RefCell;
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use pfcp::node::{AssociationSetupResponse, Heartbeat, NodeOutcome};
@@ -14,11 +18,13 @@ use super::addresses::{Addresses, PoolUsage, UeAddress};
 use super::answers::Answers;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
+use super::journal::Journal;
 use super::ledger::Holdings;
 use super::managers::Managers;
 use super::outbox::{About, Outbox};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::rules::Session;
 
 /// A datagram to send.
@@ -37,6 +43,15 @@ pub struct Taken {
     pub teids: BTreeSet<u32>,
     /// UE addresses, whoever chose them.
     pub addresses: BTreeSet<UeAddress>,
+}
+
+impl Datagram {
+    /// Whether it is a heartbeat, or the answer to one.
+    pub fn is_heartbeat(&self) -> bool {
+        self.octets.get(1).is_some_and(|&kind| {
+            [MessageType::HEARTBEAT_REQUEST, MessageType::HEARTBEAT_RESPONSE].contains(&MessageType(kind))
+        })
+    }
 }
 
 /// The node.
@@ -58,6 +73,8 @@ pub struct Node<T> {
     pub(super) answers: Answers,
     /// UE addresses of its own choice. Every session in force holds those that its rules name.
     pub(super) addresses: RefCell<Addresses>,
+    pub(super) journal: Journal,
+    pub(super) counters: Counters,
     pub(super) last_association: u64,
     pub(super) last_seid: u64,
     /// Whether it asks for the release of all associations, as it is going to end.
@@ -68,13 +85,24 @@ pub struct Node<T> {
 type Answer = (Response, u64);
 
 impl<T: RuleTables> Node<T> {
-    /// A node without associations. `clock` is the workers'.
+    /// A node without associations, which keeps nothing. `clock` is the workers'.
+    ///
+    /// # Panics
+    /// If there is no memory for counters.
     pub fn new(config: Config, tables: T, clock: Clock) -> Self {
+        let counters = Counters::private(config.limits.sessions).expect("memory for counters");
+        Self::with_counters(config, tables, clock, counters)
+    }
+
+    /// A node without associations, which counts by `counters`.
+    pub fn with_counters(config: Config, tables: T, clock: Clock, counters: Counters) -> Self {
         let pace = Pace { t1: config.t1, n1: config.n1 };
         Self {
             local: tables.n3_addresses(),
             addresses: RefCell::new(Addresses::new(&config.address_pools, config.address_cooling.as_nanos() as u64)),
-            answers: Answers::new(config.limits),
+            answers: Answers::new(config.limits, RandomState::new().hash_one(0)),
+            journal: Journal::new(),
+            counters,
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
             tunnels: BTreeSet::new(),
@@ -89,6 +117,18 @@ impl<T: RuleTables> Node<T> {
             last_association: 0,
             leaving: false,
         }
+    }
+
+    /// From now on [`Node::take_changes`] says what has changed. `durable` is the number of the changes that are durable.
+    pub fn keep(&mut self, durable: Arc<AtomicU64>) {
+        self.journal.keep(durable);
+        self.answers.keep_changes();
+        self.outbox.keep_changes();
+    }
+
+    /// The counters of usage.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Takes in a datagram that `from` sent, and returns what to answer.

@@ -5,9 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use pfcp::{MessageType, Request};
+use serde::{Deserialize, Serialize};
 
 use super::Datagram;
 use super::association::{AssociationId, Pace};
+use crate::store::{Change, Kind};
 
 /// The requests.
 #[derive(Debug)]
@@ -22,6 +24,17 @@ pub(super) struct Outbox {
     due: BTreeSet<(Instant, u32)>,
     /// By what they are about.
     about: BTreeSet<(About, u32)>,
+    /// Sequence numbers of requests about sessions that have come or are gone, where somebody wants to know.
+    touched: Option<BTreeSet<u32>>,
+}
+
+/// A request about a session as the store has it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct KeptRequest {
+    to: SocketAddr,
+    message_type: u8,
+    octets: Vec<u8>,
+    up_seid: u64,
 }
 
 /// What a request is about.
@@ -51,7 +64,63 @@ const SEQUENCE_MAX: u32 = 0xff_ffff;
 impl Outbox {
     /// At most `most` requests wait at a time.
     pub fn new(pace: Pace, most: usize) -> Self {
-        Self { pace, most, sequence: 0, waiting: BTreeMap::new(), due: BTreeSet::new(), about: BTreeSet::new() }
+        let (due, about) = (BTreeSet::new(), BTreeSet::new());
+        Self { pace, most, sequence: 0, waiting: BTreeMap::new(), due, about, touched: None }
+    }
+
+    /// From now on [`Outbox::take_changes`] says what has changed.
+    pub fn keep_changes(&mut self) {
+        self.touched = Some(BTreeSet::new());
+    }
+
+    /// What has changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        let touched = self.touched.as_mut().map(std::mem::take).unwrap_or_default();
+        let kept = |sequence: u32| {
+            let Waiting { to, message_type, octets, about, .. } = self.waiting.get(&sequence)?;
+            let About::Session(up_seid) = *about else { return None };
+            let kept = KeptRequest { to: *to, message_type: message_type.0, octets: octets.clone(), up_seid };
+            Some(postcard::to_allocvec(&kept).expect("nothing in it is of unknown length").into())
+        };
+        let change = |sequence| Change { kind: Kind::Report, key: u64::from(sequence), value: kept(sequence) };
+        touched.into_iter().map(change).collect()
+    }
+
+    /// As if all requests had just come.
+    pub fn touch_all(&mut self) {
+        let is_kept = |waiting: &Waiting| matches!(waiting.about, About::Session(_));
+        let all = self.waiting.iter().filter(|(_, waiting)| is_kept(waiting)).map(|(&sequence, _)| sequence).collect();
+        self.touched = self.touched.is_some().then_some(all);
+    }
+
+    /// Takes in a request that an earlier process sent, to send it again at once.
+    pub fn take_in(&mut self, sequence: u32, kept: KeptRequest, now: Instant) {
+        let KeptRequest { to, message_type, octets, up_seid } = kept;
+        let (message_type, about) = (MessageType(message_type), About::Session(up_seid));
+        self.add(sequence, Waiting { to, message_type, octets, tries: 0, again: now, about });
+    }
+
+    /// The sequence number last given to a request.
+    pub fn last_sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Gives sequence numbers beyond `last` from now on.
+    pub fn go_on_from(&mut self, last: u32) {
+        self.sequence = last & SEQUENCE_MAX;
+    }
+
+    fn add(&mut self, sequence: u32, waiting: Waiting) {
+        self.due.insert((waiting.again, sequence));
+        self.about.insert((waiting.about, sequence));
+        self.touch(sequence, waiting.about);
+        self.waiting.insert(sequence, waiting);
+    }
+
+    fn touch(&mut self, sequence: u32, about: About) {
+        if let (Some(touched), About::Session(_)) = (&mut self.touched, about) {
+            touched.insert(sequence);
+        }
     }
 
     /// Requests that wait.
@@ -79,9 +148,7 @@ impl Outbox {
         let sequence = self.next_sequence();
         let octets = request.encode(cp_seid, sequence);
         let (again, message_type) = (now + self.pace.t1, request.message_type());
-        self.due.insert((again, sequence));
-        self.about.insert((about, sequence));
-        self.waiting.insert(sequence, Waiting { to, message_type, octets: octets.clone(), tries: 1, again, about });
+        self.add(sequence, Waiting { to, message_type, octets: octets.clone(), tries: 1, again, about });
         Datagram { to, octets }
     }
 
@@ -127,6 +194,7 @@ impl Outbox {
         let waiting = self.waiting.remove(&sequence)?;
         self.due.remove(&(waiting.again, sequence));
         self.about.remove(&(waiting.about, sequence));
+        self.touch(sequence, waiting.about);
         Some(waiting)
     }
 }

@@ -78,6 +78,8 @@ impl<T: RuleTables> Node<T> {
         let plan = self.put(up_seid, cp_f_seid, plan, &BTreeMap::new(), Parting::default())?;
         self.last_seid = up_seid;
         self.settle_addresses(&BTreeSet::new(), &plan.contents, &plan.allocated);
+        self.journal.teids(&plan.reserved);
+        self.journal.session(up_seid);
         let teids = self.still_used(&plan.contents, plan.reserved);
         let accounts = plan.accounts;
         let due_ns = accounts.values().filter_map(Account::due_ns).min();
@@ -114,6 +116,7 @@ impl<T: RuleTables> Node<T> {
         let usage = open.settle_accounts(request, &plan.contents, plan.accounts, self.clock, now);
         self.unlist_tunnels(up_seid, &open.contents);
         self.list_tunnels(up_seid, &plan.contents);
+        self.journal.teids(&plan.reserved);
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
         self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
         open.owner.cp_f_seid = cp_f_seid;
@@ -144,6 +147,7 @@ impl<T: RuleTables> Node<T> {
     /// Puts a session back that was opened, and has it looked at when it is due.
     pub(super) fn put_back(&mut self, up_seid: u64, open: Open) {
         let due_ns = open.due_ns();
+        self.journal.session(up_seid);
         if let Some(held) = self.sessions.get_mut(&up_seid) {
             held.put_back(open);
         }
@@ -153,6 +157,7 @@ impl<T: RuleTables> Node<T> {
     /// Forgets a session that is not in force any more, and gives back what it had.
     pub(super) fn forget(&mut self, up_seid: u64) {
         let Some(held) = self.sessions.remove(&up_seid) else { return };
+        self.journal.session(up_seid);
         let open = held.open();
         self.unlist_tunnels(up_seid, &open.contents);
         open.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
@@ -164,7 +169,7 @@ impl<T: RuleTables> Node<T> {
         self.outbox.forget(About::Session(up_seid));
     }
 
-    fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {
+    pub(super) fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {
         self.tunnels.extend(contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid, up_seid)));
     }
 
@@ -174,18 +179,13 @@ impl<T: RuleTables> Node<T> {
         }
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
+    pub(super) fn surroundings(&self) -> Surroundings<'_> {
         Surroundings { config: &self.config, local: &self.local, filters: const { &BTreeMap::new() } }
     }
 
     /// Reserves what is to be chosen, all of it or nothing, and opens accounts for the usage reporting rules `new`.
-    fn plan(&self, draft: Draft, up_seid: u64, new: &[u32], now: Instant) -> Result<Plan, Fault> {
-        let now_ns = self.clock.ns(now);
-        let open = |urr: u32| {
-            let rule = draft.contents.urrs().get(&urr)?;
-            Some((urr, Account::new(UsageId { up_seid, urr }, rule, &self.clock, now_ns)))
-        };
-        let accounts = new.iter().filter_map(|&urr| open(urr)).collect();
+    fn plan(&mut self, draft: Draft, up_seid: u64, new: &[u32], now: Instant) -> Result<Plan, Fault> {
+        let accounts = self.open_accounts(&draft.contents, up_seid, new, now)?;
         let mut plan = Plan { contents: draft.contents, accounts, ..Plan::default() };
         let chosen = choose_addresses(&self.addresses, draft.address_choices, &mut plan.contents, &mut plan.allocated);
         match chosen {
@@ -226,12 +226,32 @@ impl<T: RuleTables> Node<T> {
 
     /// The session that had the addresses `had` has those of `contents` now, of which `allocated` are given out to it. Of a
     /// session that comes back from a store it had none.
-    fn settle_addresses(&self, had: &BTreeSet<UeAddress>, contents: &Contents, allocated: &[UeAddress]) {
+    pub(super) fn settle_addresses(&self, had: &BTreeSet<UeAddress>, contents: &Contents, allocated: &[UeAddress]) {
         let mut addresses = self.addresses.borrow_mut();
         let has = contents.ue_addresses();
         let new = has.difference(had).filter(|address| !allocated.contains(address));
         new.for_each(|&address| addresses.take(address));
         had.difference(&has).for_each(|&address| addresses.give_back(address));
+    }
+
+    fn open_accounts(
+        &mut self,
+        contents: &Contents,
+        up_seid: u64,
+        new: &[u32],
+        now: Instant,
+    ) -> Result<BTreeMap<u32, Account>, Fault> {
+        let now_ns = self.clock.ns(now);
+        let mut accounts = BTreeMap::new();
+        for &urr in new {
+            let Some(rule) = contents.urrs().get(&urr) else { continue };
+            let line = self.counters.open(self.journal.durable()).map_err(|error| {
+                tracing::warn!("session {up_seid:#x}: {error}");
+                Fault::of(Cause::NoResourcesAvailable, IeType::CreateUrr)
+            })?;
+            accounts.insert(urr, Account::new(UsageId { up_seid, urr }, rule, line, &self.clock, now_ns));
+        }
+        Ok(accounts)
     }
 
     fn choose(&self, choice: Choice, home: Bucket, reserved: &mut BTreeSet<u32>) -> Result<FTeid, Fault> {

@@ -151,6 +151,22 @@ impl Tables {
         self.teids().release(teid);
     }
 
+    /// TEIDs of the UPF's choice were `given` out before and are `held` now, and none else. False if they do not fit: then
+    /// none was given out.
+    pub fn claim_teids(&self, given: &[u32], held: &[u32]) -> bool {
+        self.teids().claim(given, held)
+    }
+
+    /// The TEIDs of the UPF's choice that were last given out, one for each slot that ever was in use.
+    pub fn teids_given(&self) -> Vec<u32> {
+        self.teids().given().collect()
+    }
+
+    /// The slot of a TEID of the UPF's choice.
+    pub fn teid_slot(&self, teid: u32) -> u32 {
+        self.teids().slot(teid)
+    }
+
     /// Puts all updates into force at once, or none. Returns when every worker forwards by them.
     pub fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
         let mut writer = self.writer();

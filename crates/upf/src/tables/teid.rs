@@ -61,6 +61,38 @@ impl TeidAllocator {
         self.reserved.get(at) == Some(&true) && self.last[at] == teid
     }
 
+    /// Goes on where another one was that last `gave` out these, of which some are `held`. False if they do not fit: then
+    /// it is as if none had been given out.
+    pub fn claim(&mut self, gave: &[u32], held: &[u32]) -> bool {
+        (self.last, self.reserved, self.free) = (vec![], vec![], VecDeque::new());
+        let end = gave.iter().chain(held).map(|&teid| self.slot(teid) as usize + 1).max().unwrap_or(0);
+        (self.last, self.reserved) = (vec![0; end], vec![false; end]);
+        for &teid in gave {
+            let at = self.slot(teid) as usize;
+            self.last[at] = teid;
+        }
+        for &teid in held {
+            let at = self.slot(teid) as usize;
+            if teid == 0 || std::mem::replace(&mut self.reserved[at], true) {
+                (self.last, self.reserved) = (vec![], vec![]);
+                return false;
+            }
+            self.last[at] = teid;
+        }
+        self.free = (0..end as u32).filter(|&index| !self.reserved[index as usize]).collect();
+        true
+    }
+
+    /// The TEID last given out at each index that ever was.
+    pub fn given(&self) -> impl Iterator<Item = u32> {
+        self.last.iter().copied().filter(|&teid| teid != 0)
+    }
+
+    /// The index of a TEID.
+    pub fn slot(&self, teid: u32) -> u32 {
+        teid & self.mask()
+    }
+
     /// An index that was never used, or else the one that is free for longest.
     fn index(&mut self) -> Option<u32> {
         if self.last.len() > self.mask() as usize {
@@ -122,6 +154,22 @@ mod tests {
         assert_ne!(again, a);
         assert_eq!(again & 1, a & 1);
         assert_eq!(teids.reserve(5, |_| false), Err(TeidsExhausted));
+    }
+
+    #[test]
+    fn another_process_gives_out_neither_what_is_in_use_nor_what_just_was() {
+        let mut before = TeidAllocator::new(4);
+        let all: Vec<_> = (0..3).map(|_| before.reserve(5, |_| false).unwrap()).collect();
+        before.release(all[1]);
+        let given: Vec<_> = before.given().collect();
+        let mut after = TeidAllocator::new(4);
+        assert!(after.claim(&given, &[all[0], all[2]]));
+        assert!(after.holds(all[0]) && !after.holds(all[1]) && after.holds(all[2]));
+        let next: Vec<_> = (0..2).map(|_| after.reserve(5, |_| false).unwrap()).collect();
+        assert!(next.iter().all(|teid| !all.contains(teid)), "{next:x?} after {all:x?}");
+        assert_eq!(after.reserve(5, |_| false), Err(TeidsExhausted));
+        assert!(!after.claim(&[], &[all[0], all[0] + 4]), "two at one index");
+        assert!(after.given().next().is_none() && !after.holds(all[0]));
     }
 
     #[test]

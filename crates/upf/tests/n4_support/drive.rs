@@ -65,21 +65,25 @@ impl Choices<'_> {
 
 /// Carries out what `input` says, and checks after every message what must hold.
 pub fn drive(input: &[u8]) {
+    drive_on(&mut Bench::associated(), input, |_| {});
+}
+
+/// As [`drive`], with an association that there is already. After every message `then` has a look.
+pub fn drive_on(bench: &mut Bench, input: &[u8], mut then: impl FnMut(&mut Bench)) {
     let mut choices = Choices(input);
-    let mut bench = Bench::associated();
     let mut last: Option<(Vec<u8>, Option<Vec<u8>>)> = None;
     for _ in 0..400 {
         if choices.0.is_empty() {
             break;
         }
         match choices.octet() % 16 {
-            0 => last = send(&mut bench, choices.octets(200)),
+            0 => last = send(bench, choices.octets(200)),
             1 => {
-                tick(&mut bench, &mut choices);
+                tick(bench, &mut choices);
                 // Answers are not kept for ever.
                 last = None;
             }
-            2 => repeat(&mut bench, last.as_ref()),
+            2 => repeat(bench, last.as_ref()),
             3 => {
                 // What the tables refuse can only be what is put into them.
                 let errors = [ApplyError::Full, ApplyError::Stopped, ApplyError::TeidInUse(1)];
@@ -87,20 +91,21 @@ pub fn drive(input: &[u8]) {
                 let request = any_establishment(NodeId::Fqdn("smf".into()), &mut choices);
                 bench.sequence += 1;
                 let octets = Request::SessionEstablishment(request).encode(0, bench.sequence);
-                last = send(&mut bench, octets);
+                last = send(bench, octets);
                 bench.node.tables().refuse_none();
             }
             4..=6 => {
-                let octets = request(&mut bench, &mut choices);
+                let octets = request(bench, &mut choices);
                 let octets = damage(octets, &mut choices);
-                last = send(&mut bench, octets);
+                last = send(bench, octets);
             }
             _ => {
-                let octets = request(&mut bench, &mut choices);
-                last = send(&mut bench, octets);
+                let octets = request(bench, &mut choices);
+                last = send(bench, octets);
             }
         }
         bench.check();
+        then(bench);
     }
     bench.check_all();
 }

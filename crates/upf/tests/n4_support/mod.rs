@@ -93,6 +93,19 @@ impl RuleTables for Watched {
         self.tables.release_teid(teid);
     }
 
+    fn claim_teids(&self, given: &[u32], held: &[u32]) -> bool {
+        self.seen.lock().unwrap().reserved = held.iter().copied().collect();
+        self.tables.claim_teids(given, held)
+    }
+
+    fn teids_given(&self) -> Vec<u32> {
+        self.tables.teids_given()
+    }
+
+    fn teid_slot(&self, teid: u32) -> u32 {
+        self.tables.teid_slot(teid)
+    }
+
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
         let mut seen = self.seen.lock().unwrap();
         if let Some(error) = seen.refuse.take() {
@@ -159,14 +172,13 @@ pub struct Bench {
 impl Bench {
     pub fn new() -> Self {
         let clock = Clock::new();
-        Self {
-            node: Node::new(config(), Watched::new(64), clock),
-            clock,
-            now: Instant::now(),
-            sequence: 0,
-            from: SocketAddr::new(SMF, pfcp::PORT),
-            known: BTreeMap::new(),
-        }
+        Self::of(Node::new(config(), Watched::new(64), clock), clock, Instant::now())
+    }
+
+    /// Around a node that there is already.
+    pub fn of(node: Node<Watched>, clock: Clock, now: Instant) -> Self {
+        let from = SocketAddr::new(SMF, pfcp::PORT);
+        Self { node, clock, now, sequence: 0, from, known: BTreeMap::new() }
     }
 
     /// With an association.

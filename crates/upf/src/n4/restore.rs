@@ -1,0 +1,206 @@
+//! A node that goes on where another process ended: all of what that one kept, or nothing of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::answers::Answers;
+use super::association::AssociationId;
+use super::held::{Held, Open};
+use super::journal::{KeptAssociation, Numbers};
+use super::{Config, Node, RuleTables};
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::rules::Session;
+use crate::store::{Database, Kind, StoreError};
+use crate::tables::SessionUpdate;
+
+/// Sessions that are put in force together: enough to make the rest of the work small, few enough to take little memory.
+const AT_ONCE: usize = 4_096;
+/// Requests since the numbers were last kept are fewer than this. There are 2^24 sequence numbers.
+const SEQUENCES_AHEAD: u32 = 1 << 23;
+
+/// Why not everything can be restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is in it cannot be.
+    #[error("{kind:?} {key:#x} is broken: {why}")]
+    Broken {
+        /// Kind of thing.
+        kind: Kind,
+        /// Its number.
+        key: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The last changes are not in the store.
+    #[error("the last changes are missing")]
+    Lost,
+    /// More than there may be.
+    #[error("{found} sessions are more than the {most} that are allowed now")]
+    TooMany {
+        /// Sessions in the store.
+        found: usize,
+        /// Sessions that may be.
+        most: usize,
+    },
+    /// TEIDs do not fit.
+    #[error("TEIDs in use do not fit the tables")]
+    Teids,
+}
+
+/// What is left where not everything could be restored.
+#[derive(Debug)]
+pub struct NotRestored<T> {
+    /// Why.
+    pub error: RestoreError,
+    /// As it was given.
+    pub config: Config,
+    /// As they were.
+    pub tables: T,
+}
+
+fn broken(kind: Kind, key: u64, why: impl std::fmt::Display) -> RestoreError {
+    RestoreError::Broken { kind, key, why: why.to_string() }
+}
+
+fn read<'v, V: serde::Deserialize<'v>>(kind: Kind, key: u64, value: &'v [u8]) -> Result<V, RestoreError> {
+    postcard::from_bytes(value).map_err(|error| broken(kind, key, error))
+}
+
+impl<T: RuleTables> Node<T> {
+    /// A node with everything that is in `database`, its sessions in force; or else nothing has happened, and a new node
+    /// can be made of what is handed back.
+    pub fn restore(
+        config: Config,
+        tables: T,
+        clock: Clock,
+        counters: Counters,
+        database: &Database,
+        now: Instant,
+    ) -> Result<Self, Box<NotRestored<T>>> {
+        let mut node = Self::with_counters(config, tables, clock, counters);
+        match node.take_in(database, now) {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.drop_everything();
+                Err(Box::new(NotRestored { error, config: node.config, tables: node.tables }))
+            }
+        }
+    }
+
+    fn take_in(&mut self, database: &Database, now: Instant) -> Result<(), RestoreError> {
+        self.take_in_numbers(database)?;
+        self.take_in_associations(database, now)?;
+        self.take_in_sessions(database, now)?;
+        let now_ns = self.clock.ns(now);
+        for (key, value) in database.all(Kind::Answer)? {
+            let answer = read(Kind::Answer, key, &value)?;
+            self.answers.take_in(key, answer, &self.clock, now_ns);
+        }
+        for (key, value) in database.all(Kind::Report)? {
+            let sequence = u32::try_from(key).map_err(|error| broken(Kind::Report, key, error))?;
+            self.outbox.take_in(sequence, read(Kind::Report, key, &value)?, now);
+        }
+        Ok(())
+    }
+
+    fn take_in_numbers(&mut self, database: &Database) -> Result<(), RestoreError> {
+        let committed = self.counters.committed().map_err(|error| broken(Kind::Numbers, 0, error))?;
+        // Without them nothing was ever kept.
+        let Some(value) = database.get(Kind::Numbers, 0)?.filter(|_| committed > 0) else {
+            return if committed > 0 { Err(RestoreError::Lost) } else { Ok(()) };
+        };
+        let numbers: Numbers = read(Kind::Numbers, 0, &value)?;
+        // A database with a broken page in its last commit goes back to the one before.
+        if numbers.change < committed {
+            return Err(RestoreError::Lost);
+        }
+        self.journal.restored = numbers.change;
+        self.last_association = numbers.last_association;
+        self.last_seid = numbers.last_seid;
+        // Peers may still have answers to the last requests, heartbeats among them, and would send them again.
+        self.outbox.go_on_from(numbers.last_sequence.wrapping_add(SEQUENCES_AHEAD));
+        self.answers = Answers::new(self.config.limits, numbers.digest);
+        Ok(())
+    }
+
+    fn take_in_associations(&mut self, database: &Database, now: Instant) -> Result<(), RestoreError> {
+        for (key, value) in database.all(Kind::Association)? {
+            let kept: KeptAssociation = read(Kind::Association, key, &value)?;
+            // Heartbeats go on at once: whoever waits for one has waited long enough.
+            let association = kept.association(AssociationId(key), now);
+            self.managers.associated(association.peer.ip());
+            self.associations.insert(AssociationId(key), association);
+        }
+        Ok(())
+    }
+
+    fn take_in_sessions(&mut self, database: &Database, now: Instant) -> Result<(), RestoreError> {
+        let mut given = vec![];
+        for (key, value) in database.all(Kind::Teid)? {
+            given.push(read::<u32>(Kind::Teid, key, &value)?);
+        }
+        let kept = database.all(Kind::Session)?;
+        let (found, most) = (kept.len(), self.config.limits.sessions);
+        if found > most {
+            return Err(RestoreError::TooMany { found, most });
+        }
+        let now_ns = self.clock.ns(now);
+        let mut lines = BTreeSet::new();
+        let mut teids = BTreeSet::new();
+        let mut sessions = Vec::with_capacity(found);
+        let mut held = BTreeMap::new();
+        for (up_seid, value) in kept {
+            let failed = |why: String| broken(Kind::Session, up_seid, why);
+            let (one, open) = Held::found(&value, up_seid, &mut self.counters, &mut lines, now_ns).map_err(failed)?;
+            self.check_found(up_seid, &open).map_err(|why| failed(why.into()))?;
+            if !open.teids.iter().all(|&teid| teids.insert(teid)) {
+                return Err(RestoreError::Teids);
+            }
+            sessions.push(open.session(up_seid, self.config.max_buffered_packets));
+            self.list_tunnels(up_seid, &open.contents);
+            self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);
+            self.timers.extend(one.timer_ns.map(|at_ns| (at_ns, up_seid)));
+            held.insert(up_seid, one);
+        }
+        self.counters.settle(&Vec::from_iter(lines));
+        if !self.tables.claim_teids(&given, &Vec::from_iter(teids)) {
+            return Err(RestoreError::Teids);
+        }
+        self.sessions = held;
+        self.put_in_force(sessions)
+    }
+
+    fn put_in_force(&mut self, mut sessions: Vec<Session>) -> Result<(), RestoreError> {
+        while !sessions.is_empty() {
+            let some = sessions.split_off(sessions.len().saturating_sub(AT_ONCE));
+            let first = some.first().map_or(0, |session| session.up_seid);
+            let applied = self.tables.apply(some.into_iter().map(SessionUpdate::Put).collect());
+            applied.map_err(|error| broken(Kind::Session, first, error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the session is one that could have been set up by now.
+    fn check_found(&self, up_seid: u64, open: &Open) -> Result<(), &'static str> {
+        if up_seid > self.last_seid {
+            return Err("its SEID was not given out yet");
+        }
+        if !self.associations.contains_key(&open.owner.association) {
+            return Err("its association is not there");
+        }
+        open.contents.check(self.surroundings()).map_err(|_| "its rules do not fit the configuration")
+    }
+
+    /// Back to where nothing was.
+    fn drop_everything(&mut self) {
+        let seids = std::mem::take(&mut self.sessions).into_keys();
+        if let Err(error) = self.tables.apply(seids.map(SessionUpdate::Remove).collect()) {
+            tracing::error!("cannot remove sessions from the tables: {error}");
+        }
+        self.tables.claim_teids(&[], &[]);
+    }
+}

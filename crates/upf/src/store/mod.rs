@@ -1,0 +1,329 @@
+//! What the UPF keeps, so that its sessions outlive the process: a state directory with a store and a file of counters.
+//!
+//! ```text
+//! sessions.redb   sessions, associations, TEIDs given out, answers, reports that wait: what N4 says, key by key
+//! counters        what workers count, mapped (`counters`)
+//! lock            held by the process whose directory it is
+//! restoring       how many processes have begun to read the store, and not got through
+//! ```
+//!
+//! The store survives the process, not the host: a commit is durable once the kernel has it, and nothing waits for a disk.
+//! So a file that was written before the host started is not believed. Whatever else is wrong with the directory's files,
+//! they are put aside (`*.bad`), the log says why, and the UPF starts without sessions, under a new recovery time stamp.
+
+mod backend;
+mod database;
+mod keeper;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pfcp::RecoveryTimeStamp;
+use serde::{Deserialize, Serialize};
+
+pub use database::{Change, Database, Kind, StoreError};
+pub use keeper::{Batch, Keeper};
+
+use crate::clock::{Clock, Origin};
+use crate::counters::Counters;
+
+/// Of what is kept, and how. Another number is another format.
+const FORMAT: u32 = 1;
+/// So many processes may die over a store before it is put aside.
+const ATTEMPTS: u32 = 3;
+
+const STORE: &str = "sessions.redb";
+const COUNTERS: &str = "counters";
+const LOCK: &str = "lock";
+const RESTORING: &str = "restoring";
+
+/// Whose store it is: what peers know the UPF by, and what its sessions build on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Node ID and N4 address, as text.
+    pub node: String,
+    /// Addresses on N3, as text.
+    pub access: Vec<String>,
+}
+
+/// What a store begins with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Preface {
+    format: u32,
+    /// Shared with the file of counters that belongs to the store.
+    name: u64,
+    /// Which start of the host.
+    boot: String,
+    identity: Identity,
+    recovery: u32,
+    origin: Origin,
+}
+
+/// A state directory in use.
+#[derive(Debug)]
+pub struct State {
+    directory: PathBuf,
+    _lock: File,
+    sessions: usize,
+    identity: Identity,
+    preface: Preface,
+    database: Database,
+    counters: Option<Counters>,
+    is_found: bool,
+}
+
+/// Why a state directory cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Two processes would spoil each other's sessions.
+    #[error("state directory {0} is in use by another process")]
+    InUse(PathBuf),
+    /// The system refused.
+    #[error("state directory {path}: {error}")]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no thread for it.
+    #[error("cannot begin to keep sessions: {0}")]
+    Thread(io::Error),
+    /// A new store cannot be written.
+    #[error("cannot make a store in {path}: {error}")]
+    Store {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        error: StoreError,
+    },
+}
+
+impl State {
+    /// Takes the directory, and what an earlier process of the same `identity` left in it. `recovery` is the time stamp of a
+    /// UPF that starts without sessions; `sessions` is how many there may be.
+    pub fn open(
+        directory: &Path,
+        identity: Identity,
+        sessions: usize,
+        recovery: RecoveryTimeStamp,
+    ) -> Result<Self, StateError> {
+        let failed = |error| StateError::Io { path: directory.into(), error };
+        std::fs::create_dir_all(directory).map_err(failed)?;
+        let lock = File::create(directory.join(LOCK)).map_err(failed)?;
+        lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
+        match find(directory, &identity, sessions) {
+            Ok((preface, database, counters)) => Ok(Self {
+                directory: directory.into(),
+                _lock: lock,
+                sessions,
+                identity,
+                preface,
+                database,
+                counters: Some(counters),
+                is_found: true,
+            }),
+            Err(why) => {
+                let latest = why.recovery.map_or(recovery.0, |old| recovery.0.max(old.wrapping_add(1)));
+                why.tell();
+                put_aside(directory).map_err(failed)?;
+                let (preface, database, counters) =
+                    create(directory, &identity, sessions, RecoveryTimeStamp(latest), &Clock::new())?;
+                let counters = Some(counters);
+                Ok(Self {
+                    directory: directory.into(),
+                    _lock: lock,
+                    sessions,
+                    identity,
+                    preface,
+                    database,
+                    counters,
+                    is_found: false,
+                })
+            }
+        }
+    }
+
+    /// Whether there may be sessions to restore.
+    pub fn is_found(&self) -> bool {
+        self.is_found
+    }
+
+    /// The recovery time stamp that goes with what there is.
+    pub fn recovery(&self) -> RecoveryTimeStamp {
+        RecoveryTimeStamp(self.preface.recovery)
+    }
+
+    /// The clock that times in the store are of.
+    pub fn clock(&self) -> Clock {
+        Clock::since(&self.preface.origin).unwrap_or_default()
+    }
+
+    /// All that is kept.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The counters.
+    ///
+    /// # Panics
+    /// If they were taken before.
+    pub fn take_counters(&mut self) -> Counters {
+        self.counters.take().expect("taken once")
+    }
+
+    /// Everything that was to be restored is.
+    pub fn restored(&self) {
+        // It may never have been there, and counts for nothing if it stays.
+        let _ = std::fs::remove_file(self.directory.join(RESTORING));
+    }
+
+    /// What there is cannot be restored, because of `why`: begins anew, at `recovery` or later.
+    pub fn start_anew(&mut self, why: &str, recovery: RecoveryTimeStamp) -> Result<(), StateError> {
+        let recovery = recovery.0.max(self.preface.recovery.wrapping_add(1));
+        Unfit { why: why.into(), recovery: None }.tell();
+        put_aside(&self.directory).map_err(|error| StateError::Io { path: self.directory.clone(), error })?;
+        // Peers' times go on: the workers have the clock already.
+        let (preface, database, counters) =
+            create(&self.directory, &self.identity, self.sessions, RecoveryTimeStamp(recovery), &self.clock())?;
+        (self.preface, self.database, self.counters) = (preface, database, Some(counters));
+        self.is_found = false;
+        Ok(())
+    }
+
+    /// Hands the store to a thread of its own, see [`Keeper`].
+    ///
+    /// `last` is the number of the last changes that are in it.
+    pub fn keep(
+        self,
+        counters: &Counters,
+        last: u64,
+        send: Box<dyn Fn(&crate::n4::Datagram) + Send>,
+    ) -> io::Result<Keeper> {
+        let path = self.directory.join(STORE);
+        let preface = postcard::to_allocvec(&self.preface).map_err(io::Error::other)?;
+        let paper = keeper::Paper { path, preface, name: self.preface.name, head: counters.head()?, _lock: self._lock };
+        Keeper::start(self.database, paper, last, send)
+    }
+}
+
+/// Why what there is cannot be used.
+#[derive(Debug)]
+struct Unfit {
+    why: String,
+    /// The time stamp of the UPF that left it, if it can be told.
+    recovery: Option<u32>,
+}
+
+impl Unfit {
+    fn tell(&self) {
+        match &*self.why {
+            "" => tracing::info!("no sessions are kept yet; starting with a new recovery time stamp"),
+            why => tracing::warn!("sessions are not restored: {why}; starting with a new recovery time stamp"),
+        }
+    }
+}
+
+impl<E: std::fmt::Display> From<E> for Unfit {
+    fn from(error: E) -> Self {
+        Self { why: error.to_string(), recovery: None }
+    }
+}
+
+fn find(directory: &Path, identity: &Identity, sessions: usize) -> Result<(Preface, Database, Counters), Unfit> {
+    let path = directory.join(STORE);
+    if !path.exists() {
+        return Err("".into());
+    }
+    count_attempt(&directory.join(RESTORING))?;
+    let database = Database::open(&path)?;
+    let preface = database.get(Kind::Preface, 0)?.ok_or("the store has no beginning")?;
+    let (format, _) = postcard::take_from_bytes::<u32>(&preface)?;
+    if format != FORMAT {
+        return Err(format!("the store has format {format}, and this is format {FORMAT}").into());
+    }
+    let preface: Preface = postcard::from_bytes(&preface)?;
+    let unfit = |why: &str| Unfit { why: why.into(), recovery: Some(preface.recovery) };
+    if preface.boot != boot()? {
+        return Err(unfit("the host has been started since"));
+    }
+    if preface.identity != *identity {
+        return Err(unfit("they belong to a UPF with another node ID or other addresses"));
+    }
+    if Clock::since(&preface.origin).is_none() {
+        return Err(unfit("they are of the future"));
+    }
+    let counters = read_write(&directory.join(COUNTERS)).map_err(|error| unfit(&format!("counters: {error}")))?;
+    let counters = Counters::find(counters, sessions, preface.name);
+    let counters = counters.map_err(|error| unfit(&format!("counters: {error}")))?;
+    let counters = counters.ok_or_else(|| unfit("their counters are not there"))?;
+    Ok((preface, database, counters))
+}
+
+fn create(
+    directory: &Path,
+    identity: &Identity,
+    sessions: usize,
+    recovery: RecoveryTimeStamp,
+    clock: &Clock,
+) -> Result<(Preface, Database, Counters), StateError> {
+    let failed = |error| StateError::Io { path: directory.into(), error };
+    let name = u64::from_ne_bytes(random().map_err(failed)?);
+    let preface = Preface {
+        format: FORMAT,
+        name,
+        boot: boot().map_err(failed)?,
+        identity: identity.clone(),
+        recovery: recovery.0,
+        origin: clock.origin(),
+    };
+    let counters = read_write(&directory.join(COUNTERS)).and_then(|file| Counters::create(file, sessions, name));
+    let counters = counters.map_err(failed)?;
+    let octets = postcard::to_allocvec(&preface).map_err(|error| failed(io::Error::other(error)))?;
+    let database = Database::create(&directory.join(STORE));
+    let database = database.and_then(|database| {
+        database.commit([&Change { kind: Kind::Preface, key: 0, value: Some(octets.into()) }])?;
+        Ok(database)
+    });
+    let database = database.map_err(|error| StateError::Store { path: directory.into(), error })?;
+    Ok((preface, database, counters))
+}
+
+fn read_write(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Moves away what is not to be used, for somebody to look at.
+fn put_aside(directory: &Path) -> io::Result<()> {
+    for name in [STORE, COUNTERS] {
+        match std::fs::rename(directory.join(name), directory.join(format!("{name}.bad"))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let _ = std::fs::remove_file(directory.join(RESTORING));
+    Ok(())
+}
+
+/// A store that processes die of must not keep the UPF from starting.
+fn count_attempt(path: &Path) -> Result<(), Unfit> {
+    let before: u32 = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    if before >= ATTEMPTS {
+        return Err(format!("{before} processes have ended while they restored them").into());
+    }
+    Ok(std::fs::write(path, (before + 1).to_string())?)
+}
+
+/// Which start of the host this is.
+fn boot() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Random octets.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    use std::io::Read;
+    let mut octets = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut octets)?;
+    Ok(octets)
+}

@@ -1,0 +1,184 @@
+//! `kaista-upf` as a process that is killed: ports of a broker in this process, a gNB and a data network that are this test,
+//! and a session manager on a loopback address.
+
+mod n4_support;
+mod stage;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use n4_support::establishment;
+use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UrrTerms};
+use pfcp::session::{Established, Establishment, Modification};
+use pfcp::{NodeId, Request, Response};
+use stage::{Stage, teid_of};
+
+/// A session as most are: two PDRs, two FARs, a QER and a URR, for the UE of this number.
+fn simple(number: u32) -> Establishment {
+    let mut request = establishment(1);
+    request.node_id = NodeId::Fqdn("smf".into());
+    request.cp_f_seid = pfcp::session::FSeid::new(u64::from(number) + 1, request.cp_f_seid.address());
+    for pdr in &mut request.create_pdrs {
+        if let Some(ue) = &mut pdr.pdi.ue_ip {
+            ue.v4 = Some(stage::ue(number));
+        }
+        pdr.urr_ids = vec![1];
+    }
+    request.create_urrs = vec![CreateUrr {
+        id: 1,
+        method: Some(MeasurementMethod::VOLUM),
+        triggers: Some(ReportingTriggers(0)),
+        terms: UrrTerms::default(),
+        others: vec![],
+    }];
+    request
+}
+
+fn establish(stage: &mut Stage, number: u32) -> Established {
+    let Response::SessionEstablishment(response) = stage.ask(0, &Request::SessionEstablishment(simple(number))) else {
+        panic!()
+    };
+    response.outcome.unwrap()
+}
+
+/// Ends a session: octets and packets that were used uplink, as reported.
+fn end(stage: &mut Stage, seid: u64) -> u64 {
+    let Response::SessionDeletion(response) = stage.ask(seid, &Request::SessionDeletion) else { panic!() };
+    response.outcome.unwrap()[0].volume.unwrap().octets.uplink.unwrap()
+}
+
+#[test]
+fn a_upf_that_is_killed_goes_on_with_sessions_counts_and_time_stamp() {
+    let mut stage = Stage::new(61, "", 1_000);
+    stage.start();
+    stage.associate();
+    let recovery = stage.recovery();
+    let sessions: Vec<_> = (0..20).map(|number| establish(&mut stage, number)).collect();
+    let gone = establish(&mut stage, 20);
+    end(&mut stage, gone.up_f_seid.seid);
+    let octets = stage.uplink(teid_of(&sessions[3]), 3, 100);
+    for round in 1..=5 {
+        stage.kill();
+        stage.start();
+        stage.uplink(teid_of(&sessions[3]), 3, 100);
+        assert_eq!(stage.recovery(), recovery, "round {round}");
+    }
+    let counted = end(&mut stage, sessions[3].up_f_seid.seid) / octets;
+    // A kill may come between the count of a burst and its publication, if the test has waited too short.
+    let in_flight = 5 * port::BURST_MAX as u64;
+    assert!((stage.arrived()..=stage.arrived() + in_flight).contains(&counted), "{counted} of {}", stage.arrived());
+    let next = establish(&mut stage, 20);
+    assert!(sessions.iter().chain([&gone]).all(|other| teid_of(other) != teid_of(&next)));
+    assert!(next.up_f_seid.seid > gone.up_f_seid.seid);
+}
+
+#[test]
+fn what_was_accepted_is_there_after_a_kill_and_nothing_else() {
+    let mut stage = Stage::new(62, "", 10_000);
+    stage.start();
+    stage.associate();
+    let (mut number, mut there, mut recovery) = (0, vec![], None);
+    for round in 0..8_u32 {
+        recovery = recovery.or(Some(stage.recovery()));
+        let killed = AtomicBool::new(false);
+        let victim = stage.take_child();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(u64::from(30 + round * 17)));
+                victim.kill();
+                killed.store(true, Ordering::Release);
+            });
+            while !killed.load(Ordering::Acquire) {
+                number += 1;
+                // What is not answered may be there or not; it is asked for again after the restart.
+                match stage.try_ask(0, &Request::SessionEstablishment(simple(number))) {
+                    Some(Response::SessionEstablishment(response)) => {
+                        there.push(response.outcome.unwrap().up_f_seid.seid)
+                    }
+                    _ => break,
+                }
+                if number % 3 == 0 {
+                    let seid = there[there.len() / 2];
+                    match stage.try_ask(seid, &Request::SessionDeletion) {
+                        Some(Response::SessionDeletion(response)) => {
+                            response.outcome.unwrap();
+                            there.retain(|&other| other != seid);
+                        }
+                        _ => there.retain(|&other| other != seid),
+                    }
+                }
+            }
+        });
+        stage.start();
+        assert_eq!(Some(stage.recovery()), recovery);
+        // The one that was not answered gets its answer now.
+        if let Some(Response::SessionEstablishment(response)) = stage.ask_last_again() {
+            there.push(response.outcome.unwrap().up_f_seid.seid);
+        }
+        for &seid in &there {
+            let query = Request::SessionModification(Modification { flags: Modification::QAURR, ..Default::default() });
+            let Response::SessionModification(response) = stage.ask(seid, &query) else { panic!() };
+            assert!(response.outcome.is_ok(), "round {round}: {seid:#x} of {}", there.len());
+        }
+    }
+    assert!(there.len() > 20, "{}", there.len());
+}
+
+#[test]
+fn without_its_store_a_upf_has_a_later_time_stamp_and_no_sessions() {
+    let mut stage = Stage::new(63, "", 1_000);
+    stage.start();
+    stage.associate();
+    let before = stage.recovery();
+    establish(&mut stage, 1);
+    stage.kill();
+    std::fs::write(stage.state().join("sessions.redb"), "spoilt").unwrap();
+    stage.start();
+    assert!(stage.recovery().is_after(before));
+    let Response::SessionEstablishment(response) = stage.ask(0, &Request::SessionEstablishment(simple(1))) else {
+        panic!()
+    };
+    assert!(response.outcome.is_err(), "there is no association");
+}
+
+#[test]
+fn a_full_disk_costs_the_restart_and_not_the_service() {
+    let mut stage = Stage::new(64, "mount -t tmpfs -o size=1600k tmpfs \"$STATE\"", 3_000);
+    if !Stage::can_mount() {
+        eprintln!("skipped: a_full_disk_costs_the_restart_and_not_the_service: no mount namespace");
+        return;
+    }
+    stage.start();
+    stage.associate();
+    let told = |stage: &Stage| stage.log().contains("sessions would not survive a restart");
+    let full = (0..2_900).find(|&number| {
+        establish(&mut stage, number);
+        told(&stage)
+    });
+    let full = full.unwrap_or_else(|| panic!("{}", stage.log()));
+    assert!((full + 1..full + 20).all(|number| establish(&mut stage, number).up_f_seid.seid > 0));
+}
+
+/// Measures, in a release build: `cargo test --release -p upf --test restart -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn a_hundred_thousand_sessions_are_back_within_half_a_second() {
+    let count = std::env::var("SESSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let mut stage = Stage::new(65, "", 131_072);
+    stage.start();
+    stage.associate();
+    let began = Instant::now();
+    let requests = (0..count).map(|number| Request::SessionEstablishment(simple(number)));
+    let last = stage.flood(requests);
+    let took = began.elapsed().as_secs_f64();
+    println!("n4.kept_establishments_per_s {:.0}", f64::from(count) / took);
+    let teids = last.iter().map(teid_of).collect::<Vec<_>>();
+    for round in 0..5 {
+        let number = count - 1 - round;
+        stage.kill();
+        let began = stage.spawn();
+        let first = stage.await_uplink(teids[number as usize], number);
+        println!("n4.restore_100k_s {:.3}", (first - began).as_secs_f64());
+    }
+    println!("{}", stage.log().lines().filter(|line| line.contains("restored")).collect::<Vec<_>>().join("\n"));
+}

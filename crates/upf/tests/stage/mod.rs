@@ -1,0 +1,400 @@
+//! A `kaista-upf` process between a gNB and a data network that are the test itself.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pfcp::node::{AssociationSetup, Heartbeat};
+use pfcp::session::Established;
+use pfcp::{Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response};
+use port::{OpenOptions, PacketRef, Port, PortInfo, Route, Steering};
+use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Stage {
+    folder: tempfile::TempDir,
+    _broker: Broker,
+    net: u8,
+    gnb: Port,
+    dn: Port,
+    smf: UdpSocket,
+    upf: SocketAddr,
+    sequence: u32,
+    last: Option<(u32, Vec<u8>)>,
+    /// Run before the program, in a mount namespace of its own.
+    before: &'static str,
+    child: Option<Running>,
+    log: Arc<Mutex<String>>,
+    arrived: u64,
+}
+
+/// The process.
+pub struct Running(Arc<Mutex<Child>>);
+
+impl Running {
+    pub fn kill(&self) {
+        let mut child = self.0.lock().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.child.iter().for_each(Running::kill);
+    }
+}
+
+pub fn ue(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a40_0001 + number)
+}
+
+pub fn teid_of(established: &Established) -> u32 {
+    match established.created_pdrs[0].f_teid {
+        Some(pfcp::rule::FTeid::Given { teid, .. }) => teid,
+        _ => panic!("a chosen F-TEID"),
+    }
+}
+
+fn info(name: &str, address: &str, steering: Steering, via: Option<&str>) -> PortInfo {
+    let mut info = PortInfo::named(name);
+    info.mac = vport::info::derived_mac(&format!("{name}{address}"));
+    info.steering = steering;
+    info.addresses = vec![(address.parse().unwrap(), 24)];
+    let everywhere = "0.0.0.0".parse().unwrap();
+    info.routes = via.iter().map(|via| Route { to: everywhere, prefix: 0, via: via.parse().unwrap() }).collect();
+    info
+}
+
+impl Stage {
+    pub fn new(net: u8, before: &'static str, sessions: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).unwrap();
+        for function in ["gnb", "upf", "dn"] {
+            let socket = Broker::bind(&folder.path().join(function)).unwrap();
+            broker.listen(function, socket, 0..u32::MAX).unwrap();
+        }
+        let links = [
+            (
+                "n3",
+                [
+                    ("gnb", info("n3", "10.3.0.2", Steering::None, None)),
+                    ("upf", info("n3", "10.3.0.1", Steering::Teid, None)),
+                ],
+            ),
+            (
+                "n6",
+                [
+                    ("upf", info("n6", "10.6.0.1", Steering::UeAddress, Some("10.6.0.2"))),
+                    ("dn", info("n6", "10.6.0.2", Steering::None, None)),
+                ],
+            ),
+        ];
+        for (name, ends) in links {
+            let ends = ends.map(|(function, port)| EndSpec::of(function, port));
+            let spec = LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct };
+            broker.add_link(spec).unwrap();
+        }
+        let open = |function: &str, name| {
+            port::open(name, &OpenOptions { socket: folder.path().join(function), ..OpenOptions::default() }).unwrap()
+        };
+        let (gnb, dn) = (open("gnb", "n3"), open("dn", "n6"));
+        let smf = UdpSocket::bind((Ipv4Addr::new(127, 9, net, 2), 8805)).unwrap();
+        smf.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let upf = SocketAddr::from((Ipv4Addr::new(127, 9, net, 1), 8805));
+        let text = format!(
+            "n4: {{listen: '{upf}', nodeId: 127.9.{net}.1, heartbeatS: 60}}\n\
+             n3: {{port: n3, networkInstances: [access]}}\nn6: {{port: n6, networkInstances: [internet]}}\n\
+             maxSessions: {sessions}\nstateDirectory: {}\n",
+            folder.path().join("state").display()
+        );
+        std::fs::write(folder.path().join("upf.yaml"), text).unwrap();
+        std::fs::create_dir(folder.path().join("state")).unwrap();
+        let log = Arc::default();
+        Self {
+            folder,
+            _broker: broker,
+            net,
+            gnb,
+            dn,
+            smf,
+            upf,
+            sequence: 0,
+            last: None,
+            before,
+            child: None,
+            log,
+            arrived: 0,
+        }
+    }
+
+    /// Whether this process may mount file systems, where nobody else sees them.
+    pub fn can_mount() -> bool {
+        let tried = Command::new("unshare").args(["--user", "--map-root-user", "--mount", "true"]).status();
+        tried.is_ok_and(|status| status.success())
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// What the process has logged.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Starts the process; when it began.
+    pub fn spawn(&mut self) -> Instant {
+        let (program, config) = (env!("CARGO_BIN_EXE_kaista-upf"), self.folder.path().join("upf.yaml"));
+        let mut command = if self.before.is_empty() {
+            let mut command = Command::new(program);
+            command.arg("--config").arg(config);
+            command
+        } else {
+            let script = format!("{} && exec {program} --config {}", self.before, config.display());
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+            command
+        };
+        command.env("KAISTA_PORTS", self.folder.path().join("upf")).env("STATE", self.state());
+        command.env_remove("RUST_LOG").stderr(Stdio::piped());
+        let began = Instant::now();
+        let mut child = command.spawn().unwrap();
+        let (mut stderr, log) = (child.stderr.take().unwrap(), self.log.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4_096];
+            while let Ok(len @ 1..) = stderr.read(&mut buffer) {
+                log.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..len]));
+            }
+        });
+        self.child = Some(Running(Arc::new(Mutex::new(child))));
+        began
+    }
+
+    /// Starts the process, and returns when N4 answers.
+    pub fn start(&mut self) {
+        self.spawn();
+        self.recovery();
+    }
+
+    pub fn kill(&mut self) {
+        self.take_child().kill();
+    }
+
+    pub fn take_child(&mut self) -> Running {
+        self.child.take().expect("it runs")
+    }
+
+    // The session manager.
+
+    pub fn associate(&mut self) {
+        let setup = AssociationSetup::new(NodeId::Fqdn("smf".into()), RecoveryTimeStamp(1_000));
+        let Response::AssociationSetup(response) = self.ask(0, &Request::AssociationSetup(setup)) else { panic!() };
+        response.outcome.unwrap();
+    }
+
+    /// The time stamp in the answer to a heartbeat.
+    pub fn recovery(&mut self) -> RecoveryTimeStamp {
+        let heartbeat = Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) });
+        let Response::Heartbeat(answer) = self.ask(0, &heartbeat) else { panic!() };
+        answer.recovery
+    }
+
+    /// The answer, however long it takes.
+    pub fn ask(&mut self, seid: u64, request: &Request) -> Response {
+        self.sequence += 1;
+        let octets = request.encode(seid, self.sequence);
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(response) = self.exchange(&octets, self.sequence) {
+                return response;
+            }
+        }
+        panic!("no answer; the log: {}", self.log())
+    }
+
+    /// The answer, if it comes soon.
+    pub fn try_ask(&mut self, seid: u64, request: &Request) -> Option<Response> {
+        self.sequence += 1;
+        let octets = request.encode(seid, self.sequence);
+        let response = self.exchange(&octets, self.sequence);
+        self.last = response.is_none().then_some((self.sequence, octets));
+        response
+    }
+
+    /// Sends what was not answered again.
+    pub fn ask_last_again(&mut self) -> Option<Response> {
+        let (sequence, octets) = self.last.take()?;
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(response) = self.exchange(&octets, sequence) {
+                return Some(response);
+            }
+        }
+        panic!("no answer; the log: {}", self.log())
+    }
+
+    fn exchange(&mut self, octets: &[u8], sequence: u32) -> Option<Response> {
+        // Nobody listens while there is no process.
+        let _ = self.smf.send_to(octets, self.upf);
+        let mut buffer = [0; 65_536];
+        loop {
+            let (len, _) = self.smf.recv_from(&mut buffer).ok()?;
+            let (header, body) = Header::parse(&buffer[..len]).unwrap();
+            if header.sequence == sequence && header.message_type.0 == octets[1] + 1 {
+                return Some(Response::parse(&header, body).unwrap());
+            }
+        }
+    }
+
+    /// Has many sessions established, many at a time, and returns what came of them, in order.
+    pub fn flood(&mut self, requests: impl Iterator<Item = Request>) -> Vec<Established> {
+        const WINDOW: usize = 128;
+        let mut waiting = HashMap::new();
+        let mut done = vec![];
+        let mut requests = requests.enumerate();
+        let mut buffer = [0; 65_536];
+        loop {
+            while waiting.len() < WINDOW
+                && let Some((number, request)) = requests.next()
+            {
+                self.sequence += 1;
+                let octets = request.encode(0, self.sequence);
+                self.smf.send_to(&octets, self.upf).unwrap();
+                waiting.insert(self.sequence, (number, octets));
+            }
+            if waiting.is_empty() {
+                break;
+            }
+            let Ok((len, _)) = self.smf.recv_from(&mut buffer) else {
+                waiting.values().for_each(|(_, octets)| drop(self.smf.send_to(octets, self.upf)));
+                continue;
+            };
+            let (header, body) = Header::parse(&buffer[..len]).unwrap();
+            if header.message_type != MessageType::SESSION_ESTABLISHMENT_RESPONSE {
+                continue;
+            }
+            let Some((number, _)) = waiting.remove(&header.sequence) else { continue };
+            let Ok(Response::SessionEstablishment(response)) = Response::parse(&header, body) else { panic!() };
+            done.push((number, response.outcome.unwrap()));
+        }
+        done.sort_by_key(|(number, _)| *number);
+        done.into_iter().map(|(_, established)| established).collect()
+    }
+
+    // The gNB and the data network.
+
+    /// Packets that came out of N6 in all.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Sends `count` packets of a UE into a tunnel, and waits for as many to come out of N6 as long as they come. Octets of
+    /// one packet.
+    pub fn uplink(&mut self, teid: u32, number: u32, count: u32) -> u64 {
+        self.await_uplink(teid, number);
+        let (frame, octets) = self.frame(teid, number);
+        for _ in 0..count {
+            self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]);
+        }
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(250) {
+            if self.serve() > 0 {
+                quiet = Instant::now();
+            }
+        }
+        octets
+    }
+
+    /// Sends packets of a UE until the first one comes out of N6; when that was.
+    pub fn await_uplink(&mut self, teid: u32, number: u32) -> Instant {
+        let (frame, _) = self.frame(teid, number);
+        let began = Instant::now();
+        let mut next = began;
+        while began.elapsed() < PATIENCE {
+            if Instant::now() >= next {
+                self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]);
+                next += Duration::from_millis(1);
+            }
+            if self.serve() > 0 {
+                return Instant::now();
+            }
+        }
+        panic!("nothing is forwarded; the log: {}", self.log())
+    }
+
+    /// Answers ARP on both ports, and returns how many packets came out of N6.
+    fn serve(&mut self) -> u64 {
+        answer_arp(&mut self.gnb);
+        let arrived = answer_arp(&mut self.dn);
+        self.arrived += arrived;
+        arrived
+    }
+
+    /// A packet of a UE in a tunnel, and the octets of it that count.
+    fn frame(&self, teid: u32, number: u32) -> (Vec<u8>, u64) {
+        let payload = [0x11; 32];
+        let udp = [&[0x10, 0, 0x20, 0, 0, 8 + payload.len() as u8, 0, 0][..], &payload].concat();
+        let inner = ipv4(ue(number), Ipv4Addr::new(192, 0, 2, 1), &udp);
+        let mut gtpu = vec![0x30, 255];
+        gtpu.extend((inner.len() as u16).to_be_bytes());
+        gtpu.extend(teid.to_be_bytes());
+        gtpu.extend(&inner);
+        let mut udp = vec![0x08, 0x68, 0x08, 0x68];
+        udp.extend((8 + gtpu.len() as u16).to_be_bytes());
+        udp.extend([0, 0]);
+        udp.extend(gtpu);
+        let outer = ipv4(Ipv4Addr::new(10, 3, 0, 2), Ipv4Addr::new(10, 3, 0, 1), &udp);
+        let to = vport::info::derived_mac("n310.3.0.1");
+        ([&to[..], &self.gnb.info.mac, &[8, 0], &outer].concat(), inner.len() as u64)
+    }
+}
+
+fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    packet[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    let checksum = upf::ip::checksum(upf::ip::sum(&packet));
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet.extend(payload);
+    packet
+}
+
+/// Answers requests for the port's address; how many other packets came.
+fn answer_arp(port: &mut Port) -> u64 {
+    let mac = port.info.mac;
+    let mut answers = vec![];
+    let mut others = 0;
+    let burst = port.queues[0].rx.recv();
+    for at in 0..burst.len() {
+        let packet = burst.get(at);
+        let mut frame = vec![0; packet.len()];
+        packet.copy_to(&mut frame);
+        match frame.get(12..14) {
+            Some([8, 6]) if frame.len() >= 42 => {
+                let mut answer = frame[..42].to_vec();
+                answer[..6].copy_from_slice(&frame[6..12]);
+                answer[6..12].copy_from_slice(&mac);
+                answer[21] = 2;
+                answer[22..28].copy_from_slice(&mac);
+                answer[28..32].copy_from_slice(&frame[38..42]);
+                answer[32..42].copy_from_slice(&frame[22..32]);
+                answers.push(answer);
+            }
+            Some([8, 0]) => others += 1,
+            _ => {}
+        }
+    }
+    for answer in answers {
+        port.queues[0].tx.send(&[PacketRef::from_slice(&answer)]);
+    }
+    others
+}
