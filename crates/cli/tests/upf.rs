@@ -6,6 +6,7 @@ use lab::{Lab, N6, value};
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Child, Stdio},
+    time::Instant,
 };
 
 /// Octets of a ping of 56 octets.
@@ -225,4 +226,46 @@ fn metrics_agree_with_what_was_sent() {
     assert!(busy > 0.0 && busy < 30.0, "{busy}");
     assert_eq!(ran.tell("delete")["cause"], 1);
     lab::eventually("the session is gone", || (value(&lab.scrape(address), "sessions", &[]) == 0.0).then_some(()));
+}
+
+/// Sends 2,000 datagrams that are no PFCP. After each fifty it waits for the answer to a heartbeat, so that none is lost: the
+/// UPF's socket holds a few hundred.
+const FLOOD: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(60)
+s.connect(('10.4.0.1', 8805))
+for window in range(40):
+  for _ in range(50):
+    s.send(b'?')
+  s.send(bytes.fromhex('2001000c' + '%06x00' % window + '0060000400000001'))
+  assert s.recv(100)[1] == 2, 'no heartbeat response'
+";
+
+#[test]
+fn what_hostile_peers_have_logged_is_kept_to_a_rate_and_counted() {
+    if lab::skip("what_hostile_peers_have_logged_is_kept_to_a_rate_and_counted") {
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let lab = Lab::start(here.path(), N6::Veth, "");
+    let start = Instant::now();
+    assert!(lab.ran.command("/usr/bin/python3").args(["-c", FLOOD]).status().unwrap().success());
+    let log = || std::fs::read_to_string(here.path().join("upf.log")).unwrap();
+    let left_out = |line: &str| {
+        let number = line.split("left_out=").nth(1)?.split_whitespace().next()?;
+        number.parse::<usize>().ok()
+    };
+    let (written, left_out) = lab::eventually("all are accounted for", || {
+        let log = log();
+        let written = log.lines().filter(|line| line.contains("no message")).count();
+        let left_out: usize = log.lines().filter_map(left_out).sum();
+        (written + left_out == 2_000).then_some((written, left_out))
+    });
+    // Twenty at once and ten a second, however long the machine takes.
+    let most = 20 + 10 * (start.elapsed().as_secs() as usize + 1);
+    assert!((20..=most).contains(&written), "{written} written of at most {most}, {left_out} left out");
+    let log = log();
+    let line = log.lines().find(|line| line.contains("no message")).unwrap();
+    assert!(line.contains("peer=10.4.0.2:") && line.contains("error="), "{line}");
 }

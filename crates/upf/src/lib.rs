@@ -13,6 +13,7 @@ pub mod drops;
 pub mod function;
 pub mod ip;
 mod limiter;
+pub mod log;
 pub mod mail;
 pub mod marking;
 pub mod metrics;

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
 use crate::function::{Counts, Plan, Upf};
+use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
 use crate::store::{Identity, State};
@@ -34,15 +35,16 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// The configuration is wrong, or the system refuses what it asks for.
 pub fn run(path: &Path) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let (subscriber, throttle) = log::subscriber(filter, std::io::stderr);
+    tracing::subscriber::set_global_default(subscriber).context("a log was begun before")?;
     end_with_any_thread();
     let config = Config::read(path).with_context(|| path.display().to_string())?;
     // Before any thread starts, so that all inherit it.
     let signals = block_signals().context("signals")?;
-    serve(&config, &signals)
+    serve(&config, &signals, &throttle)
 }
 
-fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
+fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
     let n3 = config.n3.open()?;
     let n6 = config.n6.open()?;
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
@@ -94,7 +96,10 @@ fn serve(config: &Config, signals: &SignalFd) -> anyhow::Result<()> {
     tracing::info!(workers = threads.len() - 1, n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| reports.report(&counts.all());
-    wait_for_signal(signals, || report(&counts))?;
+    wait_for_signal(signals, || {
+        report(&counts);
+        throttle.tell();
+    })?;
     tracing::info!("stopping");
     // Packets are forwarded while peers release their associations.
     end_n4.store(true, Ordering::Relaxed);

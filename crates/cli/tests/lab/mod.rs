@@ -143,6 +143,7 @@ impl Lab {
             .command(env!("CARGO_BIN_EXE_kaista"))
             .args(["upf", "--config"])
             .arg(&path)
+            .env("RUST_LOG", "info,upf::n4=debug")
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

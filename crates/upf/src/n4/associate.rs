@@ -10,6 +10,7 @@ use pfcp::{Cause, Fault, Header, NodeId, ParseError, RecoveryTimeStamp, Request,
 use super::association::{Association, AssociationId};
 use super::outbox::About;
 use super::{Datagram, Node, RuleTables};
+use crate::log::Escaped;
 use crate::tables::SessionUpdate;
 
 /// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
@@ -71,7 +72,7 @@ impl<T: RuleTables> Node<T> {
         }
         // A peer that has restarted counts its requests anew.
         self.answers.forget_peer(at.ip());
-        tracing::info!("associated with {node_id} at {at}");
+        tracing::info!(node = %Escaped(&node_id), peer = %at, "associated");
         let mut association = Association::new(id, node_id, at, recovery, now + self.config.heartbeat);
         (association.manager, association.told_features) = (manager, self.features());
         self.journal.association(id);
@@ -89,12 +90,12 @@ impl<T: RuleTables> Node<T> {
         let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
         let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
         let (node, peer) = (&association.node_id, association.peer.ip());
-        tracing::info!("association with {node} at {peer} {why}; removing its {} sessions", seids.len());
+        tracing::info!(node = %Escaped(node), %peer, why, sessions = seids.len(), "an association ended, and its sessions");
         self.answers.forget_peer(peer);
         self.outbox.forget(About::Association(id));
         self.managers.lost(peer, now);
         if let Err(error) = self.tables.apply(seids.iter().map(|&seid| SessionUpdate::Remove(seid)).collect()) {
-            tracing::error!("cannot remove sessions from the tables: {error}");
+            tracing::error!(%error, "cannot remove sessions from the tables");
         }
         seids.into_iter().for_each(|seid| self.forget(seid));
     }
@@ -128,7 +129,7 @@ impl<T: RuleTables> Node<T> {
         association.answered(next);
         match Response::parse(header, body) {
             Ok(Response::Heartbeat(heartbeat)) => self.heard_of(from.ip(), heartbeat.recovery, now),
-            other => tracing::debug!("heartbeat response of {from}: {other:?}"),
+            other => tracing::debug!(peer = %from, response = ?other, "no sound response to a heartbeat"),
         }
     }
 
@@ -166,7 +167,7 @@ impl<T: RuleTables> Node<T> {
             other => Err(format!("{other:?}")),
         };
         if let Err(error) = accepted {
-            tracing::warn!("association with {from}: {error}");
+            tracing::warn!(peer = %from, error, "no association");
             self.managers.failed(number, now);
         }
     }
@@ -220,7 +221,7 @@ impl<T: RuleTables> Node<T> {
             other => Err(format!("{other:?}")),
         };
         if let (Err(error), Some(association)) = (outcome, self.associations.get(&id)) {
-            tracing::warn!("{} rejects a message about its association: {error}", association.node_id);
+            tracing::warn!(node = %Escaped(&association.node_id), error, "a message about an association was rejected");
         }
     }
 }

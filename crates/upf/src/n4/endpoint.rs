@@ -236,6 +236,6 @@ impl<T: RuleTables> Endpoint<T> {
 fn send(socket: &UdpSocket, ledger: &Ledger, datagram: &Datagram) {
     ledger.enter(true, &datagram.octets);
     if let Err(error) = socket.send_to(&datagram.octets, datagram.to) {
-        tracing::debug!("cannot send to {}: {error}", datagram.to);
+        tracing::debug!(peer = %datagram.to, %error, "cannot send");
     }
 }

@@ -62,7 +62,8 @@ impl Managers {
     pub fn failed(&mut self, number: usize, now: Instant) {
         let manager = &mut self.all[number];
         if manager.state == State::Asked {
-            tracing::warn!("no association with {} yet; asking again in {:?}", manager.address, manager.pause);
+            let again_s = manager.pause.as_secs_f64();
+            tracing::warn!(peer = %manager.address, again_s, "no association yet; it is asked again");
             manager.state = State::Due(Some(now + manager.pause));
             manager.pause = (2 * manager.pause).min(LONGEST_PAUSE);
         }

@@ -25,6 +25,7 @@ use super::outbox::{About, Outbox};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::log::{Escaped, Hex};
 use crate::rules::Session;
 
 /// A datagram to send.
@@ -137,7 +138,7 @@ impl<T: RuleTables> Node<T> {
         let octets = match Header::parse(datagram) {
             Ok((header, body)) => self.message(&header, body, datagram, from, now),
             Err(error) => {
-                tracing::debug!("from {from}: {error}");
+                tracing::debug!(peer = %from, %error, "no message");
                 self.answer_header_error(error)
             }
         };
@@ -193,7 +194,7 @@ impl<T: RuleTables> Node<T> {
         let (response, seid) = match Request::parse(header, body) {
             Ok(request) => self.request(request, header.seid.unwrap_or(0), from, now)?,
             Err(ParseError::Fault(fault)) => {
-                tracing::debug!("request of type {} from {from}: {fault}", header.message_type.0);
+                tracing::debug!(peer = %from, message_type = header.message_type.0, %fault, "a faulty request");
                 (self.rejection(header.message_type, fault)?, self.peer_seid(header, body))
             }
             // Of requests that are not parsed some are answered; the rest are unknown or not for a UPF (7.6.4, 7.6.5).
@@ -300,7 +301,7 @@ impl<T: RuleTables> Node<T> {
         for id in lost {
             if let Some(association) = self.associations.get(&id) {
                 let (node, peer, n1) = (&association.node_id, association.peer, self.config.n1);
-                tracing::warn!("{node} at {peer} has not answered {n1} heartbeats");
+                tracing::warn!(node = %Escaped(node), %peer, heartbeats = n1, "heartbeats were not answered");
             }
             self.end_association(id, "lost: the peer does not answer", now);
         }
@@ -312,12 +313,12 @@ impl<T: RuleTables> Node<T> {
         match about {
             About::Session(up_seid) => {
                 let peer = self.sessions.get(&up_seid).map(|held| held.owner().cp_f_seid.address);
-                tracing::warn!("{peer:?} does not answer a report about session {up_seid:#x}");
+                tracing::warn!(?peer, up_seid = %Hex(up_seid), "a report was not answered");
             }
             About::Manager(number) => self.managers.failed(number, now),
             About::Association(id) => {
                 let node_id = self.associations.get(&id).map(|association| &association.node_id);
-                tracing::warn!("{node_id:?} does not answer a message about its association");
+                tracing::warn!(node = ?node_id, "a message about an association was not answered");
             }
         }
     }

@@ -17,6 +17,7 @@ use super::outbox::About;
 use super::{Datagram, Node, RuleTables};
 use crate::alarms::Alarm;
 use crate::clock::Clock;
+use crate::log::Hex;
 use crate::tables::SessionUpdate;
 
 /// Least time between two looks at a session by the clock.
@@ -125,16 +126,16 @@ impl<T: RuleTables> Node<T> {
             Ok(Response::SessionReport(response)) => match response.outcome {
                 // The session manager has lost it, and so would the session be for ever (TS 29.244, 5.2.2.2, 7.5.9).
                 Err(fault) if fault.cause == Cause::SessionContextNotFound => {
-                    tracing::warn!("{from} does not know session {up_seid:#x} any more; removing it");
+                    tracing::warn!(peer = %from, up_seid = %Hex(up_seid), "removed a session that its manager does not know any more");
                     if let Err(error) = self.tables.apply(vec![SessionUpdate::Remove(up_seid)]) {
-                        tracing::error!("cannot remove session {up_seid:#x} from the tables: {error}");
+                        tracing::error!(up_seid = %Hex(up_seid), %error, "cannot remove a session from the tables");
                     }
                     self.forget(up_seid);
                 }
-                Err(fault) => tracing::warn!("{from} rejects a report about session {up_seid:#x}: {fault}"),
+                Err(fault) => tracing::warn!(peer = %from, up_seid = %Hex(up_seid), %fault, "a report was rejected"),
                 Ok(()) => {}
             },
-            other => tracing::debug!("session report response of {from}: {other:?}"),
+            other => tracing::debug!(peer = %from, response = ?other, "no sound response to a report"),
         }
     }
 }

@@ -199,7 +199,7 @@ impl<T: RuleTables> Node<T> {
     fn drop_everything(&mut self) {
         let seids = std::mem::take(&mut self.sessions).into_keys();
         if let Err(error) = self.tables.apply(seids.map(SessionUpdate::Remove).collect()) {
-            tracing::error!("cannot remove sessions from the tables: {error}");
+            tracing::error!(%error, "cannot remove sessions from the tables");
         }
         self.tables.claim_teids(&[], &[]);
     }

@@ -19,6 +19,7 @@ use super::outbox::About;
 use super::reports::Paging;
 use super::translate::Choice;
 use super::{Node, RuleTables};
+use crate::log::Hex;
 use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
 use crate::usage::UsageId;
@@ -246,7 +247,7 @@ impl<T: RuleTables> Node<T> {
         for &urr in new {
             let Some(rule) = contents.urrs().get(&urr) else { continue };
             let line = self.counters.open(self.journal.durable()).map_err(|error| {
-                tracing::warn!("session {up_seid:#x}: {error}");
+                tracing::warn!(up_seid = %Hex(up_seid), %error, "no counters for a usage reporting rule");
                 Fault::of(Cause::NoResourcesAvailable, IeType::CreateUrr)
             })?;
             accounts.insert(urr, Account::new(UsageId { up_seid, urr }, rule, line, &self.clock, now_ns));
@@ -292,7 +293,7 @@ impl<T: RuleTables> Node<T> {
         let max_packets = self.config.max_buffered_packets;
         let session = Session { parting, ..plan.contents.session(up_seid, cp_f_seid, max_packets, usage) };
         if let Err(error) = self.tables.apply(vec![SessionUpdate::Put(session)]) {
-            tracing::debug!("session {up_seid:#x}: {error}");
+            tracing::debug!(up_seid = %Hex(up_seid), %error, "the tables refuse a session");
             self.give_back(&plan);
             return Err(fault_of(&error, Some(&plan.contents)));
         }

@@ -9,6 +9,7 @@ use pfcp::rule::{self as wire, ApplyAction};
 use pfcp::{Cause, Fault, IeType, RuleId};
 
 use super::filter::parse_flow_description;
+use crate::log::Escaped;
 use crate::marking::Marking;
 use crate::rules::{FTeid, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdi, Qer, SdfFilter, UeIp};
 use crate::side;
@@ -225,7 +226,7 @@ pub(super) fn sdf_filter(filter: &wire::SdfFilter, known: &Filters) -> Result<Sd
         None => return Err(wrong),
     };
     let parsed = parse_flow_description(text).map_err(|error| {
-        tracing::debug!("flow description `{}`: {error}", text.escape_default());
+        tracing::debug!(text = %Escaped(text), %error, "no flow description");
         wrong
     })?;
     // The label's upper four bits are spare.
