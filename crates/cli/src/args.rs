@@ -336,8 +336,8 @@ pub struct UpfOf {
 #[derive(Debug, Args)]
 pub struct UpfSession {
     /// The UPF's SEID of the session, as `kaista upf sessions` shows it
-    #[arg(value_name = "SEID", value_parser = seid)]
-    pub seid: u64,
+    #[arg(value_name = "SEID")]
+    pub seid: upf::control::Seid,
     #[command(flatten)]
     pub of: UpfOf,
 }
@@ -390,20 +390,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(latency.duration())
 }
 
-/// `0x65f01a7300000001`, or decimal.
-fn seid(text: &str) -> Result<u64, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    number.map_err(|_| "it is no SEID".into())
-}
-
 fn ue(text: &str) -> Result<upf::control::Ue, String> {
     let address = text.parse().map(upf::control::Ue::Address);
     address
-        .or_else(|_| seid(text).map(upf::control::Ue::Session))
-        .map_err(|_| "it is neither an address nor a SEID".into())
+        .or_else(|_| text.parse().map(upf::control::Ue::Session))
+        .map_err(|_: upf::control::NoSeid| "it is neither an address nor a SEID".into())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -62,7 +62,7 @@ fn operators_see_sessions_their_rules_and_drops() {
 
     let sessions = lab.json(here.path(), &["sessions"]);
     let expected = serde_json::json!([{
-        "upSeid": ran.up_seid, "cpSeid": 0x51f, "smf": "10.4.0.2", "ues": ["10.60.0.1"], "teids": [ran.teid], "pdrs": 2,
+        "upSeid": seid, "cpSeid": "0x51f", "smf": "10.4.0.2", "ues": ["10.60.0.1"], "teids": [ran.teid], "pdrs": 2,
         "worker": 0, "uplinkOctets": 5 * PING, "downlinkOctets": 5 * PING,
     }]);
     assert_eq!(sessions, expected);
@@ -71,6 +71,8 @@ fn operators_see_sessions_their_rules_and_drops() {
     assert!(!table.contains('\x1b'), "colours are for terminals");
 
     let detail = lab.json(here.path(), &["session", &seid]);
+    assert_eq!(detail["summary"]["upSeid"], seid);
+    assert_eq!(lab.json(here.path(), &["session", &ran.up_seid.to_string()]), detail, "decimal is understood as well");
     assert_eq!(detail["pdrs"][0]["pdi"]["networkInstance"], "access");
     assert_eq!(detail["urrs"][0]["counts"]["uplinkPackets"], 5);
     let tables = lab.ask(here.path(), &["session", &seid]);

@@ -14,7 +14,7 @@ use call::{Call, Heard};
 use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::Instant;
-use upf::control::{Detail, Dropped, Event, Request, Summary};
+use upf::control::{Detail, Dropped, Event, Request, Seid, Summary};
 
 pub fn run(args: &Upf) -> Outcome {
     match (&args.command, &args.config) {
@@ -48,7 +48,7 @@ fn sessions(of: &UpfOf) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn session(up_seid: u64, of: &UpfOf) -> Outcome {
+fn session(up_seid: Seid, of: &UpfOf) -> Outcome {
     let mut found: Option<Box<Detail>> = None;
     Call::start(of, &Request::Session { up_seid })?.each(|event| match event {
         Event::Detail(detail) => {
@@ -108,7 +108,7 @@ fn trace(args: &UpfTrace) -> Outcome {
                 out::flush()?;
             }
             Heard::Event(Event::Watching { up_seid: Some(up_seid) }) => {
-                out::say(&format!("watching session {up_seid:#x}"))
+                out::say(&format!("watching session {up_seid}"))
             }
             Heard::Event(Event::Watching { up_seid: None }) => out::say("the UE has no session at present"),
             Heard::Event(Event::Missed { packets }) => {

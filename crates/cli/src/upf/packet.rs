@@ -72,6 +72,7 @@ fn verdict(verdict: &Verdict, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use upf::control::Seid;
 
     #[test]
     fn a_line_tells_why_a_packet_went_where_it_went() {
@@ -88,7 +89,7 @@ mod tests {
                 destination_port: Some(9),
                 octets: 84,
             }),
-            up_seid: Some(1),
+            up_seid: Some(Seid(1)),
             pdr: Some(1),
             far: Some(11),
             qers: vec![5, 6],

@@ -12,9 +12,9 @@ pub fn session_row(session: &Summary) -> Vec<String> {
     let teids: Vec<_> = session.teids.iter().map(|teid| format!("{teid:#x}")).collect();
     let octets = |octets: Option<u64>| octets.map_or_else(dash, bytes);
     vec![
-        format!("{:#x}", session.up_seid),
+        session.up_seid.to_string(),
         session.smf.to_string(),
-        format!("{:#x}", session.cp_seid),
+        session.cp_seid.to_string(),
         list(session.ues.iter().map(|ue| plain(ue)).collect()),
         list(teids),
         session.pdrs.to_string(),
@@ -28,7 +28,7 @@ pub fn session_row(session: &Summary) -> Vec<String> {
 pub fn print(detail: &Detail) -> Result<(), Failure> {
     let session = &detail.summary;
     let worker = session.worker.map_or_else(String::new, |worker| format!(", worker {worker}"));
-    out::line(&format!("session {:#x} of {} ({:#x}){worker}", session.up_seid, session.smf, session.cp_seid))?;
+    out::line(&format!("session {} of {} ({}){worker}", session.up_seid, session.smf, session.cp_seid))?;
     let head = ["PDR", "PRECEDENCE", "FROM", "TEID", "UE", "INSTANCE", "QFI", "FILTERS", "FAR", "QERS", "URRS"];
     section(&head, detail.pdrs.iter().map(pdr_row).collect())?;
     section(&["FAR", "ACTION"], detail.fars.iter().map(far_row).collect())?;

@@ -3,6 +3,7 @@
 //! One connection to the control socket carries one request: a line of JSON. The UPF answers with lines of JSON, each an
 //! [`Event`]; [`Event::Done`] or [`Event::Failed`] is the last. Hanging up ends what goes on (`Trace`).
 
+mod seid;
 mod server;
 mod socket;
 mod trace;
@@ -15,6 +16,7 @@ use crate::drops::DropReason;
 use crate::rules::{Far, Interface, Pdr, Qer, Session, UeIp};
 use crate::usage::Counts;
 
+pub use seid::{NoSeid, Seid};
 pub use server::{Server, Sources};
 pub use socket::{Address, DEFAULT};
 
@@ -27,7 +29,7 @@ pub enum Request {
     /// Answers [`Event::Detail`].
     Session {
         /// The UPF's SEID.
-        up_seid: u64,
+        up_seid: Seid,
     },
     /// Answers [`Event::Drop`] for each reason.
     Drops,
@@ -45,7 +47,7 @@ pub enum Ue {
     /// With this address, or an address of whose prefix this is one.
     Address(IpAddr),
     /// With this session, by the UPF's SEID.
-    Session(u64),
+    Session(Seid),
 }
 
 /// What is answered, a line each.
@@ -61,7 +63,7 @@ pub enum Event {
     /// Who is watched now.
     Watching {
         /// The UPF's SEID of the session; none while the UE has none.
-        up_seid: Option<u64>,
+        up_seid: Option<Seid>,
     },
     /// A packet of the UE that is watched.
     Packet(Box<Packet>),
@@ -84,9 +86,9 @@ pub enum Event {
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// The UPF's SEID.
-    pub up_seid: u64,
+    pub up_seid: Seid,
     /// The session manager's SEID.
-    pub cp_seid: u64,
+    pub cp_seid: Seid,
     /// The session manager's address.
     pub smf: IpAddr,
     /// The UE's addresses, and prefixes with their lengths.
@@ -158,7 +160,7 @@ pub struct Packet {
     /// The UE's packet, as far as it is one.
     pub inner: Option<Inner>,
     /// The UPF's SEID of its session; none where it found none.
-    pub up_seid: Option<u64>,
+    pub up_seid: Option<Seid>,
     /// The PDR that has matched, if one has.
     pub pdr: Option<u16>,
     /// Its FAR.
@@ -227,8 +229,8 @@ impl Summary {
         teids.sort_unstable();
         teids.dedup();
         Self {
-            up_seid: session.up_seid,
-            cp_seid: session.cp_f_seid.seid,
+            up_seid: Seid(session.up_seid),
+            cp_seid: Seid(session.cp_f_seid.seid),
             smf: session.cp_f_seid.address,
             ues: ues(session),
             teids,

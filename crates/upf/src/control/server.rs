@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::socket::{Address, admits};
-use super::{Detail, Dropped, Event, Request, Summary};
+use super::{Detail, Dropped, Event, Request, Seid, Summary};
 use crate::clock::Clock;
 use crate::drops::DropReason;
 use crate::function::Counts;
@@ -115,7 +115,7 @@ fn serve(stream: UnixStream, sources: &Sources) -> io::Result<()> {
 fn answer(peer: &mut Peer, request: Request, sources: &Sources) -> io::Result<Result<(), String>> {
     match request {
         Request::Sessions => sources.each_session(peer),
-        Request::Session { up_seid } => match sources.session(up_seid) {
+        Request::Session { up_seid: Seid(up_seid) } => match sources.session(up_seid) {
             Err(message) => Ok(Err(message)),
             Ok(session) => {
                 let detail = Detail::of(session, sources.tables.worker_of(up_seid));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::server::{Peer, Sources};
-use super::{Event, Inner, Packet, Ue, Verdict};
+use super::{Event, Inner, Packet, Seid, Ue, Verdict};
 use crate::drops::DropReason;
 use crate::rules::{Pdr, Session};
 use crate::side::PortId;
@@ -33,7 +33,7 @@ pub(super) fn serve(peer: &mut Peer, ue: Ue, sources: &Sources) -> io::Result<Re
             let up_seid = find(ue, sources);
             watching.set(address(ue), up_seid);
             if known != Some(up_seid) {
-                peer.tell(&Event::Watching { up_seid })?;
+                peer.tell(&Event::Watching { up_seid: up_seid.map(Seid) })?;
                 known = Some(up_seid);
             }
             session = look(session, up_seid, sources);
@@ -65,7 +65,7 @@ fn look(before: Option<Session>, up_seid: Option<u64>, sources: &Sources) -> Opt
 fn find(ue: Ue, sources: &Sources) -> Option<u64> {
     match ue {
         Ue::Address(address) => sources.tables.session_of(address),
-        Ue::Session(up_seid) => Some(up_seid),
+        Ue::Session(Seid(up_seid)) => Some(up_seid),
     }
 }
 
@@ -105,7 +105,7 @@ fn packet(record: &Record, session: Option<&Session>, began_ns: u64) -> Packet {
         from: name(record.from).into(),
         frame_octets: record.frame_len,
         inner,
-        up_seid: (record.up_seid != 0).then_some(record.up_seid),
+        up_seid: (record.up_seid != 0).then_some(Seid(record.up_seid)),
         pdr: record.pdr,
         far: pdr.map(|pdr| pdr.far_id),
         qers: ids(|pdr| &pdr.qer_ids),
