@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::bell::Bell;
+use crate::n4::Echo;
 use crate::usage::UsageId;
 
 /// What N4 is told.
@@ -26,6 +27,8 @@ pub enum Alarm {
         /// Its TEID.
         teid: u32,
     },
+    /// A GTP-U node has answered an echo request.
+    Alive(Echo),
 }
 
 /// The other thread's end.

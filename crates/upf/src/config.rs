@@ -14,6 +14,7 @@ use serde::Deserialize;
 use slice::{Cidr, Mac, Route};
 
 use crate::address_pool::AddressPool;
+use crate::n4::PathTerms;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -47,6 +48,9 @@ pub struct Config {
     /// there is none.
     #[serde(default)]
     pub state_directory: Option<PathBuf>,
+    /// Messages of GTP-U other than users' packets.
+    #[serde(default)]
+    pub gtpu: Gtpu,
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,
@@ -81,6 +85,26 @@ pub struct N4 {
     /// For how long peers are asked to release their associations before this UPF ends, in seconds; 0 for not at all.
     #[serde(default)]
     pub release_s: u32,
+}
+
+/// GTP-U's path and error messages (TS 29.281, 7.2, 7.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Gtpu {
+    /// How often to send an echo request to each peer that tunnels lead to, in seconds; 0 for never.
+    pub echo_s: u32,
+    /// How long to wait for a response before a request is sent again, in milliseconds (T3-RESPONSE).
+    pub t3_ms: u32,
+    /// How often a request is sent in all before the path counts as failed (N3-REQUESTS).
+    pub n3_requests: u32,
+    /// For how long after its start the UPF sends no error indications, in seconds (TS 23.007).
+    pub error_indication_hold_s: u32,
+}
+
+impl Default for Gtpu {
+    fn default() -> Self {
+        Self { echo_s: 60, t3_ms: 3_000, n3_requests: 5, error_indication_hold_s: 0 }
+    }
 }
 
 /// Where a session manager is: an address, with a port if it is not PFCP's own. Names are not looked up, as a UPF cannot
@@ -186,6 +210,12 @@ impl Config {
         if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
             return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
         }
+        if (1..60).contains(&self.gtpu.echo_s) {
+            return wrong("gtpu.echoS", "must be 0, or 60 at least: echo requests more often are not allowed");
+        }
+        if self.gtpu.t3_ms == 0 || self.gtpu.n3_requests == 0 {
+            return wrong("gtpu", "t3Ms and n3Requests must be over 0");
+        }
         if self.n4.managers.len() > MAX_MANAGERS {
             return wrong("n4.managers", "must be 64 at most");
         }
@@ -195,6 +225,15 @@ impl Config {
     /// Time between two heartbeats to a peer.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_secs(self.n4.heartbeat_s.into())
+    }
+
+    /// How paths to GTP-U nodes are supervised.
+    pub fn path_terms(&self) -> PathTerms {
+        PathTerms {
+            period: Duration::from_secs(self.gtpu.echo_s.into()),
+            t3: Duration::from_millis(self.gtpu.t3_ms.into()),
+            n3: self.gtpu.n3_requests,
+        }
     }
 
     /// T1 of TS 29.244, 6.4.
@@ -281,6 +320,7 @@ mod tests {
             ("10.4.0.1:8805", "0.0.0.0:8805"),
             ("n6: {port: n6}", "n6: {port: n6}\nmaxSessions: 0"),
             ("n6: {port: n6}", "n6: {port: n6}\nworkers: 4"),
+            ("n6: {port: n6}", "n6: {port: n6}\ngtpu: {echoS: 59}"),
             ("n6: {port: n6}", "n6: {port: n6, addresses: [10.6.0.1/24]}"),
             ("n6: {port: n6}", "n6: {port: \"packet:eth1\"}"),
         ] {

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
 use crate::mail::{self, Inbox, Outbox};
 use crate::side::Side;
-use crate::slow_path::{self, Counters, SlowPath};
+use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
 use crate::worker::{self, Habits, Worker};
@@ -41,6 +41,8 @@ pub struct Plan {
     pub n3_instances: Vec<String>,
     /// Network instances of N6; any where there are none.
     pub n6_instances: Vec<String>,
+    /// For how long after the start no error indications are sent.
+    pub error_indication_hold: Duration,
 }
 
 impl Default for Plan {
@@ -53,6 +55,7 @@ impl Default for Plan {
             clock: Clock::new(),
             n3_instances: vec![],
             n6_instances: vec![],
+            error_indication_hold: Duration::ZERO,
         }
     }
 }
@@ -67,6 +70,7 @@ impl From<&Config> for Plan {
             clock: Clock::new(),
             n3_instances: config.n3.network_instances.clone(),
             n6_instances: config.n6.network_instances.clone(),
+            error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
         }
     }
 }
@@ -116,6 +120,8 @@ pub struct Meters {
     pub alarms: Vec<AlarmReceiver>,
     /// Rung for each alarm.
     pub bell: Arc<Bell>,
+    /// Where GTP-U echo requests are sent from.
+    pub echoes: Option<EchoLine>,
 }
 
 /// The counters of all threads together.
@@ -154,7 +160,9 @@ impl Upf {
         // One for each worker, and one for the slow path.
         let (alarms, receivers) = (0..=count).map(|_| alarms::channel(n4_bell.clone())).unzip();
         let (tracers, traces) = trace::channel(count);
-        let (links, slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms, tracers);
+        let (links, mut slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms, tracers);
+        slow_links.error_indication_hold = plan.error_indication_hold;
+        let echo_line = slow_links.echo_line();
         let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
             policers: settings.max_policers(),
@@ -176,7 +184,7 @@ impl Upf {
             slow_path: slow_path.counters(),
             clock,
         };
-        let meters = Meters { clock, alarms: receivers, bell: n4_bell };
+        let meters = Meters { clock, alarms: receivers, bell: n4_bell, echoes: Some(echo_line) };
         Ok(Self {
             tables,
             workers,
@@ -227,7 +235,7 @@ fn rings(
             tracer,
         })
         .collect();
-    (links, slow_path::Links { inboxes: from_workers, outbox, wanted, bell: slow_bell.clone(), alarms: slow_alarms })
+    (links, slow_path::Links::new(from_workers, outbox, wanted, slow_bell.clone(), slow_alarms))
 }
 
 impl Counts {

@@ -274,7 +274,9 @@ fn signalling<'t>(
     v6: bool,
 ) -> Result<Class<'t>, DropReason> {
     match message_type {
-        MessageType::ECHO_REQUEST | MessageType::ERROR_INDICATION => Ok(Class::Punt(Punt::Gtpu)),
+        MessageType::ECHO_REQUEST | MessageType::ECHO_RESPONSE | MessageType::ERROR_INDICATION => {
+            Ok(Class::Punt(Punt::Gtpu))
+        }
         MessageType::END_MARKER => {
             let (rules, home) = tables.by_teid(teid).ok_or(DropReason::EndMarker)?;
             Ok(Class::EndMarker { rules, home, v6 })

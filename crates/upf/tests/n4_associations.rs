@@ -290,7 +290,7 @@ fn an_endpoint_associates_by_itself_and_ends_when_it_is_released() {
     let address = smf.0.local_addr().unwrap();
     let release = Duration::from_secs(600);
     let config = Config { managers: vec![address], peer_port: address.port(), release, ..config() };
-    let meters = Meters { clock: Clock::new(), alarms: vec![], bell: Arc::new(Bell::new().unwrap()) };
+    let meters = Meters { clock: Clock::new(), alarms: vec![], bell: Arc::new(Bell::new().unwrap()), echoes: None };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut endpoint = Endpoint::new(socket, config, Watched::new(64), meters);
     let stop = Arc::new(AtomicBool::new(false));

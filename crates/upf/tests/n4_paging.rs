@@ -42,7 +42,7 @@ fn act(action: ApplyAction) -> Modification {
 }
 
 fn packet_waits(bench: &mut Bench, up_seid: u64) -> Option<Datagram> {
-    bench.node.alarm(Alarm::Data { up_seid, pdr: 2 }, bench.now)
+    bench.node.alarm(Alarm::Data { up_seid, pdr: 2 }, bench.now).pop()
 }
 
 /// The PDRs that a report tells of; it is answered.
@@ -200,7 +200,7 @@ fn what_would_not_be_buffered_as_it_is_asked_for_is_refused() {
 fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
     let mut bench = Bench::associated();
     let seid = idle(&mut bench, ApplyAction::FORW, None).unwrap();
-    let unknown = |bench: &mut Bench, peer, teid| bench.node.alarm(Alarm::Unknown { peer, teid }, bench.now);
+    let unknown = |bench: &mut Bench, peer, teid| bench.node.alarm(Alarm::Unknown { peer, teid }, bench.now).pop();
     let gnb = IpAddr::V4(GNB);
     assert_eq!(unknown(&mut bench, gnb, 0x7002), None, "nobody sends there");
     assert_eq!(unknown(&mut bench, SMF, 0x7001), None, "nor there");

@@ -290,7 +290,7 @@ impl RunningUpf {
         let config = Config { heartbeat: Duration::from_secs(3_600), limits, ..config() };
         let tables = Watched::new(4_096);
         let stop = Arc::new(AtomicBool::new(false));
-        let meters = Meters { clock: Clock::new(), alarms: vec![], bell: Arc::new(Bell::new().unwrap()) };
+        let meters = Meters { clock: Clock::new(), alarms: vec![], bell: Arc::new(Bell::new().unwrap()), echoes: None };
         let mut endpoint = Endpoint::new(socket, config, tables.clone(), meters);
         let stopped = stop.clone();
         let thread = Some(std::thread::spawn(move || endpoint.run(&stopped)));

@@ -76,7 +76,7 @@ impl Metered {
             usage::count(&usages, uplink, octets, now_ns, &mut self.alarms);
         }
         while let Some(alarm) = self.heard.take() {
-            let datagrams = Vec::from_iter(self.bench.node.alarm(alarm, self.bench.now));
+            let datagrams = self.bench.node.alarm(alarm, self.bench.now);
             self.take_in(datagrams);
         }
         passes
@@ -396,7 +396,7 @@ fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered_or_given_up(
     let report = |session: &mut Metered| {
         usage::count(&usage, true, 1, now_ns, &mut session.alarms);
         let alarm = session.heard.take().unwrap();
-        session.bench.node.alarm(alarm, session.bench.now).unwrap()
+        session.bench.node.alarm(alarm, session.bench.now).pop().unwrap()
     };
     let second = Duration::from_secs(1);
     // Nobody answers: three times in all, N1.
@@ -427,7 +427,7 @@ fn a_session_that_its_manager_does_not_know_any_more_is_removed() {
     let usage = [session.usage(1)];
     for (cause, is_left) in [(Cause::SystemFailure, true), (Cause::SessionContextNotFound, false)] {
         usage::count(&usage, true, 1, 1, &mut session.alarms);
-        let report = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).unwrap();
+        let report = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
         assert_eq!(session.bench.octets(&response(&report, Err(Fault::new(cause)))), None);
         assert_eq!(session.bench.seen().sessions.contains_key(&session.seid), is_left);
         session.bench.check();

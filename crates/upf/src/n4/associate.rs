@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use pfcp::node::up_features;
 use pfcp::node::{AssociationSetup, AssociationSetupResponse, AssociationUpdate, Manager, UpFeature, UpFeatures};
+use pfcp::node::{NodeReport, RemoteGtpuPeer};
 use pfcp::{Cause, Fault, Header, NodeId, ParseError, RecoveryTimeStamp, Request, Response};
 
 use super::association::{Association, AssociationId};
 use super::outbox::About;
+use super::paths::Echo;
 use super::{Datagram, Node, RuleTables};
 use crate::log::Escaped;
 use crate::tables::SessionUpdate;
@@ -17,6 +19,9 @@ use crate::tables::SessionUpdate;
 /// packets buffered as is suggested, framed routes, traffic endpoints.
 const FEATURES: &[UpFeature] =
     &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC, UpFeatures::FRRT, UpFeatures::PDIU];
+
+/// Most peers that one report names, so that it fits a datagram of any path.
+const PEERS_OF_REPORT: usize = 32;
 
 impl<T: RuleTables> Node<T> {
     /// All that it can do, by its configuration, too.
@@ -205,6 +210,41 @@ impl<T: RuleTables> Node<T> {
             datagrams.push(self.outbox.send(&request, about, 0, association.peer, now));
         }
         datagrams
+    }
+
+    /// Tells all associated peers of paths to GTP-U nodes that have failed, or are there again (6.2.9).
+    fn report_paths(&mut self, failed: &[IpAddr], recovered: &[IpAddr], now: Instant) -> Vec<Datagram> {
+        let peers = |of: &[IpAddr]| of.iter().map(|&address| RemoteGtpuPeer { address }).collect();
+        let node_id = self.config.node_id.clone();
+        let report = NodeReport { node_id, failed: peers(failed), recovered: peers(recovered), others: vec![] };
+        let report = Request::NodeReport(report);
+        let associations = self.associations.values();
+        let send = |a: &Association| self.outbox.send(&report, About::Association(a.id), 0, a.peer, now);
+        associations.map(send).collect()
+    }
+
+    /// Asks peers of tunnels whether they are alive, and tells of those that are not.
+    pub(super) fn supervise_paths(&mut self, now: Instant) -> Vec<Datagram> {
+        let tunnels = &self.tunnels;
+        let is_used = |peer| tunnels.range((peer, 0, 0)..=(peer, u32::MAX, u64::MAX)).next().is_some();
+        let (echoes, failed) = self.paths.tick(now, is_used);
+        self.echoes.extend(echoes);
+        failed.iter().for_each(|peer| tracing::warn!(%peer, "GTP-U path failed"));
+        failed.chunks(PEERS_OF_REPORT).flat_map(|failed| self.report_paths(failed, &[], now)).collect()
+    }
+
+    /// GTP-U echo requests that are to be sent.
+    pub fn take_echoes(&mut self) -> Vec<Echo> {
+        std::mem::take(&mut self.echoes)
+    }
+
+    /// A GTP-U echo response has come.
+    pub(super) fn path_answers(&mut self, echo: Echo, now: Instant) -> Vec<Datagram> {
+        if !self.paths.answered(echo, now) {
+            return vec![];
+        }
+        tracing::info!(peer = %echo.peer, "GTP-U path recovered");
+        self.report_paths(&[], &[echo.peer], now)
     }
 
     /// Whether there is no association.

@@ -147,6 +147,8 @@ impl<T: RuleTables> Endpoint<T> {
         let now = Instant::now();
         let datagrams = self.node.tick(now);
         self.pass_on(datagrams);
+        let echoes = self.node.take_echoes();
+        self.meters.echoes.iter().for_each(|line| line.ask(&echoes));
         self.hear_alarms();
         self.keep_again(now);
         self.questions.answer(&self.node);

@@ -24,6 +24,7 @@ mod limits;
 mod managers;
 mod node;
 mod outbox;
+mod paths;
 mod reports;
 mod restore;
 mod sessions;
@@ -42,6 +43,7 @@ pub use inquiry::Inquiry;
 pub use ledger::{Holdings, Ledger, Message};
 pub use limits::Limits;
 pub use node::{Datagram, Node, Taken};
+pub use paths::{Echo, PathTerms};
 pub use restore::{NotRestored, RestoreError};
 
 use crate::address_pool::AddressPool;
@@ -70,6 +72,8 @@ pub struct Config {
     pub peer_port: u16,
     /// Session managers that this UPF asks for an association, and asks again until they accept.
     pub managers: Vec<SocketAddr>,
+    /// How paths to GTP-U nodes are supervised.
+    pub paths: PathTerms,
     /// For how long peers are asked to release their associations before this UPF ends; zero for not at all.
     pub release: Duration,
     /// Addresses to give to UEs.
@@ -100,6 +104,7 @@ impl From<&config::Config> for Config {
             max_buffered_packets: config.max_buffered_packets,
             peer_port: pfcp::PORT,
             managers: config.n4.managers.iter().map(|manager| manager.0).collect(),
+            paths: config.path_terms(),
             release: Duration::from_secs(config.n4.release_s.into()),
             address_pools: config.address_pools.clone(),
             address_cooling: Duration::from_secs(config.address_cooling_s.into()),

@@ -22,6 +22,7 @@ use super::journal::Journal;
 use super::ledger::Holdings;
 use super::managers::Managers;
 use super::outbox::{About, Outbox};
+use super::paths::{Echo, Paths};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -69,6 +70,10 @@ pub struct Node<T> {
     pub(super) timers: BTreeSet<(u64, u64)>,
     /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
     pub(super) tunnels: BTreeSet<(IpAddr, u32, u64)>,
+    /// Paths to the peers that these are with.
+    pub(super) paths: Paths,
+    /// Echo requests that are to be sent.
+    pub(super) echoes: Vec<Echo>,
     /// Requests of its own that are not answered yet.
     pub(super) outbox: Outbox,
     pub(super) answers: Answers,
@@ -108,6 +113,8 @@ impl<T: RuleTables> Node<T> {
             timers: BTreeSet::new(),
             tunnels: BTreeSet::new(),
             clock,
+            paths: Paths::new(config.paths),
+            echoes: vec![],
             managers: Managers::new(&config.managers, pace),
             // SEIDs differ from those before a restart, so that a peer that missed it does not get at others' sessions.
             last_seid: u64::from(config.recovery.0) << 32,
@@ -290,6 +297,7 @@ impl<T: RuleTables> Node<T> {
         datagrams.extend(self.due_reports(now));
         datagrams.extend(self.ask_managers(now));
         datagrams.extend(self.tell_features(now));
+        datagrams.extend(self.supervise_paths(now));
         let mut lost = vec![];
         for association in self.associations.values_mut() {
             match association.beat(self.config.recovery, || self.outbox.next_sequence(), pace, now) {
@@ -327,7 +335,7 @@ impl<T: RuleTables> Node<T> {
     pub fn due(&self) -> Option<Instant> {
         let heartbeats = self.associations.values().map(Association::due);
         let reports = self.timers.first().map(|&(at_ns, _)| self.clock.instant(at_ns));
-        heartbeats.chain(reports).chain(self.outbox.due()).chain(self.managers.due()).min()
+        heartbeats.chain(reports).chain(self.outbox.due()).chain(self.managers.due()).chain(self.paths.due()).min()
     }
 
     /// All sessions, as they are in force.

@@ -29,19 +29,23 @@ const POSTPONED_NS: u64 = 1_000_000_000;
 
 impl<T: RuleTables> Node<T> {
     /// Another thread tells something.
-    pub fn alarm(&mut self, alarm: Alarm, now: Instant) -> Option<Datagram> {
+    pub fn alarm(&mut self, alarm: Alarm, now: Instant) -> Vec<Datagram> {
         match alarm {
-            Alarm::Usage(id) => self.look(id.up_seid, now),
-            Alarm::Unknown { peer, teid } => self.report_unknown(peer, teid, now),
-            Alarm::Data { up_seid, pdr } => {
-                let now_ns = self.clock.ns(now);
-                let mut open = self.sessions.get(&up_seid)?.open();
-                let delay = open.contents.notification_delay(pdr)?;
-                open.paging.add(pdr, now_ns + delay.as_nanos() as u64);
-                self.put_back(up_seid, open);
-                self.look(up_seid, now)
-            }
+            Alarm::Usage(id) => Vec::from_iter(self.look(id.up_seid, now)),
+            Alarm::Unknown { peer, teid } => Vec::from_iter(self.report_unknown(peer, teid, now)),
+            Alarm::Data { up_seid, pdr } => Vec::from_iter(self.note_data(up_seid, pdr, now)),
+            Alarm::Alive(echo) => self.path_answers(echo, now),
         }
+    }
+
+    /// A packet waits that the PDR has matched.
+    fn note_data(&mut self, up_seid: u64, pdr: u16, now: Instant) -> Option<Datagram> {
+        let now_ns = self.clock.ns(now);
+        let mut open = self.sessions.get(&up_seid)?.open();
+        let delay = open.contents.notification_delay(pdr)?;
+        open.paging.add(pdr, now_ns + delay.as_nanos() as u64);
+        self.put_back(up_seid, open);
+        self.look(up_seid, now)
     }
 
     /// A peer says that it does not have a tunnel: the session manager of a session that leads there is told, now and then.

@@ -171,7 +171,10 @@ impl<T: RuleTables> Node<T> {
     }
 
     pub(super) fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {
-        self.tunnels.extend(contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid, up_seid)));
+        for tunnel in contents.tunnels() {
+            self.tunnels.insert((tunnel.address, tunnel.teid, up_seid));
+            self.paths.want(tunnel.address);
+        }
     }
 
     fn unlist_tunnels(&mut self, up_seid: u64, contents: &Contents) {

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use gtpu::{EchoResponse, ErrorIndication, MESSAGE_MAX_LEN, MessageType, SupportedExtensions};
+use gtpu::{EchoRequest, EchoResponse, ErrorIndication, MESSAGE_MAX_LEN, MessageType, SupportedExtensions};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
@@ -11,6 +11,7 @@ use smoltcp::wire::{
     NdiscNeighborFlags, NdiscRepr, UdpPacket, UdpRepr,
 };
 
+use crate::n4::Echo;
 use crate::packet::Punt;
 use crate::side::{Side, bits, link_local};
 
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub learned: Option<(IpAddr, [u8; 6])>,
     /// A peer's complaint about a tunnel that it does not know.
     pub complaint: Option<ErrorIndication>,
+    /// The echo request that a peer answers.
+    pub alive: Option<Echo>,
 }
 
 impl Outcome {
@@ -77,6 +80,15 @@ pub fn solicit(side: &Side, target: IpAddr, known: Option<[u8; 6]>) -> Option<Ve
     }
 }
 
+/// The frame of an echo request, whose Ethernet addresses are filled in when it is sent. None if the side has no address
+/// to send it from.
+pub fn echo_request(side: &Side, echo: Echo) -> Option<Vec<u8>> {
+    let mut message = [0; MESSAGE_MAX_LEN];
+    let len = EchoRequest { sequence: echo.sequence }.write(&mut message);
+    let source = side.source_for(echo.peer)?;
+    Some(gtpu_frame(side, UNKNOWN_MAC, (source, echo.peer), gtpu::UDP_PORT, &message[..len]))
+}
+
 fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
     let ArpRepr::EthernetIpv4 {
         operation,
@@ -100,7 +112,7 @@ fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
         };
         arp_frame(side, mac, &reply)
     });
-    Some(Outcome { answer, learned, complaint: None })
+    Some(Outcome { answer, learned, ..Outcome::default() })
 }
 
 fn ipv4(side: &Side, punt: Punt, mac: EthernetAddress, payload: &[u8]) -> Option<Outcome> {
@@ -173,7 +185,7 @@ fn neighbour_discovery(
             let reply = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr });
             let answer = Some(icmpv6_frame(side, to_mac, target, to, NDISC_HOP_LIMIT, &reply));
             let learned = (solicited && mac.is_unicast()).then_some((source.into(), mac.0));
-            Some(Outcome { answer, learned, complaint: None })
+            Some(Outcome { answer, learned, ..Outcome::default() })
         }
         NdiscRepr::NeighborAdvert { target_addr, .. } if mac.is_unicast() => {
             Some(Outcome { learned: Some((target_addr.into(), mac.0)), ..Outcome::default() })
@@ -202,6 +214,11 @@ fn gtpu_message(
                 let complaint = ErrorIndication::parse(elements).ok();
                 return Some(Outcome { complaint, ..Outcome::default() });
             }
+            if header.message_type == MessageType::ECHO_RESPONSE {
+                // Its restart counter means nothing any more (7.2.2).
+                let alive = header.sequence.map(|sequence| Echo { peer, sequence });
+                return Some(Outcome { alive, ..Outcome::default() });
+            }
             (datagram.src_port(), EchoResponse::to(&header).write(&mut reply))
         }
         Punt::UnknownTeid => {
@@ -211,13 +228,20 @@ fn gtpu_message(
         Punt::UnknownExtension => (gtpu::UDP_PORT, SupportedExtensions { sequence: 0 }.write(&mut reply)),
         Punt::Host | Punt::Fragment => return None,
     };
-    let udp = UdpRepr { src_port: gtpu::UDP_PORT, dst_port: port };
-    let answer = ip_frame(side, mac, local, peer, IpProtocol::Udp, udp.header_len() + len, |to| {
-        let emit = |to: &mut [u8]| to.copy_from_slice(&reply[..len]);
-        let (local, peer) = (IpAddress::from(local), IpAddress::from(peer));
-        udp.emit(&mut UdpPacket::new_unchecked(to), &local, &peer, len, emit, &ChecksumCapabilities::default());
-    });
+    let answer = gtpu_frame(side, mac, (local, peer), port, &reply[..len]);
     Some(Outcome { answer: Some(answer), ..Outcome::default() })
+}
+
+/// A GTP-U message from one address to the other's UDP port.
+fn gtpu_frame(side: &Side, mac: EthernetAddress, (from, to): (IpAddr, IpAddr), port: u16, message: &[u8]) -> Vec<u8> {
+    let udp = UdpRepr { src_port: gtpu::UDP_PORT, dst_port: port };
+    let payload_len = udp.header_len() + message.len();
+    ip_frame(side, mac, from, to, IpProtocol::Udp, payload_len, |datagram| {
+        let emit = |payload: &mut [u8]| payload.copy_from_slice(message);
+        let mut packet = UdpPacket::new_unchecked(datagram);
+        let checksums = ChecksumCapabilities::default();
+        udp.emit(&mut packet, &IpAddress::from(from), &IpAddress::from(to), message.len(), emit, &checksums);
+    })
 }
 
 /// Sources that nothing is sent back to.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use gtpu::ErrorIndication;
@@ -22,6 +22,7 @@ use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox, TooLong};
+use crate::n4::Echo;
 use crate::packet::{ETHERNET_LEN, Punt};
 use crate::side::{PortId, Side};
 use crate::tables::Tables;
@@ -57,6 +58,9 @@ pub struct SlowPath {
     inboxes: Vec<Inbox>,
     outbox: Outbox,
     wanted: Receiver<Key>,
+    echoes: Receiver<Echo>,
+    /// No error indications are sent before.
+    quiet_until: Instant,
     bell: Arc<Bell>,
     alarms: Alarms,
     neighbours: Neighbours,
@@ -77,6 +81,39 @@ pub struct Links {
     pub bell: Arc<Bell>,
     /// To N4.
     pub alarms: Alarms,
+    /// Echo requests that N4 wants sent.
+    echoes: (Sender<Echo>, Receiver<Echo>),
+    /// For how long after the start no error indications are sent.
+    pub error_indication_hold: Duration,
+}
+
+/// By which N4 has echo requests sent.
+#[derive(Debug)]
+pub struct EchoLine {
+    echoes: Sender<Echo>,
+    bell: Arc<Bell>,
+}
+
+impl EchoLine {
+    /// Has them sent, if the slow path is still there.
+    pub fn ask(&self, echoes: &[Echo]) {
+        let sent = echoes.iter().filter(|&&echo| self.echoes.send(echo).is_ok()).count();
+        if sent > 0 {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Links {
+    /// The links, with a line for echo requests.
+    pub fn new(inboxes: Vec<Inbox>, outbox: Outbox, wanted: Receiver<Key>, bell: Arc<Bell>, alarms: Alarms) -> Self {
+        Self { inboxes, outbox, wanted, bell, alarms, echoes: mpsc::channel(), error_indication_hold: Duration::ZERO }
+    }
+
+    /// N4's end of the line for echo requests.
+    pub fn echo_line(&self) -> EchoLine {
+        EchoLine { echoes: self.echoes.0.clone(), bell: self.bell.clone() }
+    }
 }
 
 impl SlowPath {
@@ -89,6 +126,8 @@ impl SlowPath {
             inboxes: links.inboxes,
             outbox: links.outbox,
             wanted: links.wanted,
+            echoes: links.echoes.1,
+            quiet_until: Instant::now() + links.error_indication_hold,
             bell: links.bell,
             alarms: links.alarms,
             neighbours: Neighbours::default(),
@@ -123,6 +162,9 @@ impl SlowPath {
         while let Ok(key) = self.wanted.try_recv() {
             let actions = self.neighbours.want(key, now);
             self.act(actions);
+        }
+        while let Ok(echo) = self.echoes.try_recv() {
+            self.send_echo(echo, now);
         }
         let mut inboxes = std::mem::take(&mut self.inboxes);
         for inbox in &mut inboxes {
@@ -179,7 +221,20 @@ impl SlowPath {
         }
     }
 
+    /// Asks a GTP-U node whether it is alive, once its next hop is resolved.
+    fn send_echo(&mut self, echo: Echo, now: Instant) {
+        let frame = answer::echo_request(&self.n3, echo);
+        if let (Some(next_hop), Some(frame)) = (self.n3.next_hop(echo.peer), frame) {
+            let actions = self.neighbours.wait((PortId::N3, next_hop), frame, now);
+            self.act(actions);
+        }
+    }
+
     fn consider(&mut self, port: PortId, punt: Punt, frame: &[u8], now: Instant) {
+        if punt == Punt::UnknownTeid && now < self.quiet_until {
+            // The tunnel may be one from before, which its session manager will set up again.
+            return;
+        }
         let outcome = answer::consider(self.side(port), punt, frame);
         if outcome.is_nothing() {
             return self.drops.count(DropReason::NotAnswered);
@@ -195,6 +250,10 @@ impl SlowPath {
         if let Some((address, mac)) = outcome.learned {
             let actions = self.neighbours.heard((port, address), mac, now);
             self.act(actions);
+        }
+        if let Some(echo) = outcome.alive {
+            // Should there be no room, it is asked again.
+            self.alarms.tell(Alarm::Alive(echo));
         }
         if let Some(complaint) = outcome.complaint {
             self.counters.error_indications.fetch_add(1, Ordering::Relaxed);

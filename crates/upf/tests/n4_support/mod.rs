@@ -17,7 +17,7 @@ use pfcp::session::{Established, Establishment, FSeid, Modification};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
 use upf::clock::Clock;
-use upf::n4::{Config, Limits, Node, RuleTables, Taken, UeAddress};
+use upf::n4::{Config, Limits, Node, PathTerms, RuleTables, Taken, UeAddress};
 use upf::rules::{Parting, Session};
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
@@ -142,6 +142,7 @@ pub fn config() -> Config {
             pool("wide", &[], &["2001:db8:6::/54"], 56),
         ],
         address_cooling: Duration::from_secs(60),
+        paths: PathTerms { period: Duration::ZERO, t3: Duration::from_secs(3), n3: 3 },
         access_instances: vec!["access".into()],
         data_instances: vec!["internet".into()],
         limits: Limits { associations: 4, sessions: 32, pdrs: 8, fars: 8, qers: 8, per_pdr: 4, ..Limits::default() },

@@ -1,12 +1,15 @@
 //! A `.pkt` file: sessions, then packets in and what comes of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use port::synthetic::{Captured, Synthetic};
 use port::{PortInfo, Route};
+use upf::alarms::Alarm;
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
 use upf::marking::Marking;
+use upf::n4::Echo;
 use upf::rules::*;
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
@@ -30,6 +33,9 @@ pub struct Scenario {
     /// By URR ID.
     used: Vec<(u32, Counts)>,
     unresolved: Vec<IpAddr>,
+    /// GTP-U echo requests that N4 wants sent, and those that were answered.
+    echoes: Vec<Echo>,
+    alive: Vec<Echo>,
     mtu: [u16; 2],
 }
 
@@ -60,6 +66,9 @@ impl Scenario {
             "used" => self.used.push((words.number()? as u32, words.counts()?)),
             "unresolved" => self.unresolved.push(words.parse()?),
             "mtu" => self.mtu = [words.parse()?, words.parse()?],
+            "echo" => self.echoes.push(echo(&mut words)?),
+            "alive" => self.alive.push(echo(&mut words)?),
+            "quiet" => self.plan.error_indication_hold = Duration::from_secs(words.number()?),
             "zero-checksum" => self.plan.ipv6_zero_checksum = true,
             "n3" => self.received[0].push(build(rest, Ends { from: N3_PEER, to: N3_MAC })?),
             "n6" => self.received[1].push(build(rest, Ends { from: N6_PEER, to: N6_MAC })?),
@@ -102,7 +111,7 @@ impl Scenario {
         let [from_n3, from_n6] = self.received;
         let (n3, to_n3) = Synthetic::new(from_n3).once().info(n3_info(self.mtu[0])).open_captured();
         let (n6, to_n6) = Synthetic::new(from_n6).once().info(n6_info(self.mtu[1])).open_captured();
-        let upf = Upf::new(&self.plan, n3, n6).map_err(|error| error.to_string())?;
+        let mut upf = Upf::new(&self.plan, n3, n6).map_err(|error| error.to_string())?;
         let unresolved = &self.unresolved;
         let known: Vec<_> = [
             (PortId::N3, "10.3.0.2", N3_PEER),
@@ -119,7 +128,14 @@ impl Scenario {
         let updates = self.sessions.into_iter().map(SessionUpdate::Put).collect();
         upf.tables.apply(updates).map_err(|error| error.to_string())?;
         let counts = upf.counts.clone();
+        upf.meters.echoes.iter().for_each(|line| line.ask(&self.echoes));
+        let mut alarms = std::mem::take(&mut upf.meters.alarms);
         work(upf);
+        let told: Vec<_> = alarms.iter_mut().flat_map(|heard| std::iter::from_fn(|| heard.take())).collect();
+        let alive: Vec<_> = told.into_iter().filter(|alarm| matches!(alarm, Alarm::Alive(_))).collect();
+        if alive != self.alive.iter().copied().map(Alarm::Alive).collect::<Vec<_>>() {
+            return Err(format!("N4 is told of {alive:?} instead of {:?}", self.alive));
+        }
         compare("n3", &to_n3, self.sent[0].clone())?;
         compare("n6", &to_n6, self.sent[1].clone())?;
         for (id, should) in self.used {
@@ -166,6 +182,10 @@ fn work(mut upf: Upf) {
     while worker.run_once() {}
     let stopped = AtomicBool::new(true);
     worker.run(&stopped).unwrap();
+}
+
+fn echo(words: &mut Words) -> Result<Echo, String> {
+    Ok(Echo { peer: words.parse()?, sequence: words.number()? as u16 })
 }
 
 /// Frames may leave in any order here; the order within a flow is for other tests.
