@@ -20,6 +20,7 @@ mod header;
 pub mod ie;
 mod message;
 pub mod node;
+pub mod pfd;
 pub mod report;
 pub mod rule;
 pub mod session;

@@ -7,6 +7,7 @@ use crate::node::{
     AssociationRelease, AssociationSetup, AssociationSetupResponse, AssociationUpdate, Heartbeat, NodeOutcome,
     NodeReport,
 };
+use crate::pfd::PfdManagement;
 use crate::report::{SessionReport, SessionReportResponse};
 use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Modification, ModificationResponse};
 
@@ -16,6 +17,7 @@ use crate::session::{DeletionResponse, Establishment, EstablishmentResponse, Mod
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is not moved about")]
 pub enum Request {
     Heartbeat(Heartbeat),
+    PfdManagement(PfdManagement),
     AssociationSetup(AssociationSetup),
     AssociationUpdate(AssociationUpdate),
     AssociationRelease(AssociationRelease),
@@ -74,6 +76,7 @@ impl Request {
         let ies = || Ies::parse(body);
         Ok(match header.message_type {
             MessageType::HEARTBEAT_REQUEST => Self::Heartbeat(Heartbeat::read(&ies()?)?),
+            MessageType::PFD_MANAGEMENT_REQUEST => Self::PfdManagement(PfdManagement::read(&ies()?)?),
             MessageType::ASSOCIATION_SETUP_REQUEST => Self::AssociationSetup(AssociationSetup::read(&ies()?)?),
             MessageType::ASSOCIATION_UPDATE_REQUEST => Self::AssociationUpdate(AssociationUpdate::read(&ies()?)?),
             MessageType::ASSOCIATION_RELEASE_REQUEST => Self::AssociationRelease(AssociationRelease::read(&ies()?)?),
@@ -93,6 +96,7 @@ impl Request {
     pub fn message_type(&self) -> MessageType {
         match self {
             Self::Heartbeat(_) => MessageType::HEARTBEAT_REQUEST,
+            Self::PfdManagement(_) => MessageType::PFD_MANAGEMENT_REQUEST,
             Self::AssociationSetup(_) => MessageType::ASSOCIATION_SETUP_REQUEST,
             Self::AssociationUpdate(_) => MessageType::ASSOCIATION_UPDATE_REQUEST,
             Self::AssociationRelease(_) => MessageType::ASSOCIATION_RELEASE_REQUEST,
@@ -109,6 +113,7 @@ impl Request {
         let mut body = vec![];
         match self {
             Self::Heartbeat(message) => message.write(&mut body),
+            Self::PfdManagement(message) => message.write(&mut body),
             Self::AssociationSetup(message) => message.write(&mut body),
             Self::AssociationUpdate(message) => message.write(&mut body),
             Self::AssociationRelease(message) => message.write(&mut body),

@@ -138,6 +138,15 @@ pub struct SdfFilter {
     pub id: Option<u32>,
 }
 
+impl SdfFilter {
+    /// Matches no packet, as none is of both versions of IP.
+    pub fn nothing() -> Self {
+        let of = |any: IpAddr| Endpoint { prefix: Some((any, 0)), ports: vec![] };
+        let (from, to) = (of(Ipv4Addr::UNSPECIFIED.into()), of(Ipv6Addr::UNSPECIFIED.into()));
+        Self { protocol: None, from, to, tos: None, spi: None, flow_label: None, id: None }
+    }
+}
+
 /// One side of an SDF filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {

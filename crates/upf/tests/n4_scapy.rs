@@ -184,7 +184,7 @@ impl Case<'_> {
 
     fn check_acceptance(&self, header: &Header, request: &Request, response: &Response) {
         match (request, response) {
-            (Request::AssociationUpdate(_), _) => self.unchanged(),
+            (Request::AssociationUpdate(_) | Request::PfdManagement(_), _) => self.unchanged(),
             (Request::AssociationSetup(_) | Request::AssociationRelease(_), _) => self.only_removed(),
             (Request::SessionEstablishment(request), Response::SessionEstablishment(response)) => {
                 let seid = response.outcome.as_ref().unwrap().up_f_seid.seid;

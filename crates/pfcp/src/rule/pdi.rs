@@ -10,6 +10,7 @@ use super::ue_ip::UeIp;
 use super::{read_network_instance, read_qfi};
 use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie, decode};
+use crate::pfd::read_application_id;
 
 /// Source or destination interface (8.2.2, 8.2.24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,6 +187,8 @@ pub struct Pdi {
     pub ue_ip: Option<UeIp>,
     /// SDF filters.
     pub sdf_filters: Vec<SdfFilter>,
+    /// Application ID.
+    pub application_id: Option<String>,
     /// QFIs.
     pub qfis: Vec<u8>,
     /// Traffic endpoints, which say what is not said here.
@@ -212,6 +215,7 @@ impl Pdi {
             network_instance: ies.first(IeType::NetworkInstance).map(read_network_instance).transpose()?,
             ue_ip: ies.first(IeType::UeIpAddress).map(UeIp::read).transpose()?,
             sdf_filters: ies.all(IeType::SdfFilter).map(SdfFilter::read).collect::<Result<_, _>>()?,
+            application_id: ies.first(IeType::ApplicationId).map(read_application_id).transpose()?,
             qfis: ies.all(IeType::Qfi).map(read_qfi).collect::<Result<_, _>>()?,
             traffic_endpoint_ids: ies.all(IeType::TrafficEndpointId).map(|ie| ie.octet()).collect::<Result<_, _>>()?,
             framed_routes: read_routes(&ies)?,
@@ -233,6 +237,9 @@ impl Pdi {
                 ue_ip.write(out);
             }
             self.sdf_filters.iter().for_each(|filter| filter.write(out));
+            if let Some(id) = &self.application_id {
+                out.element(IeType::ApplicationId, id.as_bytes());
+            }
             self.qfis.iter().for_each(|&qfi| out.element(IeType::Qfi, &[qfi]));
             self.traffic_endpoint_ids.iter().for_each(|&id| out.element(IeType::TrafficEndpointId, &[id]));
             write_routes(&self.framed_routes, out);
@@ -249,6 +256,7 @@ const PDI_KNOWN: &[IeType] = &[
     IeType::NetworkInstance,
     IeType::UeIpAddress,
     IeType::SdfFilter,
+    IeType::ApplicationId,
     IeType::Qfi,
     IeType::TrafficEndpointId,
     IeType::FramedRoute,

@@ -16,9 +16,16 @@ use crate::log::Escaped;
 use crate::tables::SessionUpdate;
 
 /// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
-/// packets buffered as is suggested, framed routes, traffic endpoints.
-const FEATURES: &[UpFeature] =
-    &[UpFeatures::DDND, UpFeatures::FTUP, UpFeatures::EMPU, UpFeatures::UDBC, UpFeatures::FRRT, UpFeatures::PDIU];
+/// packets buffered as is suggested, framed routes, traffic endpoints, descriptions of applications.
+const FEATURES: &[UpFeature] = &[
+    UpFeatures::DDND,
+    UpFeatures::FTUP,
+    UpFeatures::EMPU,
+    UpFeatures::UDBC,
+    UpFeatures::FRRT,
+    UpFeatures::PDIU,
+    UpFeatures::PFDM,
+];
 
 /// Most peers that one report names, so that it fits a datagram of any path.
 const PEERS_OF_REPORT: usize = 32;

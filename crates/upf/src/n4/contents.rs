@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address_choice::AddressChoice;
 use super::addresses::UeAddress;
+use super::applications::Applications;
 use super::endpoints::{self, Chooser, Endpoints};
 use super::translate::{self, Choice, Filters, Place, refuse};
 use super::urr::Urr;
@@ -24,12 +25,14 @@ use crate::usage::Usage;
 /// All rules of a session, by ID.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Contents {
-    pdrs: BTreeMap<u16, Pdr>,
+    pub(super) pdrs: BTreeMap<u16, Pdr>,
     fars: BTreeMap<u32, HeldFar>,
     qers: BTreeMap<u32, Qer>,
     urrs: BTreeMap<u32, Urr>,
     bars: BTreeMap<u8, Bar>,
     endpoints: Endpoints,
+    /// PDRs that detect an application, with its ID.
+    pub(super) applications: BTreeMap<u16, String>,
 }
 
 /// A buffering action rule.
@@ -76,6 +79,7 @@ pub(super) struct Surroundings<'a> {
     pub local: &'a [IpAddr],
     /// SDF filters that others refer to by their IDs.
     pub filters: &'a Filters,
+    pub applications: &'a Applications,
 }
 
 impl Surroundings<'_> {
@@ -157,6 +161,7 @@ impl Draft {
             if self.contents.pdrs.insert(create.id, pdr).is_some() {
                 return Err(Fault::rule(RuleId::Pdr(create.id)));
             }
+            self.contents.detect(create.id, create.pdi.application_id.as_ref(), around.applications)?;
             self.choices.extend(choice.map(|choice| (Chooser::Pdr(create.id), choice)));
             self.address_choices.extend(AddressChoice::of_pdr(create));
         }
@@ -182,7 +187,8 @@ impl Draft {
         for update in &request.update_pdrs {
             let pdr = self.contents.pdrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Pdr(update.id)))?;
             update_pdr(pdr, update, &self.contents.endpoints, around)?;
-            if update.pdi.is_some() {
+            if let Some(pdi) = &update.pdi {
+                self.contents.detect(update.id, pdi.application_id.as_ref(), around.applications)?;
                 self.choices.retain(|(chooser, _)| *chooser != Chooser::Pdr(update.id));
                 self.address_choices.retain(|choice| choice.chooser != Chooser::Pdr(update.id));
             }
@@ -317,6 +323,7 @@ impl Contents {
     fn remove(&mut self, request: &Modification) -> Result<(), Fault> {
         for id in &request.remove_pdrs {
             self.pdrs.remove(id).ok_or(Fault::rule(RuleId::Pdr(*id)))?;
+            self.applications.remove(id);
         }
         for id in &request.remove_fars {
             self.fars.remove(id).ok_or(Fault::rule(RuleId::Far(*id)))?;

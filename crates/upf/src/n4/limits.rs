@@ -19,6 +19,10 @@ pub struct Limits {
     pub urrs: usize,
     /// QERs and URRs that a PDR names, SDF filters and QFIs that it matches; each.
     pub per_pdr: usize,
+    /// Applications that are described.
+    pub applications: usize,
+    /// Descriptions of an application.
+    pub pfds: usize,
     /// Reports that wait for a response. Further ones are made later.
     pub reports: usize,
     /// Answers kept for requests that are sent again.
@@ -39,6 +43,8 @@ impl Default for Limits {
             qers: 64,
             urrs: 64,
             per_pdr: 64,
+            applications: 1_024,
+            pfds: 64,
             reports: 1 << 14,
             answers: 1 << 14,
             answer_octets: 8 << 20,

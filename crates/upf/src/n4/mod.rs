@@ -10,6 +10,7 @@ mod account;
 mod address_choice;
 mod addresses;
 mod answers;
+mod applications;
 mod associate;
 mod association;
 mod contents;

@@ -16,6 +16,7 @@ use pfcp::{Request, Response, version_not_supported};
 
 use super::addresses::{Addresses, PoolUsage, UeAddress};
 use super::answers::Answers;
+use super::applications::Applications;
 use super::association::{Association, AssociationId, Beat, Pace};
 use super::held::Held;
 use super::journal::Journal;
@@ -70,6 +71,8 @@ pub struct Node<T> {
     pub(super) timers: BTreeSet<(u64, u64)>,
     /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
     pub(super) tunnels: BTreeSet<(IpAddr, u32, u64)>,
+    /// Applications that they may detect.
+    pub(super) applications: Applications,
     /// Paths to the peers that these are with.
     pub(super) paths: Paths,
     /// Echo requests that are to be sent.
@@ -113,6 +116,7 @@ impl<T: RuleTables> Node<T> {
             timers: BTreeSet::new(),
             tunnels: BTreeSet::new(),
             clock,
+            applications: Applications::default(),
             paths: Paths::new(config.paths),
             echoes: vec![],
             managers: Managers::new(&config.managers, pace),
@@ -237,6 +241,7 @@ impl<T: RuleTables> Node<T> {
                 self.heard_of(from.ip(), heartbeat.recovery, now);
                 (Response::Heartbeat(Heartbeat { recovery: self.config.recovery }), 0)
             }
+            Request::PfdManagement(request) => (Response::PfdManagement(self.manage_pfds(&request, from)), 0),
             Request::AssociationSetup(setup) => (self.set_up_by_manager(setup, from, now), 0),
             Request::AssociationUpdate(update) => {
                 let outcome = self.note_update(update);

@@ -161,7 +161,8 @@ impl<T: RuleTables> Node<T> {
                 return Err(RestoreError::Teids);
             }
             sessions.push(open.session(up_seid, self.config.max_buffered_packets));
-            self.list_tunnels(up_seid, &open.contents);
+            self.list(up_seid, &open.contents);
+            self.applications.learn(&open.contents);
             self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);
             self.timers.extend(one.timer_ns.map(|at_ns| (at_ns, up_seid)));
             held.insert(up_seid, one);

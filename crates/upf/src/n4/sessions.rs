@@ -84,7 +84,7 @@ impl<T: RuleTables> Node<T> {
         let teids = self.still_used(&plan.contents, plan.reserved);
         let accounts = plan.accounts;
         let due_ns = accounts.values().filter_map(Account::due_ns).min();
-        self.list_tunnels(up_seid, &plan.contents);
+        self.list(up_seid, &plan.contents);
         let open = Open {
             owner: Owner { association, cp_f_seid },
             contents: plan.contents,
@@ -115,8 +115,8 @@ impl<T: RuleTables> Node<T> {
         let parting = Parting { end_markers, drop_buffered };
         let plan = self.put(up_seid, cp_f_seid, plan, &open.accounts, parting)?;
         let usage = open.settle_accounts(request, &plan.contents, plan.accounts, self.clock, now);
-        self.unlist_tunnels(up_seid, &open.contents);
-        self.list_tunnels(up_seid, &plan.contents);
+        self.unlist(up_seid, &open.contents);
+        self.list(up_seid, &plan.contents);
         self.journal.teids(&plan.reserved);
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
         self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
@@ -160,7 +160,7 @@ impl<T: RuleTables> Node<T> {
         let Some(held) = self.sessions.remove(&up_seid) else { return };
         self.journal.session(up_seid);
         let open = held.open();
-        self.unlist_tunnels(up_seid, &open.contents);
+        self.unlist(up_seid, &open.contents);
         open.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
         let addresses = self.addresses.get_mut();
         open.contents.ue_addresses().into_iter().for_each(|address| addresses.give_back(address));
@@ -170,21 +170,25 @@ impl<T: RuleTables> Node<T> {
         self.outbox.forget(About::Session(up_seid));
     }
 
-    pub(super) fn list_tunnels(&mut self, up_seid: u64, contents: &Contents) {
+    /// Lists the session under what concerns several: peers of tunnels, applications.
+    pub(super) fn list(&mut self, up_seid: u64, contents: &Contents) {
+        self.applications.list(up_seid, contents);
         for tunnel in contents.tunnels() {
             self.tunnels.insert((tunnel.address, tunnel.teid, up_seid));
             self.paths.want(tunnel.address);
         }
     }
 
-    fn unlist_tunnels(&mut self, up_seid: u64, contents: &Contents) {
+    fn unlist(&mut self, up_seid: u64, contents: &Contents) {
+        self.applications.unlist(up_seid, contents);
         for tunnel in contents.tunnels() {
             self.tunnels.remove(&(tunnel.address, tunnel.teid, up_seid));
         }
     }
 
     pub(super) fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { config: &self.config, local: &self.local, filters: const { &BTreeMap::new() } }
+        let (config, local, applications) = (&self.config, &self.local[..], &self.applications);
+        Surroundings { config, local, filters: const { &BTreeMap::new() }, applications }
     }
 
     /// Reserves what is to be chosen, all of it or nothing, and opens accounts for the usage reporting rules `new`.

@@ -61,14 +61,17 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             UeIpAddressPoolIdentity | TransportDelayReporting => true,
             _ => false,
         },
-        Place::Pdi => match kind {
-            // No packet flow descriptions are provisioned, so no application is known.
-            ApplicationId => return Some(Cause::UnknownApplicationId),
-            EthernetPduSessionInformation | EthernetPacketFilter => true,
-            IpMulticastAddressingInfo | RedundantTransmissionParameters | DnsQueryResponseFilter => true,
-            MbsSessionIdentifier | AreaSessionId | LocalIngressTunnel => true,
-            _ => false,
-        },
+        Place::Pdi => matches!(
+            kind,
+            EthernetPduSessionInformation
+                | EthernetPacketFilter
+                | IpMulticastAddressingInfo
+                | RedundantTransmissionParameters
+                | DnsQueryResponseFilter
+                | MbsSessionIdentifier
+                | AreaSessionId
+                | LocalIngressTunnel
+        ),
         Place::Far => matches!(
             kind,
             DuplicatingParameters

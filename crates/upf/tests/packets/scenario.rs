@@ -362,6 +362,9 @@ fn prefix6(text: &str) -> Result<(Ipv6Addr, u8), String> {
 
 /// `PROTOCOL,FROM,TO[,TOS/MASK][,spi:N][,label:N]`, where from and to are `any` or `ADDRESS/LEN`, with `@FIRST-LAST` for ports.
 fn sdf(text: &str) -> Result<SdfFilter, String> {
+    if text == "nothing" {
+        return Ok(SdfFilter::nothing());
+    }
     let parts: Vec<_> = text.split(',').collect();
     let [protocol, from, to, ref more @ ..] = parts[..] else { return Err(text.into()) };
     let after = |key: &str| more.iter().find_map(|part| part.strip_prefix(key)).map(number).transpose();
