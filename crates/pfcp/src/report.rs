@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::ie::{Elements, Ie, Ies};
 use crate::node::{read_outcome, write_outcome};
-use crate::rule::{FTeid, ReportingTriggers, read_bits, write_bits};
+use crate::rule::{FTeid, ReportingTriggers, UpdateBar, read_bits, write_bits};
+use crate::session::FSeid;
 use crate::volume::VolumeMeasurement;
 
 /// Why usage is reported (8.2.41): a set of bits, the first octet in bits 0 to 7.
@@ -275,18 +276,45 @@ impl DownlinkDataReport {
 }
 
 /// Session Report Response (7.5.9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionReportResponse {
     /// Whether the SMF has taken it in.
     pub outcome: Result<(), Fault>,
+    /// BARs to change.
+    pub update_bars: Vec<UpdateBar>,
+    /// Whether packets that wait are to be discarded (DROBU, 8.2.32).
+    pub drop_buffered: bool,
+    /// The sender's end of the session, where that changes.
+    pub cp_f_seid: Option<FSeid>,
 }
 
+const DROBU: u8 = 1;
+
 impl SessionReportResponse {
+    /// A response that asks for nothing.
+    pub fn new(outcome: Result<(), Fault>) -> Self {
+        Self { outcome, update_bars: vec![], drop_buffered: false, cp_f_seid: None }
+    }
+
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
-        Ok(Self { outcome: read_outcome(ies)? })
+        let update_bars = ies.all(IeType::UpdateBarWithinSessionReportResponse).map(UpdateBar::read);
+        let flags = ies.first(IeType::PfcpsrrspFlags).map(|ie| ie.octet()).transpose()?;
+        Ok(Self {
+            outcome: read_outcome(ies)?,
+            update_bars: update_bars.collect::<Result<_, _>>()?,
+            drop_buffered: flags.is_some_and(|flags| flags & DROBU != 0),
+            cp_f_seid: ies.first(IeType::Fseid).map(FSeid::read).transpose()?,
+        })
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         write_outcome(&self.outcome, out);
+        self.update_bars.iter().for_each(|bar| bar.write(IeType::UpdateBarWithinSessionReportResponse, out));
+        if self.drop_buffered {
+            out.element(IeType::PfcpsrrspFlags, &[DROBU]);
+        }
+        if let Some(f_seid) = &self.cp_f_seid {
+            f_seid.write(out);
+        }
     }
 }

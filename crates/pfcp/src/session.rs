@@ -159,7 +159,7 @@ impl FSeid {
         self.v4.map_or_else(v6, Into::into)
     }
 
-    fn read(ie: Ie) -> Result<Self, Fault> {
+    pub(crate) fn read(ie: Ie) -> Result<Self, Fault> {
         let read = decode(ie, Fseid::unmarshal)?;
         if read.ipv4_address.is_none() && read.ipv6_address.is_none() {
             return Err(ie.fault(Cause::MandatoryIeIncorrect));
@@ -167,7 +167,7 @@ impl FSeid {
         Ok(Self { seid: read.seid.0, v4: read.ipv4_address, v6: read.ipv6_address })
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.element(IeType::Fseid, &Fseid::new(self.seid, self.v4, self.v6).marshal());
     }
 }

@@ -346,8 +346,8 @@ fn responses() -> Vec<Response> {
         modified(Err(failed(RuleId::Qer(3)))),
         modified(Err(Fault::rule(RuleId::Urr(4)))),
         Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![former_usage_report()]) }),
-        Response::SessionReport(SessionReportResponse { outcome: Ok(()) }),
-        Response::SessionReport(SessionReportResponse { outcome: Err(Fault::new(Cause::SessionContextNotFound)) }),
+        Response::SessionReport(SessionReportResponse::new(Ok(()))),
+        Response::SessionReport(SessionReportResponse::new(Err(Fault::new(Cause::SessionContextNotFound)))),
         Response::SessionDeletion(DeletionResponse { outcome: Err(Fault::new(Cause::SessionContextNotFound)) }),
     ]
 }

@@ -83,7 +83,7 @@ impl Manager {
         assert_eq!(header.message_type, MessageType::SESSION_REPORT_REQUEST);
         let Request::SessionReport(report) = Request::parse(&header, body).unwrap() else { panic!() };
         self.reports.extend(report.usage.into_iter().map(|usage| (header.seid.unwrap(), usage)));
-        let answer = Response::SessionReport(SessionReportResponse { outcome: Ok(()) }).encode(0x77, header.sequence);
+        let answer = Response::SessionReport(SessionReportResponse::new(Ok(()))).encode(0x77, header.sequence);
         assert_eq!(self.node.handle(&answer, (SMF, pfcp::PORT).into(), Instant::now()), None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use n4_support::*;
 use pfcp::report::{DownlinkDataReport, SessionReport, SessionReportResponse};
 use pfcp::rule::*;
-use pfcp::session::Modification;
+use pfcp::session::{FSeid, Modification};
 use pfcp::{Cause, Fault, Header, IeType, Request, Response, RuleId};
 use upf::alarms::Alarm;
 use upf::n4::Datagram;
@@ -53,7 +53,7 @@ fn told(bench: &mut Bench, datagram: &Datagram) -> Vec<u16> {
     else {
         panic!()
     };
-    let answer = Response::SessionReport(SessionReportResponse { outcome: Ok(()) }).encode(0, header.sequence);
+    let answer = Response::SessionReport(SessionReportResponse::new(Ok(()))).encode(0, header.sequence);
     assert_eq!(bench.octets(&answer), None);
     pdr_ids
 }
@@ -210,7 +210,7 @@ fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
         assert_eq!(header.seid, Some(0x5001));
         let Request::SessionReport(told) = Request::parse(&header, body).unwrap() else { panic!() };
         assert_eq!(told.unknown_tunnels, [FTeid::Given { teid: 0x7001, v4: Some(GNB), v6: None }]);
-        let answer = Response::SessionReport(SessionReportResponse { outcome: Ok(()) }).encode(0, header.sequence);
+        let answer = Response::SessionReport(SessionReportResponse::new(Ok(()))).encode(0, header.sequence);
         assert_eq!(bench.octets(&answer), None);
         assert_eq!(unknown(&mut bench, gnb, 0x7001), None);
         bench.now += Duration::from_secs(10);
@@ -226,4 +226,35 @@ fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
     bench.ask(seid, &Request::SessionDeletion);
     bench.now += Duration::from_secs(20);
     assert_eq!(unknown(&mut bench, gnb, 0x7009), None);
+}
+
+#[test]
+fn the_answer_to_a_report_may_change_the_bar_and_discard_what_waits() {
+    let mut bench = Bench::associated();
+    let bar = CreateBar { id: 1, suggested_packets: Some(5), ..CreateBar::default() };
+    let seid = idle(&mut bench, BUFF_NOCP, Some(bar)).unwrap();
+    let report = packet_waits(&mut bench, seid).expect("a report");
+    let (header, _) = Header::parse(&report.octets).unwrap();
+    let response = SessionReportResponse {
+        update_bars: vec![CreateBar { id: 1, suggested_packets: Some(9), ..CreateBar::default() }],
+        drop_buffered: true,
+        cp_f_seid: Some(FSeid::new(0x77, SMF)),
+        ..SessionReportResponse::new(Ok(()))
+    };
+    assert_eq!(bench.octets(&Response::SessionReport(response).encode(0, header.sequence)), None);
+    let seen = bench.seen();
+    assert_eq!(seen.sessions[&seid].fars[1].action, FarAction::Buffer(Buffering { notify: true, max_packets: 9 }));
+    assert_eq!((seen.parting.drop_buffered, seen.sessions[&seid].cp_f_seid.seid), (true, 0x77));
+    bench.check();
+    // What names no BAR of the session changes nothing.
+    modify(&mut bench, seid, act(BUFF_NOCP)).unwrap();
+    let report = packet_waits(&mut bench, seid).expect("a report");
+    let (header, _) = Header::parse(&report.octets).unwrap();
+    let before = bench.seen();
+    let wrong = SessionReportResponse {
+        update_bars: vec![CreateBar { id: 2, ..CreateBar::default() }],
+        ..SessionReportResponse::new(Ok(()))
+    };
+    assert_eq!(bench.octets(&Response::SessionReport(wrong).encode(0, header.sequence)), None);
+    assert_eq!(bench.seen(), before);
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use n4_support::*;
+use pfcp::node::Heartbeat;
 use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;
 use pfcp::session::{Modification, Modified};
-use pfcp::{Cause, Fault, Header, IeType, MessageType, Request, Response, RuleId, Volume};
+use pfcp::{Cause, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume};
 use upf::alarms::{self, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
@@ -43,7 +44,7 @@ fn volume(report: &UsageReport) -> (u64, u64) {
 
 fn response(datagram: &Datagram, outcome: Result<(), Fault>) -> Vec<u8> {
     let (header, _) = Header::parse(&datagram.octets).unwrap();
-    Response::SessionReport(SessionReportResponse { outcome }).encode(0x77, header.sequence)
+    Response::SessionReport(SessionReportResponse::new(outcome)).encode(0x77, header.sequence)
 }
 
 impl Metered {
@@ -388,7 +389,7 @@ fn a_rule_may_pause() {
 }
 
 #[test]
-fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered_or_given_up() {
+fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered() {
     let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
     let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
     let usage = [session.usage(1)];
@@ -396,28 +397,58 @@ fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered_or_given_up(
     let report = |session: &mut Metered| {
         usage::count(&usage, true, 1, now_ns, &mut session.alarms);
         let alarm = session.heard.take().unwrap();
-        session.bench.node.alarm(alarm, session.bench.now).pop().unwrap()
+        session.bench.node.alarm(alarm, session.bench.now).pop()
     };
-    let second = Duration::from_secs(1);
-    // Nobody answers: three times in all, N1.
-    let first = report(&mut session);
-    for _ in 1..3 {
-        session.bench.now += second;
-        assert_eq!(session.bench.node.tick(session.bench.now), std::slice::from_ref(&first));
-    }
-    session.bench.now += second;
-    assert_eq!(session.bench.node.tick(session.bench.now), []);
     // An answer ends it; one from elsewhere, or to another report, does not.
-    let next = report(&mut session);
-    assert_ne!(Header::parse(&first.octets).unwrap().0.sequence, Header::parse(&next.octets).unwrap().0.sequence);
+    let next = report(&mut session).unwrap();
     let answer = response(&next, Ok(()));
     assert_eq!(session.bench.node.handle(&answer, "10.4.0.9:8805".parse().unwrap(), session.bench.now), None);
-    assert_eq!(session.bench.octets(&response(&first, Ok(()))), None);
-    session.bench.now += second;
+    session.bench.now += Duration::from_secs(1);
     assert_eq!(session.bench.node.tick(session.bench.now), std::slice::from_ref(&next));
     assert_eq!(session.bench.octets(&answer), None);
-    session.bench.now += second;
+    session.bench.now += Duration::from_secs(1);
     assert_eq!(session.bench.node.tick(session.bench.now), []);
+}
+
+#[test]
+fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_next_report() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let usage = [session.usage(1)];
+    let now_ns = session.bench.clock.ns(session.bench.now);
+    let use_up = |session: &mut Metered| {
+        usage::count(&usage, true, 1, now_ns, &mut session.alarms);
+        let alarm = session.heard.take();
+        alarm.and_then(|alarm| session.bench.node.alarm(alarm, session.bench.now).pop())
+    };
+    let is_report = |datagram: &Datagram| datagram.octets[1] == 56;
+    let first = use_up(&mut session).unwrap();
+    // Three times in all, N1, then a pause, and three times again: always the same octets. Heartbeats are answered.
+    let mut seconds = vec![];
+    for second in 1..28 {
+        session.bench.now += Duration::from_secs(1);
+        for datagram in session.bench.node.tick(session.bench.now) {
+            if is_report(&datagram) {
+                assert_eq!(datagram, first);
+                seconds.push(second);
+            } else {
+                let (header, _) = Header::parse(&datagram.octets).unwrap();
+                let alive = Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) });
+                assert_eq!(session.bench.octets(&alive.encode(0, header.sequence)), None);
+            }
+        }
+        if second == 5 {
+            // Nothing more is told to a peer that is silent.
+            assert_eq!(use_up(&mut session), None);
+        }
+    }
+    assert_eq!(seconds, [1, 2, 13, 14, 15, 26, 27]);
+    assert_eq!(session.bench.octets(&response(&first, Ok(()))), None);
+    session.bench.now += Duration::from_secs(2);
+    let next: Vec<_> = session.bench.node.tick(session.bench.now).into_iter().filter(is_report).collect();
+    let (header, body) = Header::parse(&next[0].octets).unwrap();
+    let Ok(Request::SessionReport(report)) = Request::parse(&header, body) else { panic!() };
+    assert_eq!((report.usage[0].sequence, report.usage[0].volume.unwrap().octets.uplink), (1, Some(1)));
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl<T: RuleTables> Node<T> {
         let Some(about) = self.outbox.answered(from.ip(), header.message_type, header.sequence) else { return };
         let response = Response::parse(header, body);
         match about {
-            About::Session(up_seid) => self.report_response(up_seid, response, from),
+            About::Session(up_seid) => self.report_response(up_seid, response, from, now),
             About::Manager(number) => self.manager_answers(number, response, from, now),
             About::Association(id) => self.association_answers(id, response),
         }

@@ -1,8 +1,9 @@
 //! Requests of the UPF's own that wait for a response: sent again with the same octets until it comes (TS 29.244, 6.4).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pfcp::{MessageType, Request};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub(super) struct Outbox {
     due: BTreeSet<(Instant, u32)>,
     /// By what they are about.
     about: BTreeSet<(About, u32)>,
+    /// Peers that have not answered reports sent often enough, with the number of those.
+    silent: BTreeMap<IpAddr, usize>,
     /// Sequence numbers of requests about sessions that have come or are gone, where somebody wants to know.
     touched: Option<BTreeSet<u32>>,
 }
@@ -56,7 +59,12 @@ struct Waiting {
     tries: u32,
     again: Instant,
     about: About,
+    /// Whether it was sent often enough, so that it rests before it is sent again.
+    rests: bool,
 }
+
+/// How long a report rests that was sent often enough.
+const REST: Duration = Duration::from_secs(10);
 
 /// The most that a sequence number can be: it has 24 bits.
 const SEQUENCE_MAX: u32 = 0xff_ffff;
@@ -65,7 +73,8 @@ impl Outbox {
     /// At most `most` requests wait at a time.
     pub fn new(pace: Pace, most: usize) -> Self {
         let (due, about) = (BTreeSet::new(), BTreeSet::new());
-        Self { pace, most, sequence: 0, waiting: BTreeMap::new(), due, about, touched: None }
+        let (waiting, silent) = (BTreeMap::new(), BTreeMap::new());
+        Self { pace, most, sequence: 0, waiting, due, about, silent, touched: None }
     }
 
     /// From now on [`Outbox::take_changes`] says what has changed.
@@ -97,7 +106,7 @@ impl Outbox {
     pub fn take_in(&mut self, sequence: u32, kept: KeptRequest, now: Instant) {
         let KeptRequest { to, message_type, octets, up_seid } = kept;
         let (message_type, about) = (MessageType(message_type), About::Session(up_seid));
-        self.add(sequence, Waiting { to, message_type, octets, tries: 0, again: now, about });
+        self.add(sequence, Waiting { to, message_type, octets, tries: 0, again: now, about, rests: false });
     }
 
     /// The sequence number last given to a request.
@@ -128,9 +137,10 @@ impl Outbox {
         self.waiting.len()
     }
 
-    /// Whether no more requests can wait.
-    pub fn is_full(&self) -> bool {
-        self.waiting.len() >= self.most
+    /// Whether no more reports can wait for an answer of this peer: there are too many, or it is silent. So one that is away
+    /// does not take the place of others' reports.
+    pub fn is_full(&self, peer: IpAddr) -> bool {
+        self.waiting.len() >= self.most || self.silent.contains_key(&peer)
     }
 
     /// The sequence number for another request: none that a request which waits has.
@@ -148,7 +158,7 @@ impl Outbox {
         let sequence = self.next_sequence();
         let octets = request.encode(cp_seid, sequence);
         let (again, message_type) = (now + self.pace.t1, request.message_type());
-        self.add(sequence, Waiting { to, message_type, octets: octets.clone(), tries: 1, again, about });
+        self.add(sequence, Waiting { to, message_type, octets: octets.clone(), tries: 1, again, about, rests: false });
         Datagram { to, octets }
     }
 
@@ -159,15 +169,24 @@ impl Outbox {
         self.remove(sequence).map(|waiting| waiting.about)
     }
 
-    /// What is to be sent again at `now`, and what the requests were about that were sent often enough.
+    /// What is to be sent again at `now`, and what the requests were about that were sent often enough. Of these, reports
+    /// about sessions rest, and are then sent again; the others are given up.
     pub fn tick(&mut self, now: Instant) -> (Vec<Datagram>, Vec<About>) {
         let (mut datagrams, mut given_up) = (vec![], vec![]);
         while let Some(&(at, sequence)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, sequence));
             let Some(waiting) = self.waiting.get_mut(&sequence) else { continue };
             if waiting.tries >= self.pace.n1 {
-                given_up.push(waiting.about);
-                self.remove(sequence);
+                if !std::mem::replace(&mut waiting.rests, true) {
+                    given_up.push(waiting.about);
+                    *self.silent.entry(waiting.to.ip()).or_default() += 1;
+                }
+                if !matches!(waiting.about, About::Session(_)) {
+                    self.remove(sequence);
+                    continue;
+                }
+                (waiting.tries, waiting.again) = (0, now + REST);
+                self.due.insert((waiting.again, sequence));
                 continue;
             }
             waiting.tries += 1;
@@ -201,8 +220,6 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use pfcp::report::SessionReport;
 
     use super::*;

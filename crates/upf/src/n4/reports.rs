@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use pfcp::report::{DownlinkDataReport, SessionReport, UsageReport, UsageReportTrigger};
+use pfcp::report::{DownlinkDataReport, SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger};
 use pfcp::rule::FTeid;
 use pfcp::session::Modification;
 use pfcp::{Cause, ParseError, Request, Response};
@@ -52,7 +52,11 @@ impl<T: RuleTables> Node<T> {
     fn report_unknown(&mut self, peer: IpAddr, teid: u32, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
         let &(.., up_seid) = self.tunnels.range((peer, teid, 0)..=(peer, teid, u64::MAX)).next()?;
-        let mut open = self.sessions.get(&up_seid).filter(|_| !self.outbox.is_full())?.open();
+        let held = self.sessions.get(&up_seid)?;
+        if self.outbox.is_full(held.owner().cp_f_seid.address) {
+            return None;
+        }
+        let mut open = held.open();
         let told = open.unknown.get(&(peer, teid));
         if told.is_some_and(|told_ns| now_ns < told_ns + TOLD_AGAIN_NS) {
             return None;
@@ -94,7 +98,7 @@ impl<T: RuleTables> Node<T> {
     fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
         let held = self.sessions.get(&up_seid)?;
-        if self.outbox.is_full() {
+        if self.outbox.is_full(held.owner().cp_f_seid.address) {
             self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
             return None;
         }
@@ -125,7 +129,13 @@ impl<T: RuleTables> Node<T> {
     }
 
     /// A session manager answers a report.
-    pub(super) fn report_response(&mut self, up_seid: u64, response: Result<Response, ParseError>, from: SocketAddr) {
+    pub(super) fn report_response(
+        &mut self,
+        up_seid: u64,
+        response: Result<Response, ParseError>,
+        from: SocketAddr,
+        now: Instant,
+    ) {
         match response {
             Ok(Response::SessionReport(response)) => match response.outcome {
                 // The session manager has lost it, and so would the session be for ever (TS 29.244, 5.2.2.2, 7.5.9).
@@ -137,9 +147,22 @@ impl<T: RuleTables> Node<T> {
                     self.forget(up_seid);
                 }
                 Err(fault) => tracing::warn!(peer = %from, up_seid = %Hex(up_seid), %fault, "a report was rejected"),
-                Ok(()) => {}
+                Ok(()) => self.follow(up_seid, response, now),
             },
             other => tracing::debug!(peer = %from, response = ?other, "no sound response to a report"),
+        }
+    }
+
+    /// What the answer to a report asks for is done as if a modification asked for it (7.5.9).
+    fn follow(&mut self, up_seid: u64, response: SessionReportResponse, now: Instant) {
+        let SessionReportResponse { update_bars, drop_buffered, cp_f_seid, .. } = response;
+        if update_bars.is_empty() && !drop_buffered && cp_f_seid.is_none() {
+            return;
+        }
+        let flags = if drop_buffered { Modification::DROBU } else { 0 };
+        let change = Modification { update_bars, flags, cp_f_seid, ..Modification::default() };
+        if let Err(fault) = self.modify(up_seid, &change, now) {
+            tracing::warn!(up_seid = %Hex(up_seid), %fault, "a session is not changed as the answer to a report asks");
         }
     }
 }

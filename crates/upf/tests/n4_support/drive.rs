@@ -120,7 +120,7 @@ fn tick(bench: &mut Bench, choices: &mut Choices) {
                 MessageType::SESSION_REPORT_REQUEST => {
                     let lost = Fault::new(Cause::SessionContextNotFound);
                     let outcome = if choices.rarely() { Err(lost) } else { Ok(()) };
-                    Response::SessionReport(SessionReportResponse { outcome })
+                    Response::SessionReport(SessionReportResponse::new(outcome))
                 }
                 _ => Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) }),
             };
