@@ -286,13 +286,13 @@ fn a_report_that_is_not_answered_is_sent_again_by_the_next_process() {
     let seid = life.establish(1, vec![volume_rule(7, Some(1_000))]).up_f_seid.seid;
     life.packet(seid, true, 1_500);
     let alarm = life.told.take().unwrap();
-    let report = life.bench.node.alarm(alarm, Instant::now()).unwrap();
+    let report = life.bench.node.alarm(alarm, Instant::now()).pop().unwrap();
     life.keep();
     let mut life = life.killed();
     let sent = life.bench.node.tick(Instant::now());
     assert!(sent.contains(&report), "{sent:x?}");
     let (header, _) = Header::parse(&report.octets).unwrap();
-    let response = Response::SessionReport(pfcp::report::SessionReportResponse { outcome: Ok(()) });
+    let response = Response::SessionReport(pfcp::report::SessionReportResponse::new(Ok(())));
     assert_eq!(life.bench.octets(&response.encode(0, header.sequence)), None);
     life.keep();
     let mut life = life.killed();

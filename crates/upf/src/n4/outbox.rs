@@ -214,6 +214,14 @@ impl Outbox {
         self.due.remove(&(waiting.again, sequence));
         self.about.remove(&(waiting.about, sequence));
         self.touch(sequence, waiting.about);
+        if waiting.rests
+            && let Entry::Occupied(mut silent) = self.silent.entry(waiting.to.ip())
+        {
+            *silent.get_mut() -= 1;
+            if *silent.get() == 0 {
+                silent.remove();
+            }
+        }
         Some(waiting)
     }
 }
