@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use crate::metric::Report;
-use crate::{count, link, upf};
+use crate::{count, link, n4, upf};
 
 /// Measure this machine and print figures with their conditions.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,6 +34,16 @@ enum What {
     Upf {
         #[command(flatten)]
         args: upf::Args,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Session establishments beside a worker that forwards, and the memory of a session
+    ///
+    /// The worker forwards at 80 % of the rate at which it loses nothing, fed by an open-loop source through a queue of 4,096
+    /// packets. Every session accepted gets a packet each way at once.
+    N4 {
+        #[command(flatten)]
+        args: n4::Args,
         #[command(flatten)]
         output: Output,
     },
@@ -69,6 +79,7 @@ pub fn run(bench: &Bench) -> anyhow::Result<()> {
             failure.map_or(Ok(()), Err)
         }
         What::Upf { args, output } => output.take(&upf::run(args)?),
+        What::N4 { args, output } => output.take(&n4::run(args)?),
         What::Instructions { args, output } => output.take(&count::run(args)?),
         What::Counted(counted) => count::be_counted(counted),
         What::Partner(partner) => link::partner::be_partner(partner),

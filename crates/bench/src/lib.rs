@@ -2,7 +2,7 @@
 //! to, and names the limit that it ran into.
 //!
 //! [`link`] measures the direct link beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
-//! forwarder; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
+//! forwarder; [`n4`] sessions established beside traffic; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
 
 pub mod cli;
 pub mod companion;
@@ -16,6 +16,7 @@ pub mod hugepages;
 pub mod link;
 pub mod links;
 pub mod metric;
+pub mod n4;
 pub mod progress;
 pub mod rig;
 pub mod testpmd;

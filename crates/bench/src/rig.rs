@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use gtpu::Direction;
 use port::synthetic::Synthetic;
-use port::{PacketRef, PortInfo, QueuePair, TxCounters, TxQueue};
+use port::{PacketRef, PortInfo, QueuePair, RxQueue, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
 use traffic::generator::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
@@ -82,11 +82,16 @@ pub struct Load {
 
 const UPF_N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
 const UPF_N6: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 1);
-const GNB: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 2);
-const GNB_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x32];
-const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x62];
-const QFI: u8 = 9;
+/// The base station.
+pub const GNB: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
+/// The host in the data network.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 2);
+/// Ethernet address of the base station.
+pub const GNB_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x32];
+/// Ethernet address of the host in the data network.
+pub const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x62];
+/// QoS flow of all packets.
+pub const QFI: u8 = 9;
 /// No packet of a measurement meets its limit, but every one is held against it.
 const MBR_BPS: u64 = 100_000_000_000;
 
@@ -309,7 +314,8 @@ fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
     order.into_iter().map(|number| frame(way, load, number, teids[number as usize])).collect()
 }
 
-fn frame(way: Way, load: Load, number: u32, teid: u32) -> Vec<u8> {
+/// A frame of session `number`, whose TEID at the UPF is `teid`.
+pub fn frame(way: Way, load: Load, number: u32, teid: u32) -> Vec<u8> {
     let (flow, to, from) = match way {
         Way::Uplink => {
             let tunnel = Tunnel { from: GNB, to: UPF_N3, teid, qfi: QFI, direction: Direction::Uplink };
@@ -327,7 +333,8 @@ pub fn frame_len(way: Way, load: Load) -> usize {
     frame(way, load, 0, 1).len()
 }
 
-fn ue(number: u32) -> Ipv4Addr {
+/// The UE of session `number`.
+pub fn ue(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 64, 0, 1)) + number)
 }
 
@@ -350,7 +357,12 @@ pub fn n6() -> PortInfo {
 fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<AtomicU64>) -> anyhow::Result<QueuePair> {
     let port = Synthetic::new(frames).info(info).open();
     let queue = port.queues.into_iter().next().context("a port has a queue")?;
-    Ok(QueuePair { rx: queue.rx, tx: Box::new(Counted { inner: queue.tx, sent: sent.clone() }) })
+    Ok(counted(queue.rx, queue.tx, sent))
+}
+
+/// A queue whose sending half adds what it accepts to `sent`.
+pub fn counted(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, sent: &Arc<AtomicU64>) -> QueuePair {
+    QueuePair { rx, tx: Box::new(Counted { inner: tx, sent: sent.clone() }) }
 }
 
 /// Counts what is sent, where the thread that measures can see it.

@@ -1,0 +1,359 @@
+//! `kaista bench n4`: session establishments a second beside a worker that forwards, and what a session takes of memory.
+//!
+//! The UPF listens on a socket of the loopback; the session manager shares a core with its N4 endpoint, and the worker has
+//! the other one. First the rate is found at which the worker, fed by an open-loop source through a queue of
+//! [`QUEUE`] packets, loses nothing while a bare loop keeps the first core busy; then sessions are established while it
+//! forwards at 80 % of that. Of each session that was accepted a packet is sent each way at once: it counts as lost where it
+//! is not forwarded.
+//!
+//! Time is cut into slices. A hypervisor that takes the worker's core away for longer than the queue lasts makes it overflow
+//! whatever the UPF does, so slices with such a pause do not count; how many there are is said, and how many there are
+//! beside the bare loop.
+
+mod manager;
+mod source;
+mod subject;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use port::synthetic::Synthetic;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::metric::{Report, Samples};
+use crate::progress::Progress;
+use crate::rig::{self, Load, Way};
+use crate::{conditions, cores};
+use manager::{Manager, Session};
+use source::{Feed, QUEUE, WITHOUT_PAUSE};
+use subject::Subject;
+
+/// Sessions that the traffic belongs to.
+const BASE_SESSIONS: u32 = 1_000;
+/// Bytes of inner UDP payload.
+const PAYLOAD: usize = 64;
+/// Shares of the highest rate that are tried, in percent, until one loses nothing.
+const SHARES: [u64; 13] = [97, 94, 91, 88, 85, 80, 75, 70, 60, 50, 40, 30, 20];
+/// Slices tried at each share, of which most must lose nothing.
+const TRIES: usize = 5;
+/// How much of the rate without loss there is while sessions are established, in percent.
+const BESIDE: u64 = 80;
+
+/// As fast as the UPF answers.
+const AT_ONCE: f64 = f64::INFINITY;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds; in each, sessions are established and deleted
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Slices of each round in which sessions are established
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub slices: u32,
+    /// Sessions established a second while the worker is to lose nothing
+    #[arg(long, default_value_t = 12_000.0)]
+    pub rate: f64,
+    /// Sessions held at a time when their memory is measured
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    pub held: u32,
+    /// Length of a slice in seconds
+    #[arg(long, default_value_t = 0.25)]
+    pub seconds: f64,
+}
+
+/// Measures and returns the report.
+pub fn run(args: &Args) -> anyhow::Result<Report> {
+    let mut conditions = conditions::of_this_machine();
+    let cores = cores::pair()?;
+    let mut samples = Samples::default();
+    samples.add("link.rtt_ns", cores::round_trip_ns(cores)?, "ns");
+    let progress = Progress::new();
+    // On a thread of its own, so that this one is never bound to a core.
+    let measured = std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &progress)).join());
+    let rounds = measured.map_err(|_| anyhow::anyhow!("the measurement panicked"))??;
+    drop(progress);
+    let metrics = samples.summaries();
+    conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
+    conditions["sessions_per_slice"] = args.per_slice().into();
+    conditions["sessions_held"] = args.held.into();
+    conditions["queue_before_worker_packets"] = QUEUE.into();
+    conditions["traffic"] = json!({"sessions": BASE_SESSIONS, "payload_bytes": PAYLOAD, "share_percent": BESIDE});
+    conditions["rounds"] = rounds;
+    conditions["limit"] = "the core that the N4 endpoint and the session manager share".into();
+    Ok(Report { conditions, metrics })
+}
+
+fn measure(
+    args: &Args,
+    cores: [usize; 2],
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<serde_json::Value> {
+    let max_sessions = BASE_SESSIONS + args.held.max(args.per_slice() * 4);
+    let mut bench = Bench::start(max_sessions, cores, Duration::from_secs_f64(args.seconds))?;
+
+    let mut rounds = vec![];
+    for round in 1..=args.rounds {
+        progress.show(&format!("round {round} of {}: the rate without loss", args.rounds));
+        let highest_pps = bench.rate_without_loss()?;
+        let rate_pps = highest_pps * BESIDE / 100;
+        samples.add("n4.zero_loss_mpps", highest_pps as f64 / 1e6, "Mpps");
+        let (mut loop_alone, mut beside) = (Tally::default(), Tally::default());
+        for slice in 1..=args.slices {
+            progress.show(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices));
+            loop_alone.add(&bench.beside_a_loop(rate_pps)?, rate_pps);
+            let (slice, speed) = bench.beside_n4(args.per_slice(), args.rate, rate_pps)?;
+            beside.add(&slice, rate_pps);
+            samples.add("n4.establishments_per_s", speed.establishments_per_s, "1/s");
+        }
+        samples.add("n4.forwarding_lost", (beside.overflown + beside.dropped) as f64, "packets");
+        rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
+        progress.show(&format!("round {round} of {}: as fast as it goes", args.rounds));
+        let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
+        samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
+        samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
+    }
+    progress.show("memory");
+    samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
+    Ok(rounds.into())
+}
+
+impl Args {
+    /// Sessions established in a slice.
+    fn per_slice(&self) -> u32 {
+        (self.rate * self.seconds).ceil() as u32
+    }
+}
+
+/// The UPF with its session manager.
+struct Bench {
+    subject: Subject,
+    manager: Manager,
+    slice: Duration,
+}
+
+/// What became of the traffic in a slice.
+struct Slice {
+    /// Packets that came when the queue was full.
+    overflown: u64,
+    /// Packets that were taken and not sent.
+    dropped: u64,
+    /// The longest time in which the worker did not poll.
+    longest_pause: Duration,
+}
+
+/// Slices together.
+#[derive(Debug, Default, Serialize)]
+struct Tally {
+    /// Slices that count.
+    counting: u32,
+    /// Of those, in which nothing was lost.
+    without_loss: u32,
+    /// Slices in which the worker's core was away for longer than its queue lasts.
+    core_away: u32,
+    /// Packets that overflew the queue in slices that count.
+    overflown: u64,
+    /// Packets that the UPF dropped in any slice.
+    dropped: u64,
+    /// The longest time in which the worker did not poll.
+    longest_pause_us: u64,
+}
+
+impl Tally {
+    fn add(&mut self, slice: &Slice, rate_pps: u64) {
+        // Each direction has half of the rate, and a queue of its own.
+        let lasts = Duration::from_secs_f64(QUEUE as f64 / (rate_pps as f64 / 2.0));
+        self.longest_pause_us = self.longest_pause_us.max(slice.longest_pause.as_micros() as u64);
+        self.dropped += slice.dropped;
+        if slice.longest_pause >= lasts {
+            self.core_away += 1;
+            return;
+        }
+        self.counting += 1;
+        self.without_loss += u32::from(slice.overflown + slice.dropped == 0);
+        self.overflown += slice.overflown;
+    }
+}
+
+/// How fast N4 was.
+struct Speed {
+    establishments_per_s: f64,
+    deletions_per_s: f64,
+}
+
+impl Bench {
+    /// A UPF with [`BASE_SESSIONS`] sessions, whose traffic comes as soon as there is a rate.
+    fn start(max_sessions: u32, cores: [usize; 2], slice: Duration) -> anyhow::Result<Self> {
+        let subject = Subject::start(max_sessions as usize, cores)?;
+        let mut manager = Manager::associate(subject.n4)?;
+        let mut base = vec![];
+        manager.establish(0..BASE_SESSIONS, AT_ONCE, |session| {
+            base.push(session);
+            Ok(())
+        })?;
+        let bench = Self { subject, manager, slice };
+        bench.feed(&base)?;
+        Ok(bench)
+    }
+
+    /// Makes traffic of the sessions come both ways, as soon as there is a rate.
+    fn feed(&self, sessions: &[Session]) -> anyhow::Result<()> {
+        for input in &self.subject.inputs {
+            let frames = sessions.iter().map(|session| packet(input.way, session)).collect();
+            let port = Synthetic::new(frames).open();
+            let queue = port.queues.into_iter().next().context("a port has a queue")?;
+            input.give(Feed::Stream(queue.rx))?;
+        }
+        Ok(())
+    }
+
+    /// The highest rate tried at which most slices lose nothing, in packets a second, both ways together.
+    fn rate_without_loss(&mut self) -> anyhow::Result<u64> {
+        let _busy = Loop::start();
+        self.subject.set_rate(WITHOUT_PAUSE);
+        std::thread::sleep(self.slice / 4);
+        let (before, begin) = (self.subject.taken(), Instant::now());
+        std::thread::sleep(self.slice);
+        let highest_pps = (self.subject.taken() - before) as f64 / begin.elapsed().as_secs_f64();
+        for share in SHARES {
+            let rate_pps = highest_pps as u64 * share / 100;
+            let mut tally = Tally::default();
+            for _ in 0..TRIES {
+                tally.add(&self.slice(rate_pps)?, rate_pps);
+            }
+            if tally.without_loss * 2 > tally.counting {
+                return Ok(rate_pps);
+            }
+        }
+        anyhow::bail!("the worker loses packets at any rate: its core is not its own")
+    }
+
+    /// A slice in which a bare loop keeps N4's core busy.
+    fn beside_a_loop(&mut self, rate_pps: u64) -> anyhow::Result<Slice> {
+        let _busy = Loop::start();
+        self.slice(rate_pps)
+    }
+
+    /// A slice in which nothing happens but traffic.
+    fn slice(&mut self, rate_pps: u64) -> anyhow::Result<Slice> {
+        let (slice, ()) = self.traffic(rate_pps, |bench| {
+            std::thread::sleep(bench.slice);
+            Ok(())
+        })?;
+        Ok(slice)
+    }
+
+    /// Establishes `count` sessions, `rate` a second, each of which gets a packet each way at once, and deletes them. The
+    /// slice is the time of the establishments.
+    fn beside_n4(&mut self, count: u32, rate: f64, rate_pps: u64) -> anyhow::Result<(Slice, Speed)> {
+        let mut sessions = Vec::with_capacity(count as usize);
+        let (slice, time) = self.traffic(rate_pps, |bench| {
+            let (begin, inputs) = (Instant::now(), &bench.subject.inputs);
+            bench.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, rate, |session| {
+                sessions.push(session);
+                inputs.iter().try_for_each(|input| input.give(Feed::Packet(packet(input.way, &session))))
+            })?;
+            Ok(begin.elapsed())
+        })?;
+        let begin = Instant::now();
+        self.manager.delete(&sessions)?;
+        let per_s = |time: Duration| f64::from(count) / time.as_secs_f64();
+        Ok((slice, Speed { establishments_per_s: per_s(time), deletions_per_s: per_s(begin.elapsed()) }))
+    }
+
+    /// Does `work` while traffic comes at that rate, and stops the traffic.
+    fn traffic<R>(
+        &mut self,
+        rate_pps: u64,
+        work: impl FnOnce(&mut Self) -> anyhow::Result<R>,
+    ) -> anyhow::Result<(Slice, R)> {
+        self.subject.settle();
+        let (overflown, unsent) = (self.subject.overflown(), self.subject.taken() - self.subject.sent());
+        self.subject.set_rate(rate_pps);
+        let result = work(self)?;
+        let longest_pause = self.subject.longest_pause();
+        let overflown = self.subject.overflown() - overflown;
+        self.subject.set_rate(0);
+        self.subject.settle();
+        let dropped = self.subject.taken() - self.subject.sent() - unsent;
+        Ok((Slice { overflown, dropped, longest_pause }, result))
+    }
+
+    /// What the process grows by for each of `count` sessions, while there is no traffic.
+    fn bytes_per_session(&mut self, count: u32) -> anyhow::Result<f64> {
+        self.subject.set_rate(0);
+        let before = resident_bytes()?;
+        self.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, AT_ONCE, |_| Ok(()))?;
+        Ok((resident_bytes()? - before) / f64::from(count))
+    }
+}
+
+/// A bare loop that keeps the caller's core busy until it is dropped.
+struct Loop(Arc<AtomicBool>);
+
+impl Loop {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        Self(stop)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A packet of a session.
+fn packet(way: Way, session: &Session) -> Vec<u8> {
+    rig::frame(way, Load { sessions: 1, payload: PAYLOAD, pdrs: 1 }, session.number, session.teid)
+}
+
+/// Memory of this process that is in use.
+fn resident_bytes() -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string("/proc/self/statm").context("/proc/self/statm")?;
+    let pages: f64 = text.split(' ').nth(1).context("/proc/self/statm is not as expected")?.parse()?;
+    Ok(pages * nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?.context("no page size")? as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_in_force_when_they_are_accepted() {
+        let Ok(cores) = cores::pair() else {
+            println!("SKIPPED sessions_are_in_force_when_they_are_accepted: one core only");
+            return;
+        };
+        let mut bench = Bench::start(10_000, cores, Duration::from_millis(50)).expect("a UPF");
+        let (slice, speed) = bench.beside_n4(500, 5_000.0, 20_000).expect("sessions");
+        assert_eq!(slice.dropped, 0);
+        assert!(speed.establishments_per_s > 0.0 && speed.deletions_per_s > 0.0);
+        assert!(bench.subject.sent() > 1_000, "a packet of each session each way");
+        assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, 0);
+    }
+
+    #[test]
+    fn slices_in_which_the_core_was_away_do_not_count() {
+        let slice =
+            |overflown, pause_ms| Slice { overflown, dropped: 0, longest_pause: Duration::from_millis(pause_ms) };
+        let mut tally = Tally::default();
+        // At 1 Mpps each way the queue lasts for 4 ms.
+        for (overflown, pause_ms) in [(0, 1), (5, 3), (9_000, 9), (0, 5)] {
+            tally.add(&slice(overflown, pause_ms), 2_000_000);
+        }
+        assert_eq!((tally.counting, tally.without_loss, tally.core_away, tally.overflown), (2, 1, 2, 5));
+        assert_eq!(tally.longest_pause_us, 9_000);
+    }
+}

@@ -1,0 +1,151 @@
+//! The UPF that is measured: its N4 endpoint on a socket, and one worker between two open-loop sources.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use port::synthetic::Synthetic;
+use port::{Port, PortInfo, RxQueue};
+use upf::bell::Bell;
+use upf::config::Config;
+use upf::function::{Plan, Upf};
+use upf::n4;
+use upf::side::PortId;
+
+use super::source::{Feed, Pace, Source};
+use crate::rig::{self, Way};
+
+/// Where the session manager is.
+pub const MANAGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// The UPF, running. It ends when dropped.
+pub struct Subject {
+    /// Its N4 address.
+    pub n4: SocketAddr,
+    /// What comes from the RAN, and what comes from the data network.
+    pub inputs: [Input; 2],
+    sent: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    bells: Vec<Arc<Bell>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// One direction of the traffic.
+pub struct Input {
+    /// Which.
+    pub way: Way,
+    feed: Sender<Feed>,
+    /// How fast they come.
+    pub pace: Arc<Pace>,
+}
+
+impl Subject {
+    /// Starts a UPF for so many sessions, its worker on the second of `cores`, everything else on the first.
+    pub fn start(max_sessions: usize, cores: [usize; 2]) -> anyhow::Result<Self> {
+        // Threads begin where their maker is.
+        traffic::cores::pin(cores[0])?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket for N4")?;
+        let n4_address = socket.local_addr()?;
+        // The session manager has no time for heartbeats.
+        let text = format!(
+            "n4: {{listen: '{n4_address}', nodeId: 127.0.0.1, heartbeatS: 86400}}\nn3: {{port: n3}}\nn6: {{port: n6}}\nmaxSessions: {max_sessions}"
+        );
+        let config = Config::parse(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let sent = Arc::new(AtomicU64::new(0));
+        let (uplink, n3) = input(Way::Uplink, rig::n3(), &sent)?;
+        let (downlink, n6) = input(Way::Downlink, rig::n6(), &sent)?;
+        let upf = Upf::new(&Plan::from(&config), n3, n6)?;
+        let mut endpoint = n4::Endpoint::new(socket, (&config).into(), upf.tables.clone(), upf.meters);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for mut worker in upf.workers {
+            let (stop, core) = (stop.clone(), cores[1]);
+            threads.push(std::thread::spawn(move || {
+                // Where the core cannot be had for itself, the figures show it.
+                let _ = traffic::cores::pin(core);
+                let _ = rustix::process::nice(-20);
+                worker.run(&stop).expect("a worker over memory does not fail");
+            }));
+        }
+        let stop_n4 = stop.clone();
+        threads
+            .push(std::thread::spawn(move || endpoint.run(&stop_n4).expect("a socket on the loopback does not fail")));
+        let mut slow_path = upf.slow_path;
+        let stop_slow_path = stop.clone();
+        threads.push(std::thread::spawn(move || {
+            slow_path.run(&stop_slow_path).expect("the slow path does not fail");
+        }));
+        upf.tables.set_neighbours(&[
+            (PortId::N3, IpAddr::from(rig::GNB), Some(rig::GNB_MAC)),
+            (PortId::N6, IpAddr::from(rig::SERVER), Some(rig::SERVER_MAC)),
+        ])?;
+        let inputs = [uplink, downlink];
+        Ok(Self { n4: n4_address, inputs, sent, stop, bells: upf.bells, threads })
+    }
+
+    /// Packets sent so far, both ways.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Packets taken so far, both ways.
+    pub fn taken(&self) -> u64 {
+        self.inputs.iter().map(|input| input.pace.taken()).sum()
+    }
+
+    /// Packets that came when the queue was full, both ways.
+    pub fn overflown(&self) -> u64 {
+        self.inputs.iter().map(|input| input.pace.lost()).sum()
+    }
+
+    /// The longest time in which the worker did not poll its ports, since the rate was set.
+    pub fn longest_pause(&self) -> Duration {
+        let longest_ns = self.inputs.iter().map(|input| input.pace.longest_pause_ns()).max();
+        Duration::from_nanos(longest_ns.unwrap_or(0))
+    }
+
+    /// Sets the rate of both directions together.
+    pub fn set_rate(&self, rate_pps: u64) {
+        self.inputs.iter().for_each(|input| input.pace.set(rate_pps / 2));
+    }
+
+    /// Waits until nothing is on its way any more: for a while nothing was taken or sent.
+    pub fn settle(&self) {
+        let mut seen = (0, 0);
+        while std::mem::replace(&mut seen, (self.taken(), self.sent())) != (self.taken(), self.sent()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Input {
+    /// Gives the source packets.
+    pub fn give(&self, feed: Feed) -> anyhow::Result<()> {
+        self.feed.send(feed).map_err(|_| anyhow::anyhow!("the worker has ended"))
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bells.iter().for_each(|bell| bell.ring());
+        for thread in self.threads.drain(..) {
+            // What it has to say of a panic it has said.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A port with one queue: an open-loop source, and a sink that counts into `sent`.
+fn input(way: Way, info: PortInfo, sent: &Arc<AtomicU64>) -> anyhow::Result<(Input, Port)> {
+    let (source, feed, pace) = Source::new();
+    let mut port = Synthetic::new(vec![]).info(info).open();
+    let queue = port.queues.pop().context("a port has a queue")?;
+    let rx: Box<dyn RxQueue> = Box::new(source);
+    port.queues.push(rig::counted(rx, queue.tx, sent));
+    Ok((Input { way, feed, pace }, port))
+}
