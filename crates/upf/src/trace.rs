@@ -146,18 +146,19 @@ impl Tracer {
         self.is_on
     }
 
-    /// Leaves a record, if the packet is the UE's. It is as it came.
+    /// Leaves a record, if the packet is the UE's. It is as it came. The verdict is a copy, so that the worker's own need not be in
+    /// memory.
     #[cold]
-    pub fn record(&mut self, from: PortId, class: &Class<'_>, packet: &PacketRef<'_>, verdict: &Verdict<'_>, now: u64) {
+    pub fn record(&mut self, from: PortId, class: &Class<'_>, packet: &PacketRef<'_>, verdict: Verdict<'_>, now: u64) {
         let head = packet.head;
         if !self.watch.concerns(class, head) {
             return;
         }
         let rule = matching(class, head);
         let fate = match verdict {
-            Verdict::Drop(reason) => Traced::Dropped(*reason),
+            Verdict::Drop(reason) => Traced::Dropped(reason),
             Verdict::Forward(forward) => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
-            Verdict::Resolve(forward, neighbour) => Traced::Unresolved { port: forward.port, neighbour: *neighbour },
+            Verdict::Resolve(forward, neighbour) => Traced::Unresolved { port: forward.port, neighbour },
             Verdict::Buffer(_) => Traced::Waits,
             Verdict::Punt(Punt::UnknownTeid) => Traced::Dropped(DropReason::UnknownTeid),
             Verdict::Punt(Punt::UnknownExtension) => Traced::Dropped(DropReason::GtpuExtension),

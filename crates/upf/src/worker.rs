@@ -396,7 +396,7 @@ impl Hands {
     ) -> Option<Fate<'t>> {
         let verdict = decide(tables, &mut self.state, class, packet.head(), now);
         if self.tracer.is_on() {
-            self.tracer.record(from, class, &whole(packet, *behind), &verdict, now);
+            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
         }
         match verdict {
             Verdict::Forward(forward) => {
