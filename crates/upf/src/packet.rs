@@ -671,7 +671,7 @@ impl Prepend<'_> {
     }
 
     /// Writes the headers for a packet of `inner_len` bytes to `to`, which is as long as they are.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, inner_len: usize, to: &mut [u8]) {
         let (ethernet, outer) = to.split_at_mut(ETHERNET_LEN);
         ethernet[..12].copy_from_slice(self.ethernet);

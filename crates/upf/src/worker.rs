@@ -394,10 +394,42 @@ impl Hands {
         behind: &mut Rest<'_>,
         now: u64,
     ) -> Option<Fate<'t>> {
-        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
         if self.tracer.is_on() {
-            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+            return self.conclude_watched(tables, from, class, packet, behind, now);
         }
+        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
+        self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    /// The same while someone watches. By itself, so that otherwise no verdict need be in memory.
+    #[cold]
+    #[inline(never)]
+    fn conclude_watched<'t>(
+        &mut self,
+        tables: &'t Version,
+        from: PortId,
+        class: &Class<'t>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<Fate<'t>> {
+        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
+        self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+        self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
+    fn carry_out<'t>(
+        &mut self,
+        tables: &'t Version,
+        from: PortId,
+        class: &Class<'t>,
+        verdict: Verdict<'t>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<Fate<'t>> {
         match verdict {
             Verdict::Forward(forward) => {
                 rewrite(&forward, packet, behind);
