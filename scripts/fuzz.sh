@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs fuzz targets one beside the other, one a core: fuzz.sh SECONDS TARGET...
+# Runs fuzz targets, all of them beside each other: fuzz.sh SECONDS TARGET...
 # Needs a nightly compiler (the sanitizers' runtimes come with it); names what it skips where there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,5 +31,4 @@ run() {
 }
 export -f run
 export seconds host
-# One more than there are cores: each has its time, and all together take less.
-printf '%s\n' "$@" | xargs -P "$(($(nproc) + 1))" -I{} bash -c 'run {}'
+printf '%s\n' "$@" | xargs -P "$#" -I{} bash -c 'run {}'
