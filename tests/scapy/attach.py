@@ -93,12 +93,22 @@ def uplink(packet):
     n3.sendto(bytes(gtp.GTP_U_Header(teid=teid, E=1, next_ex=0x85) / container / packet), ("10.3.0.1", 2152))
 
 
+def next_packet():
+    """The next packet for the UE. Echo requests that come before are answered (TS 29.281, 7.2)."""
+    while True:
+        octets, peer = n3.recvfrom(65535)
+        if octets[1] == 0xFF:
+            return gtp.GTP_U_Header(octets)
+        if octets[1] == 1:
+            n3.sendto(b"\x32\x02\0\6\0\0\0\0" + octets[8:10] + b"\0\0\x0e\0", peer)
+
+
 def ping(count, length=56):
     replies = 0
     for number in range(count):
         uplink(IP(src=UE, dst=DN) / ICMP(id=1, seq=number) / (b"k" * length))
         try:
-            reply = gtp.GTP_U_Header(n3.recv(65535))
+            reply = next_packet()
         except socket.timeout:
             continue
         inner = IP(bytes(reply[IP]))

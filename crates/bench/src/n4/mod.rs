@@ -140,7 +140,7 @@ struct Bench {
 struct Slice {
     /// Packets that came when the queue was full.
     overflown: u64,
-    /// Packets that were taken and not sent.
+    /// Packets that the UPF dropped.
     dropped: u64,
     /// The longest time in which the worker did not poll.
     longest_pause: Duration,
@@ -272,14 +272,14 @@ impl Bench {
         work: impl FnOnce(&mut Self) -> anyhow::Result<R>,
     ) -> anyhow::Result<(Slice, R)> {
         self.subject.settle();
-        let (overflown, unsent) = (self.subject.overflown(), self.subject.taken() - self.subject.sent());
+        let (overflown, dropped) = (self.subject.overflown(), self.subject.dropped());
         self.subject.set_rate(rate_pps);
         let result = work(self)?;
         let longest_pause = self.subject.longest_pause();
         let overflown = self.subject.overflown() - overflown;
         self.subject.set_rate(0);
         self.subject.settle();
-        let dropped = self.subject.taken() - self.subject.sent() - unsent;
+        let dropped = self.subject.dropped() - dropped;
         Ok((Slice { overflown, dropped, longest_pause }, result))
     }
 

@@ -12,7 +12,7 @@ use port::synthetic::Synthetic;
 use port::{Port, PortInfo, RxQueue};
 use upf::bell::Bell;
 use upf::config::Config;
-use upf::function::{Plan, Upf};
+use upf::function::{Counts, Plan, Upf};
 use upf::n4;
 use upf::side::PortId;
 
@@ -29,6 +29,7 @@ pub struct Subject {
     /// What comes from the RAN, and what comes from the data network.
     pub inputs: [Input; 2],
     sent: Arc<AtomicU64>,
+    counts: Counts,
     stop: Arc<AtomicBool>,
     bells: Vec<Arc<Bell>>,
     threads: Vec<JoinHandle<()>>,
@@ -84,7 +85,7 @@ impl Subject {
             (PortId::N6, IpAddr::from(rig::SERVER), Some(rig::SERVER_MAC)),
         ])?;
         let inputs = [uplink, downlink];
-        Ok(Self { n4: n4_address, inputs, sent, stop, bells: upf.bells, threads })
+        Ok(Self { n4: n4_address, inputs, sent, counts: upf.counts, stop, bells: upf.bells, threads })
     }
 
     /// Packets sent so far, both ways.
@@ -106,6 +107,11 @@ impl Subject {
     pub fn longest_pause(&self) -> Duration {
         let longest_ns = self.inputs.iter().map(|input| input.pace.longest_pause_ns()).max();
         Duration::from_nanos(longest_ns.unwrap_or(0))
+    }
+
+    /// Packets dropped so far, for whatever reason.
+    pub fn dropped(&self) -> u64 {
+        self.counts.all().iter().filter(|(name, _)| name.starts_with("drop.")).map(|(_, count)| count).sum()
     }
 
     /// Sets the rate of both directions together.
