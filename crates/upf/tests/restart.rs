@@ -1,6 +1,7 @@
 //! `kaista-upf` as a process that is killed: ports of a broker in this process, a gNB and a data network that are this test,
 //! and a session manager on a loopback address.
 
+#[path = "n4/support/mod.rs"]
 mod n4_support;
 mod stage;
 

@@ -1,11 +1,9 @@
 //! What a session manager may rely on at N4, message by message.
 
-mod n4_support;
-
 use std::net::IpAddr;
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, FSeid, Modification};
 use pfcp::{Cause, Fault, Header, IeType, MessageType, Request, Response, RuleId};

@@ -1,13 +1,10 @@
 //! Usage reports against a counter outside the UPF: what left its ports, to the octet.
 
-mod n4_support;
-mod sessions;
-
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use n4_support::{GNB, N3, SMF, config, establishment, setup, ue};
+use crate::support::{GNB, N3, SMF, config, establishment, setup, ue};
 use pfcp::report::{SessionReportResponse, UsageReport};
 use pfcp::rule::{BitRate, CreateUrr, FTeid, MeasurementMethod, ReportingTriggers, UrrTerms};
 use pfcp::{Header, MessageType, Request, Response, Volume};
@@ -35,7 +32,7 @@ fn ip(from: Ipv4Addr, to: Ipv4Addr, rest: &[u8]) -> Vec<u8> {
 }
 
 fn ethernet(packet: &[u8]) -> Vec<u8> {
-    [&sessions::MAC[..], &[2; 6], &[8, 0], packet].concat()
+    [&crate::sessions::MAC[..], &[2; 6], &[8, 0], packet].concat()
 }
 
 fn gpdu(teid: u32, packet: &[u8]) -> Vec<u8> {
@@ -126,8 +123,8 @@ fn outside(to_n3: &Captured, to_n6: &Captured) -> Totals {
 fn reports_say_what_a_counter_outside_saw_to_the_octet() {
     let from_n3 = packets(|session, rest| gpdu(u32::from(session), &ip(ue(session), SERVER, rest)));
     let from_n6 = packets(|session, rest| ip(SERVER, ue(session), rest));
-    let n3 = sessions::info("n3", "10.3.0.1", 1, Steering::Teid);
-    let n6 = sessions::info("n6", "10.6.0.1", 1, Steering::UeAddress);
+    let n3 = crate::sessions::info("n3", "10.3.0.1", 1, Steering::Teid);
+    let n6 = crate::sessions::info("n6", "10.6.0.1", 1, Steering::UeAddress);
     let (n3, to_n3) = Synthetic::new(from_n3).once().info(n3).open_captured();
     let (n6, to_n6) = Synthetic::new(from_n6).once().info(n6).open_captured();
     let mut upf = Upf::new(&Plan { max_sessions: 10, ..Plan::default() }, n3, n6).unwrap();
@@ -172,7 +169,7 @@ fn reports_say_what_a_counter_outside_saw_to_the_octet() {
         }
     });
     manager.reports.extend(last);
-    sessions::stop(&mut upf);
+    crate::sessions::stop(&mut upf);
 
     let seen = outside(&to_n3, &to_n6);
     for urr in [1, 2] {

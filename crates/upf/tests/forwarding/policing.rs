@@ -1,11 +1,9 @@
 //! Maximum bit rates over ten seconds of virtual time, through the packet function: what passes is the rate.
 
-mod sessions;
-
 use std::sync::Arc;
 
+use crate::sessions::{downlink, info, qer, session, ue};
 use port::{PortInfo, Steering};
-use sessions::{downlink, info, qer, session, ue};
 use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
 use upf::buffers::Buffers;

@@ -1,12 +1,10 @@
 //! The session tables from both ends: what is applied is what workers see, whole or not at all.
 
-mod sessions;
-
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::sessions::{qer, session, ue};
 use port::PortInfo;
-use sessions::{qer, session, ue};
 use upf::side::{PortId, Side};
 use upf::tables::{ApplyError, Reader, SessionUpdate, Settings, Tables};
 

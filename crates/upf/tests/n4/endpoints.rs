@@ -1,8 +1,6 @@
 //! Traffic endpoints, and SDF filters that several PDRs share.
 
-mod n4_support;
-
-use n4_support::*;
+use crate::support::*;
 use pfcp::rule::{FTeid, Interface, Pdi, SdfFilter, TrafficEndpoint, UeIp, UpdatePdr};
 use pfcp::session::{Established, Establishment, Modification, Modified};
 use pfcp::{Cause, Fault, IeType, Request, Response};

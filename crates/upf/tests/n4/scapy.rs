@@ -1,8 +1,6 @@
 //! 10,000 PFCP messages made and damaged by scapy, over UDP to a running endpoint. It answers or drops each as TS 29.244
 //! says, and every session is as it was or properly changed.
 
-mod n4_support;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -13,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::{Cause, Fault, Header, HeaderError, MessageType, ParseError, RecoveryTimeStamp, Request, Response};
 use upf::bell::Bell;

@@ -1,8 +1,6 @@
 //! Networks behind UEs, as session managers state them.
 
-mod n4_support;
-
-use n4_support::*;
+use crate::support::*;
 use pfcp::session::{Established, Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
 

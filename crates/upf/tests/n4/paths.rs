@@ -1,11 +1,9 @@
 //! Paths to the peers of tunnels: asked whether they are alive, and told to session managers when they are not.
 
-mod n4_support;
-
 use std::net::IpAddr;
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::node::{NodeOutcome, NodeReport, RemoteGtpuPeer};
 use pfcp::{Header, NodeId, Request, Response};
 use upf::alarms::Alarm;

@@ -4,11 +4,9 @@
 //! `N4_SEQUENCES` says how many sequences, `N4_SEED` with which to begin. What fails is told as the shortest beginning of its
 //! sequence that does.
 
-mod n4_support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use n4_support::drive::drive;
+use crate::support::drive::drive;
 
 /// Octets that the number `seed` stands for (SplitMix64), up to 1,024.
 fn octets(seed: u64) -> Vec<u8> {

@@ -1,13 +1,11 @@
 //! How associations with session managers come, are kept up and go, whoever asks for them.
 
-mod n4_support;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::node::{
     AssociationRelease, AssociationSetup, AssociationSetupResponse, AssociationUpdate, Heartbeat, NodeOutcome,
 };

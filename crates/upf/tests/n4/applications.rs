@@ -1,8 +1,6 @@
 //! Applications that session managers describe, and PDRs that detect them.
 
-mod n4_support;
-
-use n4_support::*;
+use crate::support::*;
 use pfcp::pfd::{ApplicationPfds, PfdContents, PfdManagement};
 use pfcp::rule::{SdfFilter as WireFilter, UpdatePdr};
 use pfcp::session::{Establishment, Modification};

@@ -1,11 +1,9 @@
 //! What a session manager may rely on when packets wait for a UE, and when a tunnel is left (TS 29.244, 5.2.1, 5.2.4, 5.2.3).
 
-mod n4_support;
-
 use std::net::IpAddr;
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::report::{DownlinkDataReport, SessionReport, SessionReportResponse};
 use pfcp::rule::*;
 use pfcp::session::{FSeid, Modification};

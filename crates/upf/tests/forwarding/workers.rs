@@ -1,13 +1,11 @@
 //! Workers over synthetic ports: order, hand-over between workers, full ports, and rules that change meanwhile.
 
-mod sessions;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::sessions::{downlink, info, mark, qer, session, stop, ue};
 use port::synthetic::{Captured, Synthetic};
 use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
-use sessions::{downlink, info, mark, qer, session, stop, ue};
 use upf::drops::DropReason;
 use upf::function::{AssemblyError, Plan, Upf};
 use upf::side::PortId;

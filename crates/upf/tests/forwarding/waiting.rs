@@ -1,10 +1,8 @@
 //! Packets that wait for their UE, and tunnels that are left: what becomes of packets when rules change under them.
 
-mod sessions;
-
+use crate::sessions::{downlink, info, mark, session, stop};
 use port::Steering;
 use port::synthetic::{Captured, Synthetic};
-use sessions::{downlink, info, mark, session, stop};
 use upf::alarms::Alarm;
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};

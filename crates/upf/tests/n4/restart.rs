@@ -1,8 +1,6 @@
 //! A node that goes on where another process ended: the same sessions, associations, TEIDs, counts, answers and time stamp;
 //! or, if anything of that is missing, none of it and a new time stamp.
 
-mod n4_support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -10,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use n4_support::drive::drive_on;
-use n4_support::*;
+use crate::support::drive::drive_on;
+use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UrrTerms};
 use pfcp::session::{Established, Modification};

@@ -1,11 +1,9 @@
 //! What a session manager may rely on of usage reports (TS 29.244, 5.2.2).
 
-mod n4_support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;

@@ -1,8 +1,6 @@
 //! What session managers say in QERs beyond gates, rates and flows.
 
-mod n4_support;
-
-use n4_support::*;
+use crate::support::*;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};

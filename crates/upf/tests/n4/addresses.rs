@@ -1,10 +1,8 @@
 //! UE addresses that the UPF chooses.
 
-mod n4_support;
-
 use std::time::Duration;
 
-use n4_support::*;
+use crate::support::*;
 use pfcp::rule::{CreatedPdr, UeIp, UpdatePdr};
 use pfcp::session::{Established, Establishment, Modification, Modified};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};

@@ -1,8 +1,6 @@
 //! What session managers say of the ways that packets take: tunnels of their own, classes of service.
 
-mod n4_support;
-
-use n4_support::*;
+use crate::support::*;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response};

@@ -1,0 +1,7 @@
+//! Sessions' rules at work: tables, workers, policers, packets that wait.
+
+mod policing;
+mod sessions;
+mod tables;
+mod waiting;
+mod workers;

@@ -1,0 +1,21 @@
+//! N4: a session manager's messages to a node on real tables, and what comes of them.
+
+#[path = "../forwarding/sessions.rs"]
+mod sessions;
+mod support;
+
+mod addresses;
+mod applications;
+mod associations;
+mod billing;
+mod endpoints;
+mod forwarding;
+mod node;
+mod paging;
+mod paths;
+mod qers;
+mod random;
+mod restart;
+mod routes;
+mod scapy;
+mod usage;
