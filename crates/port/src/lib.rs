@@ -40,6 +40,12 @@ pub trait RxQueue: Send {
     /// The file descriptors of which one becomes readable when an armed queue has something to do.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
+    /// Whether nothing waits, and nothing more comes: of a port that another process of the function has taken over, and whose
+    /// peer has sent something there.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// What this queue has counted.
     fn counters(&self) -> RxCounters;
 }
@@ -100,13 +106,21 @@ impl Port {
 
 /// What goes from an open port to its broker, beside the packets. Holding one keeps the port attached.
 #[derive(Clone, Default)]
-pub struct Control(Option<vport::client::Reporter>);
+pub struct Control(Option<(vport::client::Reporter, vport::client::Succession)>);
 
 impl Control {
     /// As [`Port::report`].
     pub fn report(&self, counters: &[(&str, u64)]) {
-        if let Some(reporter) = &self.0 {
+        if let Some((reporter, _)) = &self.0 {
             reporter.report(counters);
+        }
+    }
+
+    /// Of a port that was opened to be taken over ([`Succession::WhenReady`]): now. Peers send to this process from here on;
+    /// it receives, and can send, as soon as the one that had the port has left it.
+    pub fn take_over(&self) {
+        if let Some((_, succession)) = &self.0 {
+            succession.take_over();
         }
     }
 }
@@ -121,6 +135,28 @@ pub struct OpenOptions {
     /// How many bytes of a frame are copied to private memory on receive: 64 to [`HEAD_MAX`]. Headers beyond them cannot
     /// be read.
     pub peek_bytes: usize,
+    /// Whether the port is taken over from another process of the function that may have it. By default it is, at once, where
+    /// the node has started this process for that (`$KAISTA_SUCCEEDS`).
+    pub succession: Succession,
+}
+
+/// Whether a port is taken over from another process of the function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Succession {
+    /// No: it is opened once nobody has it.
+    #[default]
+    No,
+    /// As soon as it is open.
+    AtOnce,
+    /// At [`Control::take_over`].
+    WhenReady,
+}
+
+impl Succession {
+    /// Whether the node has started this process to take its function's ports over from another one.
+    pub fn is_wanted() -> bool {
+        std::env::var_os("KAISTA_SUCCEEDS").is_some()
+    }
 }
 
 impl Default for OpenOptions {
@@ -129,6 +165,7 @@ impl Default for OpenOptions {
             socket: std::env::var_os("KAISTA_PORTS").map_or_else(|| "/run/kaista/ports.sock".into(), PathBuf::from),
             timeout: Duration::from_secs(10),
             peek_bytes: 192,
+            succession: if Succession::is_wanted() { Succession::AtOnce } else { Succession::No },
         }
     }
 }

@@ -2,23 +2,31 @@
 
 use std::os::fd::BorrowedFd;
 
-use vport::client::{AttachError, attach};
+use vport::client::{AttachError, Coming, attach_as};
 use vport::packet::{Burst, PacketRef};
 use vport::{RxRing, TxRing};
 
-use crate::{Control, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
+use crate::{Control, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, Succession, TxCounters, TxQueue};
 
 pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
-    let attached = attach(&options.socket, name, options.timeout, options.peek_bytes).map_err(|error| match error {
+    let coming = match options.succession {
+        Succession::No => Coming::Alone,
+        Succession::AtOnce | Succession::WhenReady => Coming::ToSucceed,
+    };
+    let attached = attach_as(coming, &options.socket, name, options.timeout, options.peek_bytes);
+    let attached = attached.map_err(|error| match error {
         AttachError::NoBroker(reason) => OpenError::NoBroker { socket: options.socket.clone(), reason },
         AttachError::Refused(reason) => OpenError::Refused { port: name.to_owned(), reason },
         AttachError::Io(error) => OpenError::Io(error),
     })?;
+    if options.succession == Succession::AtOnce {
+        attached.succession.take_over();
+    }
     let pair = |(rx, tx)| QueuePair { rx: Box::new(rx), tx: Box::new(tx) };
     Ok(Port {
         info: attached.info,
         queues: attached.queues.into_iter().map(pair).collect(),
-        control: Control(Some(attached.reporter)),
+        control: Control(Some((attached.reporter, attached.succession))),
         steering: Some(attached.steering),
     })
 }
@@ -38,6 +46,10 @@ impl RxQueue for RxRing {
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         Self::poll_fds(self)
+    }
+
+    fn is_over(&self) -> bool {
+        Self::is_over(self)
     }
 
     fn counters(&self) -> RxCounters {

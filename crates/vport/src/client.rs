@@ -39,6 +39,30 @@ pub struct Attachment {
     pub reporter: Reporter,
     /// To steer it, alone or with others.
     pub steering: PortSteering,
+    /// To take it over, where it was attached so.
+    pub succession: Succession,
+}
+
+/// How to attach to a port that another process of the function may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coming {
+    /// Once nobody has it.
+    #[default]
+    Alone,
+    /// To take it over, at [`Succession::take_over`]. At once where nobody has it.
+    ToSucceed,
+}
+
+/// A port that is to be taken over. Keeps it attached.
+#[derive(Clone)]
+pub struct Succession(Arc<Lease>);
+
+impl Succession {
+    /// From now on peers send to this process. It receives, and can send, as soon as the one that has the port has left it.
+    pub fn take_over(&self) {
+        self.0.shared.take_over.store(true, Ordering::Release);
+        self.0.shared.complaints.ring();
+    }
 }
 
 /// Why a port could not be attached.
@@ -81,11 +105,26 @@ impl Reporter {
 /// Attaches to `port` at the broker's `socket`; waits for both up to `timeout`, but not for the peer. `peek` bytes of a
 /// received frame are copied.
 pub fn attach(socket: &Path, port: &str, timeout: Duration, peek: usize) -> Result<Attachment, AttachError> {
+    attach_as(Coming::Alone, socket, port, timeout, peek)
+}
+
+/// As [`attach`]. One that comes to succeed need not wait for whoever has the port.
+pub fn attach_as(
+    coming: Coming,
+    socket: &Path,
+    port: &str,
+    timeout: Duration,
+    peek: usize,
+) -> Result<Attachment, AttachError> {
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(5);
     let mut refused = None;
+    let greeting = match coming {
+        Coming::Alone => hello(port, 0),
+        Coming::ToSucceed => succeed(port),
+    };
     let (connection, welcome) = loop {
-        let Attempt { error, again } = match try_attach(socket, port, 0, deadline) {
+        let Attempt { error, again } = match try_attach(socket, &greeting, deadline) {
             Ok(done) => break done,
             Err(attempt) => attempt,
         };
@@ -100,7 +139,7 @@ pub fn attach(socket: &Path, port: &str, timeout: Duration, peek: usize) -> Resu
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
     };
-    start(socket.to_owned(), connection, welcome, peek)
+    start(coming, socket.to_owned(), connection, welcome, peek)
 }
 
 struct Welcome {
@@ -123,10 +162,10 @@ impl<E: Into<AttachError>> From<E> for Attempt {
 }
 
 /// One connection and one greeting.
-fn try_attach(path: &Path, port: &str, resume: u64, deadline: Instant) -> Result<(OwnedFd, Welcome), Attempt> {
+fn try_attach(path: &Path, greeting: &[u8], deadline: Instant) -> Result<(OwnedFd, Welcome), Attempt> {
     let absent = |error: io::Error| Attempt { error: AttachError::NoBroker(error.to_string()), again: true };
     let connection = socket::connected(path).map_err(absent)?;
-    socket::send(connection.as_fd(), &hello(port, resume), &[]).map_err(absent)?;
+    socket::send(connection.as_fd(), greeting, &[]).map_err(absent)?;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         wait(&mut [PollFd::new(&connection, PollFlags::IN)], Some(left)).map_err(absent)?;
@@ -148,6 +187,10 @@ fn hello(port: &str, resume: u64) -> Vec<u8> {
     Request::Hello { oldest: VERSION, newest: VERSION_POOL, port: port.to_owned(), resume }.encode()
 }
 
+fn succeed(port: &str) -> Vec<u8> {
+    Request::Succeed { oldest: VERSION, newest: VERSION_POOL, port: port.to_owned() }.encode()
+}
+
 fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
     let bad = |what: String| Attempt { error: AttachError::Refused(what), again: false };
     match Reply::decode(bytes).map_err(|error| bad(format!("the broker's answer: {error}")))? {
@@ -163,7 +206,13 @@ fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
     }
 }
 
-fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> Result<Attachment, AttachError> {
+fn start(
+    coming: Coming,
+    path: PathBuf,
+    connection: OwnedFd,
+    welcome: Welcome,
+    peek: usize,
+) -> Result<Attachment, AttachError> {
     let Welcome { version, info, peer_queues, ring, place } = welcome;
     let count = usize::from(info.queues);
     let (first, all) = place.map_or((0, count), |place| (usize::from(place.first_queue), usize::from(place.queues)));
@@ -176,8 +225,12 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         None => Home::new(&info.name, cells.collect()),
         Some(place) => Home::of_pool(&info.name, cells.collect(), place.epoch, table),
     });
-    let shared =
-        Arc::new(Shared { complaints: complaints.clone(), report: Mutex::new(None), stop: AtomicBool::new(false) });
+    let shared = Arc::new(Shared {
+        complaints: complaints.clone(),
+        report: Mutex::new(None),
+        take_over: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+    });
     let mut control = Control {
         shared: shared.clone(),
         path,
@@ -192,6 +245,8 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         version,
         stake: None,
         own: None,
+        waits_to_inherit: coming == Coming::ToSucceed,
+        waiting: Vec::new(),
         current: None,
         connect_at: Instant::now(),
         pause: PAUSE_MIN,
@@ -210,13 +265,21 @@ fn start(path: PathBuf, connection: OwnedFd, welcome: Welcome, peek: usize) -> R
         let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
         (rx, TxRing::new(queue, tx, complaints.clone(), port))
     });
-    Ok(Attachment { queues: queues.collect(), info, reporter: Reporter(lease), steering: PortSteering(home.clone()) })
+    Ok(Attachment {
+        queues: queues.collect(),
+        info,
+        steering: PortSteering(home.clone()),
+        reporter: Reporter(lease.clone()),
+        succession: Succession(lease),
+    })
 }
 
 /// What the control thread and the port's users share.
 struct Shared {
     complaints: Arc<Complaints>,
     report: Mutex<Option<Vec<(String, u64)>>>,
+    /// The port is to be taken over: to be said.
+    take_over: AtomicBool,
     stop: AtomicBool,
 }
 

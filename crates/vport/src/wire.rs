@@ -36,6 +36,18 @@ pub enum Request {
         /// Generation that the sender still holds, from before the connection broke; 0 for none.
         resume: u64,
     },
+    /// Instead of [`Request::Hello`], of a process that is to take its function's port over from the one that has it: as that,
+    /// but that nothing changes for the other before [`Request::TakeOver`].
+    Succeed {
+        /// Oldest version spoken.
+        oldest: u16,
+        /// Newest version spoken.
+        newest: u16,
+        /// The port.
+        port: String,
+    },
+    /// The sender, which came to succeed, is ready for the next generation.
+    TakeOver,
     /// The sender has mapped its own segments.
     Mapped {
         /// Of this generation.
@@ -170,6 +182,8 @@ pub enum Reply {
         /// Whether the peer's process is known to be gone, so that its heads are final.
         dead: bool,
     },
+    /// To one that came to succeed: whoever had the port before is gone. What it was given, it may use.
+    Inherit,
     /// A member of the peer, which is a pool, is gone, or has never been given these generations: its heads in them are final.
     Gone {
         /// The first of them; 0 where the member is gone.
@@ -280,6 +294,8 @@ const PREPARED: u16 = 10;
 const BUCKET: u16 = 11;
 const GAVE: u16 = 12;
 const CAME: u16 = 13;
+const SUCCEED: u16 = 14;
+const TAKE_OVER: u16 = 15;
 const WELCOME: u16 = 101;
 const REFUSED: u16 = 102;
 const OWN: u16 = 103;
@@ -292,6 +308,7 @@ const PREPARE: u16 = 109;
 const BEGUN: u16 = 110;
 const ARRIVAL: u16 = 111;
 const CLOSED: u16 = 112;
+const INHERIT: u16 = 113;
 
 impl Request {
     /// The datagram.
@@ -300,6 +317,8 @@ impl Request {
             Self::Hello { oldest, newest, port, resume } => {
                 message(HELLO).u16(*oldest).u16(*newest).u64(*resume).text(port).0
             }
+            Self::Succeed { oldest, newest, port } => message(SUCCEED).u16(*oldest).u16(*newest).text(port).0,
+            Self::TakeOver => message(TAKE_OVER).0,
             Self::Mapped { generation } => message(MAPPED).u64(*generation).0,
             Self::Ready { generation } => message(READY).u64(*generation).0,
             Self::Quarantine { generation, queue, violation } => {
@@ -335,6 +354,12 @@ impl Request {
                 resume: fields.u64()?,
                 port: fields.name("port name", NAME_MAX)?,
             },
+            SUCCEED => Self::Succeed {
+                oldest: fields.u16()?,
+                newest: fields.u16()?,
+                port: fields.name("port name", NAME_MAX)?,
+            },
+            TAKE_OVER => Self::TakeOver,
             MAPPED => Self::Mapped { generation: fields.u64()? },
             READY => Self::Ready { generation: fields.u64()? },
             QUARANTINE => {
@@ -392,6 +417,7 @@ impl Reply {
                 message(ARENA).u64(*generation).u32(*buffers).u32(*present).u16(*own).u16(*peer).0
             }
             Self::Over { generation, dead } => message(OVER).u64(*generation).u8(u8::from(*dead)).0,
+            Self::Inherit => message(INHERIT).0,
             Self::Gone { since, generation, first_queue, queues } => {
                 message(GONE).u64(*since).u64(*generation).u16(*first_queue).u16(*queues).0
             }
@@ -431,6 +457,7 @@ impl Reply {
                 peer: fields.u16()?,
             },
             OVER => Self::Over { generation: fields.u64()?, dead: fields.flag()? },
+            INHERIT => Self::Inherit,
             GONE => Self::Gone {
                 since: fields.u64()?,
                 generation: fields.u64()?,
@@ -470,6 +497,8 @@ mod tests {
     fn requests() -> Vec<Request> {
         vec![
             Request::Hello { oldest: 1, newest: 3, port: "n3".into(), resume: 7 },
+            Request::Succeed { oldest: 1, newest: 3, port: "n3".into() },
+            Request::TakeOver,
             Request::Mapped { generation: u64::MAX },
             Request::Ready { generation: 1 },
             Request::Quarantine { generation: 2, queue: 3, violation: 4 },
@@ -534,6 +563,7 @@ mod tests {
             Reply::Peer { generation: 3, records_bytes: 2 << 20, steering: Steering::UeAddress },
             Reply::Arena { generation: 3, buffers: 1 << 17, present: 2_048, own: 4, peer: 5 },
             Reply::Over { generation: 3, dead: true },
+            Reply::Inherit,
         ]
     }
 

@@ -5,6 +5,7 @@ mod clients;
 mod generations;
 mod links;
 mod pools;
+mod succession;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -48,6 +49,8 @@ struct Function {
     socket: OwnedFd,
     id: u64,
     uids: Range<u32>,
+    /// Another process of the function may take over what one has.
+    may_be_succeeded: bool,
     /// Refusals told to the owner.
     complaints: Allowance,
 }
@@ -174,6 +177,7 @@ impl Core {
             name: name.clone(),
             link: link.spec.name.clone(),
             pid: link.party(seat).client.and_then(|id| self.clients.get(&id)).map(|client| client.pid),
+            leaving: link.party(seat).leaving.and_then(|left| self.clients.get(&left.client)).map(|client| client.pid),
             generation: link.generation,
             up: link.stage == Stage::Up,
             quarantined: link.quarantined.clone(),

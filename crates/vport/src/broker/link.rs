@@ -44,6 +44,11 @@ pub(super) struct Link {
     pub(super) parties: [Vec<Party>; 2],
     /// Seats that have the current generation.
     pub(super) present: Vec<Seat>,
+    /// The seat whose heir gets the current generation in place of the client that it has, until all have it; and the
+    /// generation before.
+    pub(super) passing: Option<(Seat, u64)>,
+    /// Who is shown the peer's segments of the current generation once those who are shown them first have taken them over.
+    pub(super) untold: Vec<Seat>,
     /// Members of a pool that were not given the current generation.
     pub(super) absent: Vec<Seat>,
     pub(super) segments: Option<Segments>,
@@ -85,6 +90,8 @@ impl Link {
             generation: 0,
             parties,
             present: Vec::new(),
+            passing: None,
+            untold: Vec::new(),
             absent: Vec::new(),
             segments: None,
             tables: Vec::new(),
@@ -142,6 +149,18 @@ impl Link {
     /// Whoever is at an end.
     pub(super) fn clients(&self, end: usize) -> impl Iterator<Item = u64> {
         self.parties[end].iter().filter_map(|party| party.client)
+    }
+
+    /// Who takes part in the current generation at a seat.
+    pub(super) fn sitter(&self, seat: Seat) -> Option<u64> {
+        let party = self.party(seat);
+        let heir = party.heir.filter(|_| self.passing.is_some_and(|(passing, _)| passing == seat));
+        heir.map(|heir| heir.client).or(party.client)
+    }
+
+    /// The same for all seats of an end.
+    pub(super) fn sitters(&self, end: usize) -> impl Iterator<Item = u64> {
+        self.seats(end).filter_map(|seat| self.sitter(seat))
     }
 
     pub(super) fn port(&self, seat: Seat) -> PortName {

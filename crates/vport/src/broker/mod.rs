@@ -200,6 +200,8 @@ pub struct PortStatus {
     pub link: String,
     /// The process that holds it, if any.
     pub pid: Option<i32>,
+    /// The process that it was taken over from, while that works off what it has.
+    pub leaving: Option<i32>,
     /// Generation of the link; 0 before the first.
     pub generation: u64,
     /// Whether the current generation is in the hands of both ends.
@@ -311,6 +313,12 @@ impl Broker {
     pub fn remove_function(&self, function: &str) -> Result<(), BrokerError> {
         let function = function.to_owned();
         self.call(move |core| core.remove_function(&function))?
+    }
+
+    /// Whether processes of the function may take ports over from another one that has them. Not while nobody says so.
+    pub fn allow_succession(&self, function: &str, allowed: bool) -> Result<(), BrokerError> {
+        let function = function.to_owned();
+        self.call(move |core| core.allow_succession(&function, allowed))?
     }
 
     /// Makes a link known. The same specification twice is no error.

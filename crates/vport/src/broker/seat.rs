@@ -20,6 +20,10 @@ impl Seat {
 pub(super) struct Party {
     /// The client that holds it.
     pub(super) client: Option<u64>,
+    /// One that is to take it over.
+    pub(super) heir: Option<Heir>,
+    /// The client that had it before, which still works off what it has of an earlier generation.
+    pub(super) leaving: Option<Leaving>,
     /// A process may be there that had it under a former broker: nobody has come yet.
     pub(super) awaited: bool,
     /// Another process came instead: that one is dead.
@@ -31,8 +35,40 @@ pub(super) struct Party {
     pub(super) earlier: Option<Vec<u64>>,
 }
 
+/// A client that is to take a seat over from the one that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heir {
+    pub(super) client: u64,
+    /// It is ready to.
+    pub(super) is_ready: bool,
+}
+
+/// A client that has handed its seat over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) client: u64,
+    /// The last generation that it has.
+    pub(super) generation: u64,
+}
+
 impl Party {
     pub(super) fn new() -> Self {
-        Self { client: None, awaited: true, succeeded: false, dead_until: 0, report: Vec::new(), earlier: None }
+        Self {
+            client: None,
+            heir: None,
+            leaving: None,
+            awaited: true,
+            succeeded: false,
+            dead_until: 0,
+            report: Vec::new(),
+            earlier: None,
+        }
+    }
+
+    /// Its heir has it from now on. Whoever had it, and has `former` as its last generation, works that off.
+    pub(super) fn pass_on(&mut self, former: u64) {
+        let Some(heir) = self.heir.take() else { return };
+        let leaving = self.client.replace(heir.client);
+        self.leaving = leaving.map(|client| Leaving { client, generation: former });
     }
 }

@@ -31,6 +31,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(5);
 const ROOM_EVERY: Duration = Duration::from_millis(2);
 
+pub(super) type Halves = (RxHalf, TxHalf);
 pub(super) type Boxes = (Arc<Handover<RxHalf>>, Arc<Handover<TxHalf>>);
 
 /// The control thread.
@@ -52,6 +53,10 @@ pub(super) struct Control {
     pub(super) stake: Option<Arc<Stake>>,
     /// Own segments of a generation whose peer's have not come yet.
     pub(super) own: Option<Own>,
+    /// Somebody else has the port, or works off what he has of it.
+    pub(super) waits_to_inherit: bool,
+    /// What queues are given then: of each generation, what is for the first, the second, ...
+    pub(super) waiting: Vec<Vec<Halves>>,
     pub(super) current: Option<Arc<Generation>>,
     pub(super) connect_at: Instant,
     pub(super) pause: Duration,
@@ -73,6 +78,7 @@ impl Control {
                 self.pass_on(complaint);
             }
             self.report_if_due();
+            self.take_over_if_due();
             self.unmap_retired();
             self.answer_if_room();
             self.tell_released();
@@ -86,6 +92,7 @@ impl Control {
         let now = Instant::now();
         let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let timeout = match &self.connection {
+            None if self.waits_to_inherit => None,
             None => Some(self.connect_at.saturating_duration_since(now)),
             Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
             Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
@@ -100,7 +107,8 @@ impl Control {
     }
 
     fn reconnect_if_due(&mut self) {
-        if self.connection.is_some() || Instant::now() < self.connect_at {
+        // One that waits for its inheritance has none to go on with, and the next broker knows of no such thing.
+        if self.connection.is_some() || self.waits_to_inherit || Instant::now() < self.connect_at {
             return;
         }
         let held = self.current.as_ref().filter(|generation| generation.fate() == Fate::Present);
@@ -168,6 +176,10 @@ impl Control {
             | Reply::Begun { .. }
             | Reply::Arrival { .. }
             | Reply::Closed { .. } => Err(Lost),
+            Reply::Inherit => {
+                self.inherit();
+                Ok(())
+            }
             Reply::Over { generation, dead } => {
                 self.end(generation, if dead { Fate::Dead } else { Fate::Over });
                 Ok(())
@@ -252,6 +264,13 @@ impl Control {
             return self.lose_connection();
         }
         self.own.iter_mut().for_each(|own| own.answer_by = None);
+    }
+
+    fn take_over_if_due(&self) {
+        let greeted = self.connection.as_ref().is_some_and(|connection| connection.greeted);
+        if greeted && self.shared.take_over.swap(false, Ordering::AcqRel) {
+            let _ = self.say(&Request::TakeOver);
+        }
     }
 
     fn unmap_retired(&self) {

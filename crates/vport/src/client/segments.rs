@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::control::{Control, Lost, ROOM_WITHIN};
+use super::control::{Control, Halves, Lost, ROOM_WITHIN};
 use crate::arena::Entries;
 use crate::channel::{Inlet, Outlet};
 use crate::doorbell::{Bell, Doorbell};
@@ -134,17 +134,31 @@ impl Control {
             Ok((self.rx_half(&own.generation, own.stake.as_ref(), queue, own_queue, peer), sending))
         });
         let halves: Vec<_> = halves.collect::<io::Result<_>>()?;
-        self.home.renew(newest, |epoch| {
-            for ((mut receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
-                receiving.epoch = epoch;
-                // What was not begun is closed here, so that the peer does not wait for it.
-                let unused = std::iter::from_fn(|| tx.next()).collect::<Vec<_>>();
-                unused.into_iter().chain(tx.deliver(sending)).for_each(|mut unused| unused.close());
-                drop(rx.deliver(receiving));
-            }
+        let home = self.home.clone();
+        home.renew(newest, |epoch| {
+            let mut halves = halves;
+            halves.iter_mut().for_each(|(receiving, _)| receiving.epoch = epoch);
+            if self.waits_to_inherit { self.waiting.push(halves) } else { self.deliver(halves) }
         });
         self.current = Some(own.generation);
         Ok(())
+    }
+
+    /// Whoever had the port before is gone.
+    pub(super) fn inherit(&mut self) {
+        self.waits_to_inherit = false;
+        for halves in std::mem::take(&mut self.waiting) {
+            self.deliver(halves);
+        }
+    }
+
+    fn deliver(&self, halves: Vec<Halves>) {
+        for ((receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
+            // What was not begun is closed here, so that the peer does not wait for it.
+            let unused = std::iter::from_fn(|| tx.next()).collect::<Vec<_>>();
+            unused.into_iter().chain(tx.deliver(sending)).for_each(|mut unused| unused.close());
+            drop(rx.deliver(receiving));
+        }
     }
 
     fn rx_half(

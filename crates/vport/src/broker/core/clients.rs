@@ -45,7 +45,7 @@ impl Core {
         self.watch(&socket, id, epoll::EventFlags::IN)?;
         let complaints = Allowance::new(10, 20);
         self.listeners.insert(id, function.to_owned());
-        self.functions.insert(function.to_owned(), Function { socket, id, uids, complaints });
+        self.functions.insert(function.to_owned(), Function { socket, id, uids, may_be_succeeded: false, complaints });
         Ok(())
     }
 
@@ -151,24 +151,31 @@ impl Core {
         match request {
             Request::Hello { oldest, newest, port, resume } => self.greet(id, oldest..=newest, port, resume),
             Request::Steer { oldest, newest, progress } => self.join_pool(id, oldest..=newest, progress),
+            Request::Succeed { oldest, newest, port } => self.greet_heir(id, oldest..=newest, port),
             _ => Err("a connection begins with a greeting".into()),
         }
     }
 
     fn hear_port(&mut self, id: u64, name: &str, seat: Seat, request: Request) -> Result<(), Fault> {
         match request {
-            Request::Hello { .. } | Request::Steer { .. } => return Err("one connection holds one port".into()),
+            Request::Hello { .. } | Request::Steer { .. } | Request::Succeed { .. } => {
+                return Err("one connection holds one port".into());
+            }
             Request::Mapped { generation } => return self.mapped(name, seat, generation),
             Request::Ready { generation } => return self.ready(name, seat, generation),
             Request::Quarantine { generation, queue, violation } => {
                 return self.quarantine(name, seat, generation, queue, violation);
             }
+            Request::TakeOver => self.take_over(id, name, seat),
+            // Of one that came to succeed there are none.
+            Request::Holds(_) if self.is_beside(id, name, seat) => {}
             Request::Holds(generations) => {
                 let since = self.clients.get(&id).map_or(0, |client| client.since);
                 self.holds(name, seat, since, generations);
             }
             Request::Released { generation } => self.let_go(name, seat, |other| other == generation),
             Request::Away => self.clients.get_mut(&id).into_iter().for_each(|client| client.away = true),
+            Request::Report(_) if self.is_beside(id, name, seat) => {}
             Request::Report(counters) => {
                 self.links.get_mut(name).into_iter().for_each(|link| link.party_mut(seat).report = counters.clone());
             }
@@ -179,7 +186,7 @@ impl Core {
         Ok(())
     }
 
-    fn greet(
+    pub(super) fn greet(
         &mut self,
         id: u64,
         versions: std::ops::RangeInclusive<u16>,
@@ -244,7 +251,7 @@ impl Core {
     }
 
     /// The living process that holds a seat. One that is gone already is forgotten.
-    fn holder(&mut self, link: &str, seat: Seat) -> Option<i32> {
+    pub(super) fn holder(&mut self, link: &str, seat: Seat) -> Option<i32> {
         let id = self.links.get(link)?.party(seat).client?;
         let client = self.clients.get(&id)?;
         if socket::is_hung_up(client.socket.as_fd()) {
@@ -294,7 +301,13 @@ impl Core {
         drop(client.socket);
         match client.holds {
             Holds::Nothing => {}
-            Holds::Port(link, seat) => self.detached(&link, seat, dead && !client.away),
+            Holds::Port(link, seat) => {
+                let dead = dead && !client.away;
+                if !self.left_beside(id, &link, seat, dead) {
+                    self.detached(&link, seat, dead);
+                    self.succeed(&link, seat);
+                }
+            }
             Holds::Pool => self.left_pool(&client.function, id),
         }
     }

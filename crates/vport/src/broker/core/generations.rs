@@ -46,6 +46,9 @@ impl Core {
             }
         };
         link.leases.extend(lease);
+        let heir = link.ready_heir().filter(|_| link.stage == Stage::Up);
+        link.passing = heir.map(|seat| (seat, link.generation));
+        link.untold.clear();
         if let Some(reason) = ordinary
             && !std::mem::replace(&mut link.told_of_pages, true)
         {
@@ -60,21 +63,23 @@ impl Core {
             self.over(name);
             return self.complain_of(name, format!("no memory for link {name}: {error}"));
         }
-        self.hand_out(name, |link, segments, seat| {
+        let seats = self.links.get(name).map(|link| link.present.clone()).unwrap_or_default();
+        self.hand_out(name, seats, |link, segments, seat| {
             let end = &segments.ends[seat.end];
             let records_bytes = end.records_bytes as u64;
             (Reply::Own { generation: link.generation, records_bytes }, end.for_writer(link.queues_of(seat)))
         });
     }
 
-    /// Sends everybody present a message with descriptors, and expects an answer.
+    /// Sends these a message with descriptors, and expects an answer.
     fn hand_out(
         &mut self,
         name: &str,
+        mut seats: Vec<Seat>,
         message: impl for<'a> Fn(&Link, &'a Segments, Seat) -> (Reply, Vec<BorrowedFd<'a>>),
     ) {
         let Some(link) = self.links.get(name) else { return };
-        let (mut seats, generation) = (link.present.clone(), link.generation);
+        let generation = link.generation;
         // Members of a pool last: what they send is read even if this process dies before it has told all of them. What is sent
         // to them waits until all have been told.
         seats.sort_by_key(|seat| link.is_pool(seat.end));
@@ -83,7 +88,7 @@ impl Core {
             let going = |link: &&Link| link.generation == generation && link.stage != Stage::Down;
             let Some(link) = self.links.get(name).filter(going) else { return };
             let Some(segments) = &link.segments else { return };
-            let Some(id) = link.party(seat).client else { continue };
+            let Some(id) = link.sitter(seat) else { continue };
             let (reply, fds) = message(link, segments, seat);
             let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
             let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, seat.end) } else { Ok(()) };
@@ -111,7 +116,7 @@ impl Core {
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
         let Stage::Mapping(missing) = &mut link.stage else { return Ok(()) };
         missing.retain(|other| *other != seat);
-        let client = link.party(seat).client;
+        let client = link.sitter(seat);
         self.answered(client);
         self.proceed(name)
     }
@@ -121,6 +126,10 @@ impl Core {
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         match &link.stage {
             Stage::Mapping(missing) if missing.is_empty() => self.join(name),
+            Stage::Joining(missing) if missing.is_empty() && !link.untold.is_empty() => {
+                self.show_peers(name);
+                Ok(())
+            }
             Stage::Joining(missing) if missing.is_empty() => {
                 link.stage = Stage::Up;
                 // Nobody begins a burst in an earlier one any more.
@@ -130,6 +139,7 @@ impl Core {
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
                 self.tell_of_absent(name);
                 self.advance_pools();
+                self.passed(name);
                 Ok(())
             }
             _ => Ok(()),
@@ -157,7 +167,7 @@ impl Core {
         let generation = link.generation;
         // A writer that spoilt its segments before they were closed is found out here.
         if let Err((end, error)) = segments.close_to_writers() {
-            let clients: Vec<u64> = link.clients(end).collect();
+            let clients: Vec<u64> = link.sitters(end).collect();
             self.over(name);
             clients.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));
             return Ok(());
@@ -168,28 +178,45 @@ impl Core {
         {
             segments.extend(labelled(lease, group).map_err(|error| error.to_string())?);
         }
-        link.stage = Stage::Joining(link.present.clone());
+        // An heir first: nobody sends to it before it can be sent to, and until then all go on with the generation before.
+        let heir = link.passing.map(|(seat, _)| seat);
+        let (first, then) = link.present.iter().partition(|seat| heir.is_none_or(|heir| heir == **seat));
+        (link.stage, link.untold) = (Stage::Joining(first), then);
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
-        self.hand_out(name, |link, segments, seat| {
+        self.show_peer(name);
+        Ok(())
+    }
+
+    /// Those who were to wait are shown the peer's segments now.
+    fn show_peers(&mut self, name: &str) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        link.stage = Stage::Joining(std::mem::take(&mut link.untold));
+        self.show_peer(name);
+    }
+
+    fn show_peer(&mut self, name: &str) {
+        let Some(link) = self.links.get(name) else { return };
+        let Stage::Joining(seats) = &link.stage else { return };
+        let generation = link.generation;
+        self.hand_out(name, seats.clone(), |link, segments, seat| {
             let peer = seat.across();
             let records_bytes = segments.ends[peer].records_bytes as u64;
             let steering = link.spec.ends[peer].port.steering;
             (Reply::Peer { generation, records_bytes, steering }, segments.ends[peer].for_reader())
         });
-        let Some(link) = self.links.get_mut(name) else { return Ok(()) };
+        let Some(link) = self.links.get_mut(name).filter(|link| link.untold.is_empty()) else { return };
         // The pipes are the ends' now: a sleeper must see when its waker is gone.
         if let Some(segments) = &mut link.segments {
             segments.ends.iter_mut().for_each(|end| end.doorbells.clear());
         }
         let _ = Tap::renew(link);
-        Ok(())
     }
 
     pub(super) fn ready(&mut self, name: &str, seat: Seat, generation: u64) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
         let Stage::Joining(missing) = &mut link.stage else { return Ok(()) };
         missing.retain(|other| *other != seat);
-        let client = link.party(seat).client;
+        let client = link.sitter(seat);
         self.answered(client);
         self.proceed(name)
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
-use super::super::seat::Seat;
+use super::super::seat::{Leaving, Seat};
 use super::super::{BrokerError, Event, LinkKind, LinkSpec, RING_BYTES_MAX, RING_BYTES_MIN};
 use super::arenas::adopt_lease;
 use super::{Core, Fault, RETURN_WITHIN};
@@ -132,6 +132,7 @@ impl Core {
                 let _ = Tap::renew(link);
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
                 self.advance_pools();
+                self.passed(name);
             }
         }
     }
@@ -199,6 +200,7 @@ impl Core {
 
     /// Ends the current generation and tells those who hold it.
     pub(super) fn over(&mut self, name: &str) {
+        let leaving = self.pass_early(name);
         let Some(link) = self.links.get_mut(name) else { return };
         if link.stage == Stage::Down {
             return;
@@ -214,6 +216,10 @@ impl Core {
             if let Err(fault) = self.send(id, &Reply::Over { generation, dead: dead[1 - end] }, Vec::new()) {
                 self.cut_off(id, fault);
             }
+        }
+        if let Some(Leaving { client, generation }) = leaving {
+            // One that is gone will be found so.
+            let _ = self.send(client, &Reply::Over { generation, dead: false }, Vec::new());
         }
         self.settle(name);
         self.advance_pools();
