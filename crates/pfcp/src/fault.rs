@@ -4,9 +4,8 @@ use std::fmt;
 
 use rs_pfcp::ie::IeType;
 pub use rs_pfcp::ie::cause::CauseValue as Cause;
-use rs_pfcp::ie::failed_rule_id::{FailedRuleId, RuleIdType};
 
-use crate::ie::{Elements, decode};
+use crate::ie::Elements;
 
 /// A rejection, as a response carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub enum RuleId {
     Qer(u32),
     /// Usage reporting rule.
     Urr(u32),
+    /// Buffering action rule.
+    Bar(u8),
 }
 
 impl Fault {
@@ -53,6 +54,13 @@ impl Fault {
         Self { cause: Cause::RuleCreationModificationFailure, offending_ie: None, failed_rule: Some(rule) }
     }
 
+    /// The same; where a rule could not be created or modified and none is named yet, it is this one.
+    #[must_use]
+    pub fn in_rule(self, rule: RuleId) -> Self {
+        let failed_rule = (self.cause == Cause::RuleCreationModificationFailure).then_some(rule);
+        Self { failed_rule: self.failed_rule.or(failed_rule), ..self }
+    }
+
     /// Writes the elements that tell of it, in the order of the response tables: cause, offending IE.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.element(IeType::Cause, &[self.cause as u8]);
@@ -64,26 +72,30 @@ impl Fault {
     /// Writes the failed rule, if there is one.
     pub(crate) fn write_failed_rule(&self, out: &mut Vec<u8>) {
         if let Some(rule) = self.failed_rule {
-            let id = match rule {
-                RuleId::Pdr(id) => FailedRuleId::pdr(id),
-                RuleId::Far(id) => FailedRuleId::far(id),
-                RuleId::Qer(id) => FailedRuleId::qer(id),
-                RuleId::Urr(id) => FailedRuleId::urr(id),
+            let (kind, id) = match rule {
+                RuleId::Pdr(id) => (0, &id.to_be_bytes()[..]),
+                RuleId::Far(id) => (1, &id.to_be_bytes()[..]),
+                RuleId::Qer(id) => (2, &id.to_be_bytes()[..]),
+                RuleId::Urr(id) => (3, &id.to_be_bytes()[..]),
+                RuleId::Bar(id) => (4, &[id][..]),
             };
-            out.element(IeType::FailedRuleId, &id.marshal());
+            out.element(IeType::FailedRuleId, &[&[kind], id].concat());
         }
     }
 }
 
 impl RuleId {
+    /// Type and ID (8.2.80). The upper half of the type is spare.
     pub(crate) fn read(ie: crate::ie::Ie) -> Result<Self, Fault> {
-        let id = decode(ie, FailedRuleId::unmarshal)?;
-        Ok(match id.rule_type() {
-            RuleIdType::Pdr => Self::Pdr(id.rule_id() as u16),
-            RuleIdType::Far => Self::Far(id.rule_id()),
-            RuleIdType::Qer => Self::Qer(id.rule_id()),
-            RuleIdType::Urr => Self::Urr(id.rule_id()),
-        })
+        match *ie.value {
+            [kind, a, b] if kind & 15 == 0 => Ok(Self::Pdr(u16::from_be_bytes([a, b]))),
+            [kind, a, b, c, d] if (1..=3).contains(&(kind & 15)) => {
+                let id = u32::from_be_bytes([a, b, c, d]);
+                Ok([Self::Far, Self::Qer, Self::Urr][usize::from(kind & 15) - 1](id))
+            }
+            [kind, id] if kind & 15 == 4 => Ok(Self::Bar(id)),
+            _ => Err(ie.fault(Cause::MandatoryIeIncorrect)),
+        }
     }
 }
 
@@ -109,6 +121,7 @@ impl fmt::Display for RuleId {
             Self::Far(id) => write!(f, "FAR {id}"),
             Self::Qer(id) => write!(f, "QER {id}"),
             Self::Urr(id) => write!(f, "URR {id}"),
+            Self::Bar(id) => write!(f, "BAR {id}"),
         }
     }
 }

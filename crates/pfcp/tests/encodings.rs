@@ -345,6 +345,7 @@ fn responses() -> Vec<Response> {
         modified(Err(failed(RuleId::Far(2)))),
         modified(Err(failed(RuleId::Qer(3)))),
         modified(Err(Fault::rule(RuleId::Urr(4)))),
+        modified(Err(Fault::rule(RuleId::Bar(5)))),
         Response::SessionDeletion(DeletionResponse { outcome: Ok(vec![former_usage_report()]) }),
         Response::SessionReport(SessionReportResponse::new(Ok(()))),
         Response::SessionReport(SessionReportResponse::new(Err(Fault::new(Cause::SessionContextNotFound)))),

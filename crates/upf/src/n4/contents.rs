@@ -157,7 +157,8 @@ impl Draft {
         around: Surroundings,
     ) -> Result<(), Fault> {
         for create in pdrs {
-            let (pdr, choice) = new_pdr(create, &self.contents.endpoints, around)?;
+            let failed = |fault: Fault| fault.in_rule(RuleId::Pdr(create.id));
+            let (pdr, choice) = new_pdr(create, &self.contents.endpoints, around).map_err(failed)?;
             if self.contents.pdrs.insert(create.id, pdr).is_some() {
                 return Err(Fault::rule(RuleId::Pdr(create.id)));
             }
@@ -186,7 +187,8 @@ impl Draft {
     fn update(&mut self, request: &Modification, around: Surroundings) -> Result<(), Fault> {
         for update in &request.update_pdrs {
             let pdr = self.contents.pdrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Pdr(update.id)))?;
-            update_pdr(pdr, update, &self.contents.endpoints, around)?;
+            let failed = |fault: Fault| fault.in_rule(RuleId::Pdr(update.id));
+            update_pdr(pdr, update, &self.contents.endpoints, around).map_err(failed)?;
             if let Some(pdi) = &update.pdi {
                 self.contents.detect(update.id, pdi.application_id.as_ref(), around.applications)?;
                 self.choices.retain(|(chooser, _)| *chooser != Chooser::Pdr(update.id));
@@ -206,7 +208,7 @@ impl Draft {
             *urr = urr.updated(update)?;
         }
         for update in &request.update_bars {
-            let bar = self.contents.bars.get_mut(&update.id).ok_or(bar_fault(IeType::UpdateBar))?;
+            let bar = self.contents.bars.get_mut(&update.id).ok_or(Fault::rule(RuleId::Bar(update.id)))?;
             bar.update(update)?;
         }
         for id in &request.query_urrs {
@@ -335,10 +337,10 @@ impl Contents {
             self.urrs.remove(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
         }
         for id in &request.remove_bars {
-            self.bars.remove(id).ok_or(bar_fault(IeType::RemoveBar))?;
+            self.bars.remove(id).ok_or(Fault::rule(RuleId::Bar(*id)))?;
         }
         for id in &request.remove_endpoints {
-            self.endpoints.remove(id).ok_or(bar_fault(IeType::RemoveTrafficEndpoint))?;
+            self.endpoints.remove(id).ok_or(endpoints::fault(IeType::RemoveTrafficEndpoint))?;
             // With it go all PDRs that name it (table 7.5.4.1-1).
             self.pdrs.retain(|_, pdr| pdr.pdi.traffic_endpoint != Some(*id));
         }
@@ -418,7 +420,7 @@ impl Contents {
             let mut bar = Bar::default();
             bar.update(create)?;
             if self.bars.insert(create.id, bar).is_some() {
-                return Err(bar_fault(IeType::CreateBar));
+                return Err(Fault::rule(RuleId::Bar(create.id)));
             }
         }
         Ok(())
@@ -571,11 +573,6 @@ impl Bar {
         self.suggested_packets = update.suggested_packets.or(self.suggested_packets);
         Ok(())
     }
-}
-
-/// BARs have no failed rule ID that our codec knows.
-fn bar_fault(kind: IeType) -> Fault {
-    Fault::of(Cause::RuleCreationModificationFailure, kind)
 }
 
 /// Out of a tunnel or from N6, into a tunnel or to N6, but not from N6 back to it.

@@ -20,7 +20,8 @@ pub(super) enum Chooser {
 /// The endpoints of a session by their IDs, each as a PDI from a tunnel or from N6.
 pub(super) type Endpoints = BTreeMap<u8, Pdi>;
 
-fn fault(kind: IeType) -> Fault {
+/// Endpoints have no failed rule ID.
+pub(super) fn fault(kind: IeType) -> Fault {
     Fault::of(Cause::RuleCreationModificationFailure, kind)
 }
 

@@ -3,7 +3,7 @@
 use crate::support::*;
 use pfcp::rule::{FTeid, Interface, Pdi, SdfFilter, TrafficEndpoint, UeIp, UpdatePdr};
 use pfcp::session::{Established, Establishment, Modification, Modified};
-use pfcp::{Cause, Fault, IeType, Request, Response};
+use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
 use upf::rules;
 
 fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
@@ -145,7 +145,10 @@ fn a_wrong_traffic_endpoint_is_refused_for_the_right_reason() {
         let before = bench.seen();
         let mut request = with_endpoints();
         change(&mut request);
-        assert_eq!(establish(&mut bench, request), Err(Fault::of(cause, kind)), "{name}");
+        let fault = establish(&mut bench, request).unwrap_err();
+        assert_eq!((fault.cause, fault.offending_ie), (cause, Some(kind as u16)), "{name}");
+        // A traffic endpoint has no failed rule ID; the PDR that names one that is not there has.
+        assert_eq!(fault.failed_rule, (name == "unknown").then_some(RuleId::Pdr(2)), "{name}");
         assert_eq!(bench.seen(), before, "{name}");
     }
     let mut bench = Bench::associated();
@@ -184,6 +187,6 @@ fn a_filter_by_its_id_is_the_one_that_another_pdr_states() {
     modify(&mut bench, seid, update(new.clone())).unwrap();
     assert_eq!(pdi(&bench, seid, 2).sdf_filters, uplink);
     let unknown = Pdi { sdf_filters: vec![SdfFilter { id: Some(8), ..SdfFilter::default() }], ..new };
-    let fault = Fault::of(Cause::RuleCreationModificationFailure, IeType::SdfFilter);
+    let fault = Fault { offending_ie: Some(IeType::SdfFilter as u16), ..Fault::rule(RuleId::Pdr(2)) };
     assert_eq!(modify(&mut bench, seid, update(unknown)), Err(fault));
 }

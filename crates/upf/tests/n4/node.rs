@@ -276,7 +276,7 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             |r| {
                 r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter { id: Some(1), ..SdfFilter::default() }];
             },
-            blame(RuleCreationModificationFailure, IeType::SdfFilter),
+            failed(RuleId::Pdr(1), IeType::SdfFilter),
         ),
         ("network instance of nobody", |r| r.create_pdrs[1].pdi.network_instance = Some("ims".into()), {
             failed(RuleId::Pdr(2), IeType::NetworkInstance)

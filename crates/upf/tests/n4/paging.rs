@@ -183,13 +183,13 @@ fn what_would_not_be_buffered_as_it_is_asked_for_is_refused() {
     assert_eq!(bench.seen(), Seen::default());
     let bar = CreateBar { id: 1, ..CreateBar::default() };
     let seid = idle(&mut bench, BUFF_NOCP, Some(bar.clone())).unwrap();
-    let failed = |kind| Err(Fault::of(Cause::RuleCreationModificationFailure, kind));
+    let failed = |id| Err(Fault::rule(RuleId::Bar(id)));
     let create = Modification { create_bars: vec![bar.clone()], ..Modification::default() };
-    assert_eq!(modify(&mut bench, seid, create), failed(IeType::CreateBar));
+    assert_eq!(modify(&mut bench, seid, create), failed(1));
     let update = Modification { update_bars: vec![CreateBar { id: 2, ..bar }], ..Modification::default() };
-    assert_eq!(modify(&mut bench, seid, update), failed(IeType::UpdateBar));
+    assert_eq!(modify(&mut bench, seid, update), failed(2));
     let remove = |id| Modification { remove_bars: vec![id], ..Modification::default() };
-    assert_eq!(modify(&mut bench, seid, remove(2)), failed(IeType::RemoveBar));
+    assert_eq!(modify(&mut bench, seid, remove(2)), failed(2));
     assert_eq!(modify(&mut bench, seid, remove(1)), Err(unknown));
     bench.check();
 }

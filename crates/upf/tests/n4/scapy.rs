@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use pfcp::node::Heartbeat;
-use pfcp::{Cause, Fault, Header, HeaderError, MessageType, ParseError, RecoveryTimeStamp, Request, Response};
+use pfcp::{Cause, Fault, Header, HeaderError, IeType, MessageType, ParseError, RecoveryTimeStamp, Request, Response};
 use upf::bell::Bell;
 use upf::clock::Clock;
 use upf::function::Meters;
@@ -175,7 +175,10 @@ impl Case<'_> {
                     Cause::MandatoryIeMissing | Cause::ConditionalIeMissing | Cause::MandatoryIeIncorrect
                 );
                 assert!(!needs_ie || fault.offending_ie.is_some(), "{fault}");
-                assert_eq!(fault.cause == Cause::RuleCreationModificationFailure, fault.failed_rule.is_some());
+                let is_failure = fault.cause == Cause::RuleCreationModificationFailure;
+                // Traffic endpoints have no failed rule ID.
+                let has_none = fault.offending_ie.is_some_and(is_endpoint);
+                assert_eq!(fault.failed_rule.is_some(), is_failure && !has_none, "{fault}: {}", hex(self.message));
             }
         }
     }
@@ -241,10 +244,15 @@ impl Case<'_> {
                 !self.before.sessions.contains_key(&header.seid.unwrap())
             }
             Cause::NoEstablishedPfcpAssociation => true,
-            Cause::RuleCreationModificationFailure => fault.offending_ie == Some(pfcp::IeType::UeIpAddress as u16),
+            Cause::RuleCreationModificationFailure => fault.offending_ie == Some(IeType::UeIpAddress as u16),
             _ => false,
         }
     }
+}
+
+fn is_endpoint(kind: u16) -> bool {
+    let kinds = [IeType::CreateTrafficEndpoint, IeType::UpdateTrafficEndpoint, IeType::RemoveTrafficEndpoint];
+    kinds.iter().any(|&of| of as u16 == kind)
 }
 
 fn outcome(response: &Response) -> Result<(), Fault> {
