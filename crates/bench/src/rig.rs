@@ -284,6 +284,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32, pdrs: u16) -> Session {
             ..Qer::default()
         }],
         urrs: vec![],
+        activity: None,
         parting: Parting::default(),
     }
 }

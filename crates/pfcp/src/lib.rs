@@ -31,7 +31,7 @@ pub use header::{Header, HeaderError, MessageType, VERSION, version_not_supporte
 pub use message::{ParseError, Request, Response};
 pub use node::{NodeId, RecoveryTimeStamp};
 pub use rs_pfcp::ie::IeType;
-pub use volume::{Volume, VolumeMeasurement};
+pub use volume::{DroppedThreshold, Volume, VolumeMeasurement};
 
 /// The UDP port that requests are sent to.
 pub const PORT: u16 = 8805;

@@ -206,6 +206,8 @@ pub struct SessionReport {
     pub usage: Vec<UsageReport>,
     /// Tunnels that their peers do not know: the peers' F-TEIDs (table 7.5.8.4-1).
     pub unknown_tunnels: Vec<FTeid>,
+    /// No user's packet came for as long as the session manager has said (UPIR).
+    pub inactive: bool,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -220,6 +222,7 @@ pub struct DownlinkDataReport {
 const DLDR: u8 = 1;
 const USAR: u8 = 1 << 1;
 const ERIR: u8 = 1 << 2;
+const UPIR: u8 = 1 << 3;
 
 impl SessionReport {
     pub(crate) fn read(ies: &Ies) -> Result<Self, Fault> {
@@ -238,6 +241,7 @@ impl SessionReport {
                 Some(report) => read_unknown_tunnels(report)?,
                 None => vec![],
             },
+            inactive: kind & UPIR != 0,
             others: ies.others(&known),
         })
     }
@@ -246,7 +250,8 @@ impl SessionReport {
         let data = if self.downlink_data.is_some() { DLDR } else { 0 };
         let usage = if self.usage.is_empty() { 0 } else { USAR };
         let unknown = if self.unknown_tunnels.is_empty() { 0 } else { ERIR };
-        out.element(IeType::ReportType, &[data | usage | unknown]);
+        let inactive = if self.inactive { UPIR } else { 0 };
+        out.element(IeType::ReportType, &[data | usage | unknown | inactive]);
         if let Some(report) = &self.downlink_data {
             out.grouped(IeType::DownlinkDataReport, |out| {
                 report.pdr_ids.iter().for_each(|id| out.element(IeType::PdrId, &id.to_be_bytes()));

@@ -46,6 +46,8 @@ pub struct Establishment {
     pub create_bars: Vec<CreateBar>,
     /// Traffic endpoints to create.
     pub create_endpoints: Vec<TrafficEndpoint>,
+    /// How long no user's packet comes before that is reported (8.2.83); 0 for never.
+    pub inactivity_timer_s: Option<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -115,6 +117,8 @@ pub struct Modification {
     pub query_urrs: Vec<u32>,
     /// PFCPSMReq-Flags (8.2.36), such as [`Modification::QAURR`].
     pub flags: u8,
+    /// How long no user's packet comes before that is reported, from now on; 0 for never.
+    pub inactivity_timer_s: Option<u32>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -182,6 +186,7 @@ const ESTABLISHMENT_KNOWN: &[IeType] = &[
     IeType::CreateUrr,
     IeType::CreateBar,
     IeType::CreateTrafficEndpoint,
+    IeType::UserPlaneInactivityTimer,
 ];
 
 impl Establishment {
@@ -200,6 +205,7 @@ impl Establishment {
             create_urrs: ies.all(IeType::CreateUrr).map(CreateUrr::read_create).collect::<Result<_, _>>()?,
             create_bars: ies.all(IeType::CreateBar).map(CreateBar::read).collect::<Result<_, _>>()?,
             create_endpoints: read_endpoints(ies, IeType::CreateTrafficEndpoint)?,
+            inactivity_timer_s: read_timer(ies)?,
             others: ies.others(ESTABLISHMENT_KNOWN),
         })
     }
@@ -216,6 +222,7 @@ impl Establishment {
         if let Some(pdn_type) = self.pdn_type {
             out.element(IeType::PdnType, &[pdn_type]);
         }
+        write_timer(self.inactivity_timer_s, out);
     }
 
     /// The SEID that a response to a request with the elements `body` goes to, however wrong the rest of it is.
@@ -259,6 +266,16 @@ impl EstablishmentResponse {
     }
 }
 
+fn read_timer(ies: &Ies) -> Result<Option<u32>, Fault> {
+    ies.first(IeType::UserPlaneInactivityTimer).map(|ie| ie.u32()).transpose()
+}
+
+fn write_timer(timer_s: Option<u32>, out: &mut Vec<u8>) {
+    if let Some(timer_s) = timer_s {
+        out.element(IeType::UserPlaneInactivityTimer, &timer_s.to_be_bytes());
+    }
+}
+
 fn read_endpoints(ies: &Ies, kind: IeType) -> Result<Vec<TrafficEndpoint>, Fault> {
     ies.all(kind).map(TrafficEndpoint::read).collect()
 }
@@ -293,6 +310,7 @@ const MODIFICATION_KNOWN: &[IeType] = &[
     IeType::RemoveTrafficEndpoint,
     IeType::QueryUrr,
     IeType::PfcpsmReqFlags,
+    IeType::UserPlaneInactivityTimer,
 ];
 
 /// The ID within a Remove PDR and the like, or a Query URR.
@@ -339,6 +357,7 @@ impl Modification {
             update_endpoints: read_endpoints(ies, IeType::UpdateTrafficEndpoint)?,
             query_urrs: ies.all(IeType::QueryUrr).map(urr_id).collect::<Result<_, _>>()?,
             flags: ies.first(IeType::PfcpsmReqFlags).map(|ie| ie.octet()).transpose()?.unwrap_or(0),
+            inactivity_timer_s: read_timer(ies)?,
             others: ies.others(MODIFICATION_KNOWN),
         })
     }
@@ -380,6 +399,7 @@ impl Modification {
         if self.flags != 0 {
             out.element(IeType::PfcpsmReqFlags, &[self.flags]);
         }
+        write_timer(self.inactivity_timer_s, out);
         for id in &self.query_urrs {
             write_id(IeType::QueryUrr, IeType::UrrId, &id.to_be_bytes(), out);
         }

@@ -26,6 +26,29 @@ pub struct VolumeMeasurement {
     pub packets: Volume,
 }
 
+/// Downlink traffic that was dropped (8.2.49): absent numbers do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedThreshold {
+    /// Packets (DLPA).
+    pub packets: Option<u64>,
+    /// Octets (DLBY).
+    pub octets: Option<u64>,
+}
+
+impl DroppedThreshold {
+    pub(crate) fn read(ie: Ie) -> Result<Self, Fault> {
+        let flags = ie.octet()? & 0b11;
+        let Volume { total: packets, uplink: octets, .. } = read_numbers(ie, flags, &mut 1)?;
+        // As with volumes.
+        if flags == 0 { Err(ie.fault(Cause::MandatoryIeIncorrect)) } else { Ok(Self { packets, octets }) }
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let numbers = Volume { total: self.packets, uplink: self.octets, downlink: None };
+        numbers.write(IeType::DroppedDlTrafficThreshold, out);
+    }
+}
+
 /// Which of three numbers are there, in the lowest three bits; they follow in this order.
 const FLAGS: u8 = 0b111;
 

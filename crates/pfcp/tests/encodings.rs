@@ -11,7 +11,7 @@ use pfcp::report::*;
 use pfcp::rule::*;
 use pfcp::session::*;
 use pfcp::{Cause, Fault, Header, IeType, NodeId, RecoveryTimeStamp, Request, Response, RuleId};
-use pfcp::{Volume, VolumeMeasurement, version_not_supported};
+use pfcp::{DroppedThreshold, Volume, VolumeMeasurement, version_not_supported};
 
 const PYTHON: &str = "/usr/bin/python3";
 const SMF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 4, 0, 2));
@@ -71,7 +71,18 @@ fn far(id: u32, destination_interface: Interface, tunnel: Option<OuterHeaderCrea
             transport_level_marking: None,
             others: vec![],
         }),
+        duplicating_parameters: vec![],
         bar_id: None,
+        others: vec![],
+    }
+}
+
+fn copy_to(tunnel: OuterHeaderCreation) -> ForwardingParameters {
+    ForwardingParameters {
+        destination_interface: Interface::Other(4),
+        network_instance: None,
+        outer_header_creation: Some(tunnel),
+        transport_level_marking: None,
         others: vec![],
     }
 }
@@ -104,6 +115,7 @@ fn establishment() -> Establishment {
         create_urrs: vec![],
         create_bars: vec![],
         create_endpoints: vec![],
+        inactivity_timer_s: None,
         others: vec![],
     }
 }
@@ -118,6 +130,7 @@ fn modification() -> Modification {
                 outer_header_creation: Some(gnb_tunnel(5)),
                 ..Default::default()
             }),
+            duplicating_parameters: vec![],
             bar_id: None,
             others: vec![],
         }],
@@ -154,6 +167,7 @@ fn whole_modification() -> Modification {
     pdr.pdi.ue_ip = Some(ue_ip);
     pdr.pdi.sdf_filters.push(everything);
     pdr.outer_header_removal = Some(OuterHeaderRemoval::GTPU_UDP_IP);
+    pdr.activate = vec!["video".into()];
     let mut choosing = downlink_pdr();
     choosing.pdi.ue_ip = Some(UeIp { choose_v4: true, choose_v6: Some(60), destination: true, ..UeIp::default() });
     let endpoint = TrafficEndpoint {
@@ -178,7 +192,10 @@ fn whole_modification() -> Modification {
         remove_urrs: vec![5],
         remove_bars: vec![2],
         create_pdrs: vec![pdr.clone(), choosing],
-        create_fars: vec![far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))],
+        create_fars: vec![CreateFar {
+            duplicating_parameters: [7, 8].map(|teid| copy_to(OuterHeaderCreation::gtpu(teid, v6.into()))).into(),
+            ..far(5, Interface::Access, Some(OuterHeaderCreation::gtpu(6, v6.into())))
+        }],
         create_qers: vec![CreateQer {
             gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }),
             reflective: Some(true),
@@ -197,6 +214,8 @@ fn whole_modification() -> Modification {
             far_id: Some(2),
             qer_ids: vec![3, 4],
             urr_ids: vec![5],
+            activate: vec!["video".into(), "music".into()],
+            deactivate: vec!["dns".into()],
             ..UpdatePdr::new(7)
         }],
         update_fars: vec![UpdateFar {
@@ -210,6 +229,10 @@ fn whole_modification() -> Modification {
                 transport_level_marking: Some((0xb8, 0xfc)),
                 others: vec![],
             }),
+            duplicating_parameters: vec![UpdateForwardingParameters {
+                outer_header_creation: Some(gnb_tunnel(9)),
+                ..Default::default()
+            }],
             bar_id: Some(1),
             others: vec![],
         }],
@@ -227,6 +250,7 @@ fn whole_modification() -> Modification {
         update_bars: vec![whole_bar(3)],
         query_urrs: vec![7],
         flags: Modification::QAURR | Modification::DROBU,
+        inactivity_timer_s: Some(600),
         others: vec![],
     }
 }
@@ -253,6 +277,7 @@ fn whole_urr() -> CreateUrr {
             subsequent_time_quota_s: Some(16),
             inactivity_detection_time_s: Some(17),
             linked_urr_ids: vec![8, 9],
+            dropped_threshold: Some(DroppedThreshold { packets: Some(10), octets: Some(11) }),
             measurement_information: Some(0b1_1010),
             quota_action_far_id: Some(18),
         },
@@ -297,6 +322,7 @@ fn session_report() -> Request {
         downlink_data,
         usage: vec![usage_report()],
         unknown_tunnels: vec![FTeid::Given { teid: 0x7001, v4: Some([10, 3, 0, 2].into()), v6: None }],
+        inactive: true,
         others: vec![],
     })
 }

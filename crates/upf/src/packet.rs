@@ -377,15 +377,29 @@ fn decide_tunnelled<'t, const V6: bool>(
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
     let rule = find_tunnelled(user.rules, &inner, outer)?;
+    treat_tunnelled(tables, state, rule, &inner, user.at, outer, now).map_err(|reason| lose(state, rule, now, reason))
+}
+
+/// A packet that came by a tunnel, and begins at `at`, by the rule that it has matched.
+#[inline(always)]
+fn treat_tunnelled<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    inner: &Packet<'_, V6>,
+    at: u16,
+    outer: &Outer,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
     let uplink = rule.is_uplink();
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
-        Action::Route => route(tables, &inner, user.at, counted(rule))?,
-        Action::RouteMarked(marking) => remark(route(tables, &inner, user.at, counted(rule))?, *marking),
-        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.flow, counted(rule))?,
+        Action::Route => route(tables, inner, at, counted(rule))?,
+        Action::RouteMarked(marking) => remark(route(tables, inner, at, counted(rule))?, *marking),
+        Action::Relay(relay) => pass_on(tables, at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
@@ -402,9 +416,20 @@ fn decide_plain<'t, const V6: bool>(
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
     let rule = find_plain(user.rules, &packet).ok_or(DropReason::NoPdr)?;
+    treat_plain(tables, state, rule, &packet, now).map_err(|reason| lose(state, rule, now, reason))
+}
+
+/// A packet from N6, by the rule that it has matched.
+#[inline(always)]
+fn treat_plain<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    packet: &Packet<'_, V6>,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
     if let Action::Buffer(waiting) = rule.action() {
-        // It counts when it is sent.
-        return if rule.is_open() { Ok(Verdict::Buffer(waiting)) } else { Err(DropReason::GateClosed) };
+        return wait(state, rule, waiting, now);
     }
     enforce(state, rule, false, packet.len(), now)?;
     let verdict = match rule.action() {
@@ -416,6 +441,23 @@ fn decide_plain<'t, const V6: bool>(
     };
     count(state, rule, false, packet.len(), now);
     Ok(verdict)
+}
+
+/// A packet waits. It counts when it is sent.
+#[cold]
+fn wait<'t>(state: &mut State, rule: &Rule, waiting: &'t Waiting, now: u64) -> Result<Verdict<'t>, DropReason> {
+    if !rule.is_open() {
+        return Err(DropReason::GateClosed);
+    }
+    usage::lose(rule.usages(), now, &mut state.alarms);
+    Ok(Verdict::Buffer(waiting))
+}
+
+/// A packet that the rule has matched is not sent, because of `reason`.
+#[cold]
+fn lose(state: &mut State, rule: &Rule, now: u64, reason: DropReason) -> DropReason {
+    usage::lose(rule.usages(), now, &mut state.alarms);
+    reason
 }
 
 /// The first rule that matches. If none does but for the source address, it is spoofed.

@@ -24,6 +24,8 @@ pub struct Session {
     pub qers: Vec<Qer>,
     /// Usage reporting rules.
     pub urrs: Vec<Urr>,
+    /// What sees whether there are packets, where the session manager wants to know.
+    pub activity: Option<Usage>,
     /// What is done once, when the session is put in force.
     pub parting: Parting,
 }

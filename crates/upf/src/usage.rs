@@ -33,6 +33,10 @@ struct Lines {
     id: UsageId,
 }
 
+/// In place of a rule's ID: what the UPF watches by, for itself, whether a session has packets. IDs that session managers
+/// give do not have the highest bit set (8.2.54).
+pub const ACTIVITY: u32 = u32::MAX;
+
 /// Words of the worker's line.
 const UPLINK_OCTETS: usize = 0;
 const DOWNLINK_OCTETS: usize = 1;
@@ -232,6 +236,21 @@ impl Usage {
         }
     }
 
+    /// A packet came that is not sent.
+    fn note(&self, now_ns: u64, alarms: &mut Alarms) {
+        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
+        let epoch = terms.epoch.load(Relaxed);
+        let [seen, refused_in] = halves(counted[EPOCHS].load(Relaxed));
+        if seen != epoch {
+            counted[FIRST_NS].store(now_ns, Relaxed);
+            counted[EPOCHS].store(whole(epoch, refused_in), Relaxed);
+            if terms.tell_first.load(Relaxed) {
+                alarms.tell(Alarm::Usage(self.0.id));
+            }
+        }
+        counted[LAST_NS].store(now_ns, Relaxed);
+    }
+
     fn uncount(&self, uplink: bool, octets: u64) {
         let counted = self.0.counted.words();
         let (octets_at, packets_at) =
@@ -342,6 +361,12 @@ pub fn admit(usages: &[Usage], uplink: bool, octets: usize, alarms: &mut Alarms)
 #[inline]
 pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms: &mut Alarms) {
     usages.iter().for_each(|usage| usage.count(uplink, octets as u64, now_ns, alarms));
+}
+
+/// A packet that would count for them was not to be sent.
+#[cold]
+pub fn lose(usages: &[Usage], now_ns: u64, alarms: &mut Alarms) {
+    usages.iter().filter(|usage| usage.id().urr == ACTIVITY).for_each(|usage| usage.note(now_ns, alarms));
 }
 
 /// Takes back a packet that was counted and could not be sent.

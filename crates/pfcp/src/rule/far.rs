@@ -121,6 +121,17 @@ impl ForwardingParameters {
             others: ies.others(FORWARDING_KNOWN),
         })
     }
+
+    fn write(&self, kind: IeType, out: &mut Vec<u8>) {
+        let parts = Forwarding {
+            destination: Some(self.destination_interface),
+            network_instance: &self.network_instance,
+            creation: &self.outer_header_creation,
+            marking: self.transport_level_marking,
+            send_end_marker: false,
+        };
+        parts.write(kind, out);
+    }
 }
 
 /// Update Forwarding Parameters (table 7.5.4.3-2). What is present replaces what the rule had.
@@ -157,6 +168,17 @@ impl UpdateForwardingParameters {
             others: ies.others(UPDATE_FORWARDING_KNOWN),
         })
     }
+
+    fn write(&self, kind: IeType, out: &mut Vec<u8>) {
+        let parts = Forwarding {
+            destination: self.destination_interface,
+            network_instance: &self.network_instance,
+            creation: &self.outer_header_creation,
+            marking: self.transport_level_marking,
+            send_end_marker: self.send_end_marker,
+        };
+        parts.write(kind, out);
+    }
 }
 
 /// Create FAR (table 7.5.2.3-1).
@@ -168,6 +190,8 @@ pub struct CreateFar {
     pub apply_action: ApplyAction,
     /// Forwarding parameters.
     pub forwarding_parameters: Option<ForwardingParameters>,
+    /// Where copies of packets go (table 7.5.2.3-3).
+    pub duplicating_parameters: Vec<ForwardingParameters>,
     /// The BAR that says how to buffer.
     pub bar_id: Option<u8>,
     /// Types of other elements.
@@ -184,8 +208,18 @@ impl CreateFar {
                 .first(IeType::ForwardingParameters)
                 .map(ForwardingParameters::read)
                 .transpose()?,
+            duplicating_parameters: ies
+                .all(IeType::DuplicatingParameters)
+                .map(ForwardingParameters::read)
+                .collect::<Result<_, _>>()?,
             bar_id: ies.first(IeType::BarId).map(|ie| ie.octet()).transpose()?,
-            others: ies.others(&[IeType::FarId, IeType::ApplyAction, IeType::ForwardingParameters, IeType::BarId]),
+            others: ies.others(&[
+                IeType::FarId,
+                IeType::ApplyAction,
+                IeType::ForwardingParameters,
+                IeType::DuplicatingParameters,
+                IeType::BarId,
+            ]),
         })
     }
 
@@ -193,16 +227,10 @@ impl CreateFar {
         out.grouped(IeType::CreateFar, |out| {
             write_ids(IeType::FarId, &[self.id], out);
             self.apply_action.write(out);
-            if let Some(p) = &self.forwarding_parameters {
-                let parts = Forwarding {
-                    destination: Some(p.destination_interface),
-                    network_instance: &p.network_instance,
-                    creation: &p.outer_header_creation,
-                    marking: p.transport_level_marking,
-                    send_end_marker: false,
-                };
-                parts.write(IeType::ForwardingParameters, out);
+            if let Some(parameters) = &self.forwarding_parameters {
+                parameters.write(IeType::ForwardingParameters, out);
             }
+            self.duplicating_parameters.iter().for_each(|copy| copy.write(IeType::DuplicatingParameters, out));
             if let Some(id) = self.bar_id {
                 out.element(IeType::BarId, &[id]);
             }
@@ -219,6 +247,8 @@ pub struct UpdateFar {
     pub apply_action: Option<ApplyAction>,
     /// Forwarding parameters.
     pub forwarding_parameters: Option<UpdateForwardingParameters>,
+    /// Where copies of packets go (table 7.5.4.3-3); all of these, if there are any.
+    pub duplicating_parameters: Vec<UpdateForwardingParameters>,
     /// The BAR that says how to buffer.
     pub bar_id: Option<u8>,
     /// Types of other elements.
@@ -235,11 +265,16 @@ impl UpdateFar {
                 .first(IeType::UpdateForwardingParameters)
                 .map(UpdateForwardingParameters::read)
                 .transpose()?,
+            duplicating_parameters: ies
+                .all(IeType::UpdateDuplicatingParameters)
+                .map(UpdateForwardingParameters::read)
+                .collect::<Result<_, _>>()?,
             bar_id: ies.first(IeType::BarId).map(|ie| ie.octet()).transpose()?,
             others: ies.others(&[
                 IeType::FarId,
                 IeType::ApplyAction,
                 IeType::UpdateForwardingParameters,
+                IeType::UpdateDuplicatingParameters,
                 IeType::BarId,
             ]),
         })
@@ -251,16 +286,10 @@ impl UpdateFar {
             if let Some(action) = self.apply_action {
                 action.write(out);
             }
-            if let Some(p) = &self.forwarding_parameters {
-                let parts = Forwarding {
-                    destination: p.destination_interface,
-                    network_instance: &p.network_instance,
-                    creation: &p.outer_header_creation,
-                    marking: p.transport_level_marking,
-                    send_end_marker: p.send_end_marker,
-                };
-                parts.write(IeType::UpdateForwardingParameters, out);
+            if let Some(parameters) = &self.forwarding_parameters {
+                parameters.write(IeType::UpdateForwardingParameters, out);
             }
+            self.duplicating_parameters.iter().for_each(|copy| copy.write(IeType::UpdateDuplicatingParameters, out));
             if let Some(id) = self.bar_id {
                 out.element(IeType::BarId, &[id]);
             }

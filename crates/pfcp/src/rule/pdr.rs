@@ -5,7 +5,7 @@ use rs_pfcp::ie::IeType;
 use super::pdi::{FTeid, Pdi};
 use super::ue_ip::{UeIp, read_pool, write_pool};
 use super::write_ids;
-use crate::fault::Fault;
+use crate::fault::{Cause, Fault};
 use crate::ie::{Elements, Ie};
 
 /// Outer header removal (8.2.64).
@@ -39,6 +39,8 @@ pub struct CreatePdr {
     pub qer_ids: Vec<u32>,
     /// URR IDs.
     pub urr_ids: Vec<u32>,
+    /// Names of predefined rules to activate.
+    pub activate: Vec<String>,
     /// Pools that UE addresses are to be chosen from; any if there are none.
     pub address_pools: Vec<String>,
     /// Types of other elements.
@@ -56,6 +58,7 @@ impl CreatePdr {
             far_id: ies.first(IeType::FarId).map(|ie| ie.u32()).transpose()?,
             qer_ids: ies.all(IeType::QerId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
             urr_ids: ies.all(IeType::UrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
+            activate: ies.all(IeType::ActivatePredefinedRules).map(read_name).collect::<Result<_, _>>()?,
             address_pools: ies.all(IeType::UeIpAddressPoolIdentity).map(read_pool).collect::<Result<_, _>>()?,
             others: ies.others(&[PDR_KNOWN, &[IeType::UeIpAddressPoolIdentity]].concat()),
         })
@@ -72,13 +75,14 @@ impl CreatePdr {
             write_ids(IeType::FarId, self.far_id.as_slice(), out);
             write_ids(IeType::UrrId, &self.urr_ids, out);
             write_ids(IeType::QerId, &self.qer_ids, out);
+            self.activate.iter().for_each(|name| out.element(IeType::ActivatePredefinedRules, name.as_bytes()));
             self.address_pools.iter().for_each(|pool| write_pool(pool, out));
         });
     }
 }
 
 /// Update PDR (table 7.5.4.2-1). What is present replaces what the rule had.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdatePdr {
     /// PDR ID.
     pub id: u16,
@@ -94,6 +98,10 @@ pub struct UpdatePdr {
     pub qer_ids: Vec<u32>,
     /// URR IDs, all of them, if there are any.
     pub urr_ids: Vec<u32>,
+    /// Names of predefined rules to activate.
+    pub activate: Vec<String>,
+    /// Names of predefined rules to deactivate.
+    pub deactivate: Vec<String>,
     /// Types of other elements.
     pub others: Vec<u16>,
 }
@@ -101,16 +109,7 @@ pub struct UpdatePdr {
 impl UpdatePdr {
     /// Changes nothing yet.
     pub fn new(id: u16) -> Self {
-        Self {
-            id,
-            precedence: None,
-            pdi: None,
-            outer_header_removal: None,
-            far_id: None,
-            qer_ids: vec![],
-            urr_ids: vec![],
-            others: vec![],
-        }
+        Self { id, ..Self::default() }
     }
 
     pub(crate) fn read(ie: Ie) -> Result<Self, Fault> {
@@ -123,7 +122,9 @@ impl UpdatePdr {
             far_id: ies.first(IeType::FarId).map(|ie| ie.u32()).transpose()?,
             qer_ids: ies.all(IeType::QerId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
             urr_ids: ies.all(IeType::UrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
-            others: ies.others(PDR_KNOWN),
+            activate: ies.all(IeType::ActivatePredefinedRules).map(read_name).collect::<Result<_, _>>()?,
+            deactivate: ies.all(IeType::DeactivatePredefinedRules).map(read_name).collect::<Result<_, _>>()?,
+            others: ies.others(&[PDR_KNOWN, &[IeType::DeactivatePredefinedRules]].concat()),
         })
     }
 
@@ -140,6 +141,8 @@ impl UpdatePdr {
             write_ids(IeType::FarId, self.far_id.as_slice(), out);
             write_ids(IeType::UrrId, &self.urr_ids, out);
             write_ids(IeType::QerId, &self.qer_ids, out);
+            self.activate.iter().for_each(|name| out.element(IeType::ActivatePredefinedRules, name.as_bytes()));
+            self.deactivate.iter().for_each(|name| out.element(IeType::DeactivatePredefinedRules, name.as_bytes()));
         });
     }
 }
@@ -178,6 +181,11 @@ impl CreatedPdr {
     }
 }
 
+/// Predefined Rules Name (8.2.72).
+fn read_name(ie: Ie) -> Result<String, Fault> {
+    String::from_utf8(ie.value.to_vec()).map_err(|_| ie.fault(Cause::UnknownPredefinedRule))
+}
+
 fn read_removal(ie: Ie) -> Result<OuterHeaderRemoval, Fault> {
     Ok(OuterHeaderRemoval { description: ie.octet()? })
 }
@@ -190,4 +198,5 @@ const PDR_KNOWN: &[IeType] = &[
     IeType::FarId,
     IeType::QerId,
     IeType::UrrId,
+    IeType::ActivatePredefinedRules,
 ];

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{read_bits, write_bits, write_ids};
 use crate::fault::Fault;
 use crate::ie::{Elements, Ie, Ies};
-use crate::volume::Volume;
+use crate::volume::{DroppedThreshold, Volume};
 
 /// What is measured (8.2.40): a set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +117,8 @@ pub struct UrrTerms {
     pub inactivity_detection_time_s: Option<u32>,
     /// URRs whose reports are this one's occasion, too.
     pub linked_urr_ids: Vec<u32>,
+    /// Dropped downlink traffic threshold.
+    pub dropped_threshold: Option<DroppedThreshold>,
     /// Measurement information (8.2.68).
     pub measurement_information: Option<u8>,
     /// The FAR that applies when a quota is used up.
@@ -181,6 +183,7 @@ impl UrrTerms {
             subsequent_time_quota_s: number(IeType::SubsequentTimeQuota)?,
             inactivity_detection_time_s: number(IeType::InactivityDetectionTime)?,
             linked_urr_ids: ies.all(IeType::LinkedUrrId).map(|ie| ie.u32()).collect::<Result<_, _>>()?,
+            dropped_threshold: ies.first(IeType::DroppedDlTrafficThreshold).map(DroppedThreshold::read).transpose()?,
             measurement_information: ies.first(IeType::MeasurementInformation).map(|ie| ie.octet()).transpose()?,
             quota_action_far_id: number(IeType::FarId)?,
         })
@@ -206,6 +209,9 @@ impl UrrTerms {
         write_ids(IeType::SubsequentTimeQuota, self.subsequent_time_quota_s.as_slice(), out);
         write_ids(IeType::InactivityDetectionTime, self.inactivity_detection_time_s.as_slice(), out);
         write_ids(IeType::LinkedUrrId, &self.linked_urr_ids, out);
+        if let Some(threshold) = &self.dropped_threshold {
+            threshold.write(out);
+        }
         if let Some(information) = self.measurement_information {
             out.element(IeType::MeasurementInformation, &[information]);
         }
@@ -231,6 +237,7 @@ const URR_KNOWN: &[IeType] = &[
     IeType::SubsequentTimeQuota,
     IeType::InactivityDetectionTime,
     IeType::LinkedUrrId,
+    IeType::DroppedDlTrafficThreshold,
     IeType::MeasurementInformation,
     IeType::FarId,
 ];

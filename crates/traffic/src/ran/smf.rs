@@ -324,6 +324,7 @@ pub fn establishment(wanted: &Wanted, cp_f_seid: FSeid, node_id: NodeId, gnb: Ip
         create_urrs: if wanted.measure_usage { vec![urr()] } else { vec![] },
         create_bars: vec![],
         create_endpoints: vec![],
+        inactivity_timer_s: None,
         others: Vec::new(),
     }
 }
@@ -340,6 +341,7 @@ fn forward(id: u32, to: Interface, instance: Option<String>, tunnel: Option<Oute
         id,
         apply_action: ApplyAction::FORW,
         forwarding_parameters: Some(parameters),
+        duplicating_parameters: vec![],
         bar_id: None,
         others: Vec::new(),
     }

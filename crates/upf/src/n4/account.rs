@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::urr::Urr;
 use crate::clock::Clock;
 use crate::counters::Line;
-use crate::usage::{Bounds, Counts, Reading, Usage, UsageId, UsageTerms};
+use crate::usage::{ACTIVITY, Bounds, Counts, Reading, Usage, UsageId, UsageTerms};
 
 /// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
@@ -90,7 +90,8 @@ impl Account {
             quota: Grant { from, volume: terms.volume_quota, time_s: terms.time_quota_s },
             stopped: false,
             told: Why::default(),
-            started: false,
+            // That nothing comes is inactivity from the beginning.
+            started: id.urr == ACTIVITY,
             period_ns: None,
             monitoring_ns: still_to_come(terms, clock, now_ns),
             due_ns: None,

@@ -9,6 +9,7 @@ use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, RuleId};
 use serde::{Deserialize, Serialize};
 
+use super::activity;
 use super::address_choice::AddressChoice;
 use super::addresses::UeAddress;
 use super::applications::Applications;
@@ -20,7 +21,7 @@ use crate::rules::{
     self, Buffering, CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, Parting, Pdi, Pdr,
     Qer, Session, UeIp,
 };
-use crate::usage::Usage;
+use crate::usage::{ACTIVITY, Usage};
 
 /// All rules of a session, by ID.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,6 +29,7 @@ pub(super) struct Contents {
     pub(super) pdrs: BTreeMap<u16, Pdr>,
     fars: BTreeMap<u32, HeldFar>,
     qers: BTreeMap<u32, Qer>,
+    /// With the UPF's own, [`ACTIVITY`].
     urrs: BTreeMap<u32, Urr>,
     bars: BTreeMap<u8, Bar>,
     endpoints: Endpoints,
@@ -114,6 +116,7 @@ impl Draft {
         draft.contents.create_bars(&request.create_bars)?;
         draft.create_endpoints(&request.create_endpoints, around)?;
         draft.create(&request.create_pdrs, &request.create_fars, &request.create_qers, &request.create_urrs, around)?;
+        draft.contents.watch(request.inactivity_timer_s);
         draft.contents.check(around)?;
         Ok(draft)
     }
@@ -135,6 +138,7 @@ impl Draft {
         }
         draft.contents.fill();
         draft.update(request, around)?;
+        draft.contents.watch(request.inactivity_timer_s);
         draft.contents.check(around)?;
         Ok(draft)
     }
@@ -177,6 +181,10 @@ impl Draft {
             }
         }
         for create in urrs {
+            if create.id >> 31 != 0 {
+                // Such IDs are those of rules that a UPF has of its own (8.2.54).
+                return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::UrrId));
+            }
             if self.contents.urrs.insert(create.id, Urr::create(create)?).is_some() {
                 return Err(Fault::rule(RuleId::Urr(create.id)));
             }
@@ -204,7 +212,8 @@ impl Draft {
             *qer = translate::update_qer(qer, update)?;
         }
         for update in &request.update_urrs {
-            let urr = self.contents.urrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Urr(update.id)))?;
+            let urr = self.contents.urrs.get_mut(&update.id).filter(|_| update.id != ACTIVITY);
+            let urr = urr.ok_or(Fault::rule(RuleId::Urr(update.id)))?;
             *urr = urr.updated(update)?;
         }
         for update in &request.update_bars {
@@ -212,7 +221,9 @@ impl Draft {
             bar.update(update)?;
         }
         for id in &request.query_urrs {
-            self.contents.urrs.get(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
+            if !self.contents.has_urr(*id) {
+                return Err(Fault::rule(RuleId::Urr(*id)));
+            }
         }
         Ok(())
     }
@@ -224,6 +235,9 @@ fn new_pdr(
     around: Surroundings,
 ) -> Result<(Pdr, Option<Choice>), Fault> {
     refuse(Place::Pdr, &create.others)?;
+    if !create.activate.is_empty() {
+        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::ActivatePredefinedRules));
+    }
     let (pdi, choice) = endpoints::pdi(&create.pdi, endpoints, around)?;
     let removal = create.outer_header_removal;
     let pdr = Pdr {
@@ -248,6 +262,12 @@ fn update_pdr(
     around: Surroundings,
 ) -> Result<(), Fault> {
     refuse(Place::Pdr, &update.others)?;
+    if !update.activate.is_empty() {
+        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::ActivatePredefinedRules));
+    }
+    if !update.deactivate.is_empty() {
+        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::DeactivatePredefinedRules));
+    }
     if let Some(wire_pdi) = &update.pdi {
         let (pdi, choice) = endpoints::pdi(wire_pdi, endpoints, around)?;
         if wire_pdi.ue_ip.is_some_and(|ue_ip| ue_ip.is_choice()) {
@@ -295,6 +315,9 @@ fn distinct(ids: &[u32], kind: IeType, around: Surroundings) -> Result<Vec<u32>,
 fn new_far(create: &wire::CreateFar, around: Surroundings) -> Result<HeldFar, Fault> {
     refuse(Place::Far, &create.others)?;
     let action = translate::action(create.apply_action)?;
+    if !create.duplicating_parameters.is_empty() {
+        return Err(Fault::of(Cause::ServiceNotSupported, IeType::DuplicatingParameters));
+    }
     let forwarding = match &create.forwarding_parameters {
         Some(parameters) => Some(translate::forwarding(parameters, around.local)?),
         None => None,
@@ -308,6 +331,9 @@ fn new_far(create: &wire::CreateFar, around: Surroundings) -> Result<HeldFar, Fa
 
 fn update_far(far: &mut HeldFar, update: &wire::UpdateFar, around: Surroundings) -> Result<(), Fault> {
     refuse(Place::Far, &update.others)?;
+    if !update.duplicating_parameters.is_empty() {
+        return Err(Fault::of(Cause::ServiceNotSupported, IeType::UpdateDuplicatingParameters));
+    }
     if let Some(action) = update.apply_action {
         far.action = translate::action(action)?;
     }
@@ -334,7 +360,7 @@ impl Contents {
             self.qers.remove(id).ok_or(Fault::rule(RuleId::Qer(*id)))?;
         }
         for id in &request.remove_urrs {
-            self.urrs.remove(id).ok_or(Fault::rule(RuleId::Urr(*id)))?;
+            self.urrs.remove(id).filter(|_| *id != ACTIVITY).ok_or(Fault::rule(RuleId::Urr(*id)))?;
         }
         for id in &request.remove_bars {
             self.bars.remove(id).ok_or(Fault::rule(RuleId::Bar(*id)))?;
@@ -363,14 +389,14 @@ impl Contents {
         if self.qers.len() > limits.qers {
             return too_many(IeType::CreateQer);
         }
-        if self.urrs.len() > limits.urrs {
+        if self.urrs.range(..ACTIVITY).count() > limits.urrs {
             return too_many(IeType::CreateUrr);
         }
         for (&id, urr) in &self.urrs {
             if urr.terms.linked_urr_ids.len() > limits.urrs {
                 return too_many(IeType::LinkedUrrId);
             }
-            urr.check_links(id, |linked| self.urrs.contains_key(&linked))?;
+            urr.check_links(id, |linked| self.has_urr(linked))?;
         }
         translate::check_correlated(self.qers.values())?;
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
@@ -384,7 +410,7 @@ impl Contents {
         if pdr.qer_ids.iter().any(|id| !self.qers.contains_key(id)) {
             return Err(blamed(IeType::QerId));
         }
-        if pdr.urr_ids.iter().any(|id| !self.urrs.contains_key(id)) {
+        if pdr.urr_ids.iter().any(|&id| !self.has_urr(id)) {
             return Err(blamed(IeType::UrrId));
         }
         if !around.serves(pdr.pdi.source_interface, &pdr.pdi.network_instance) {
@@ -540,7 +566,21 @@ impl Contents {
         self.pdrs.values().find(|pdr| is_meant(&pdr.pdi)).map(|pdr| pdr.id)
     }
 
-    /// The usage reporting rules, by ID.
+    /// Whether the session manager has made such a usage reporting rule.
+    fn has_urr(&self, id: u32) -> bool {
+        id != ACTIVITY && self.urrs.contains_key(&id)
+    }
+
+    /// Watches whether packets come, from now on, if that is asked for.
+    fn watch(&mut self, timer_s: Option<u32>) {
+        match timer_s {
+            None => {}
+            Some(0) => drop(self.urrs.remove(&ACTIVITY)),
+            Some(timer_s) => drop(self.urrs.insert(ACTIVITY, activity::rule(timer_s))),
+        }
+    }
+
+    /// The usage reporting rules, by ID, with the UPF's own.
     pub fn urrs(&self) -> &BTreeMap<u32, Urr> {
         &self.urrs
     }
@@ -561,8 +601,9 @@ impl Contents {
         let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far) }).collect();
         let urr = |(&id, urr): (&u32, &Urr)| rules::Urr { id, measures: urr.measures(), usage: usage(id) };
         let qers = self.qers.values().copied().collect();
-        let urrs = self.urrs.iter().map(urr).collect();
-        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs, parting: Parting::default() }
+        let activity = self.urrs.contains_key(&ACTIVITY).then(|| usage(ACTIVITY));
+        let urrs = self.urrs.range(..ACTIVITY).map(urr).collect();
+        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs, activity, parting: Parting::default() }
     }
 }
 

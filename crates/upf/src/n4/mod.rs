@@ -7,6 +7,7 @@
 //! [`Node`] is all of this without a socket or a clock: datagrams in, datagrams out. [`Endpoint`] is a node on a socket.
 
 mod account;
+mod activity;
 mod address_choice;
 mod addresses;
 mod answers;

@@ -19,6 +19,7 @@ use crate::alarms::Alarm;
 use crate::clock::Clock;
 use crate::log::Hex;
 use crate::tables::SessionUpdate;
+use crate::usage::ACTIVITY;
 
 /// Least time between two looks at a session by the clock.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -103,7 +104,7 @@ impl<T: RuleTables> Node<T> {
             return None;
         }
         let mut open = held.open();
-        let usage = open.due_usage(&self.clock, now_ns);
+        let (usage, inactive) = open.due_usage(&self.clock, now_ns);
         let downlink_data = open.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
         let cp_f_seid = open.owner.cp_f_seid;
         let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
@@ -112,10 +113,11 @@ impl<T: RuleTables> Node<T> {
         let due_ns = open.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS));
         self.put_back(up_seid, open);
         self.set_timer(up_seid, due_ns);
-        if usage.is_empty() && downlink_data.is_none() {
+        if usage.is_empty() && downlink_data.is_none() && !inactive {
             return None;
         }
-        let report = Request::SessionReport(SessionReport { downlink_data, usage, ..SessionReport::default() });
+        let report =
+            Request::SessionReport(SessionReport { downlink_data, usage, inactive, ..SessionReport::default() });
         Some(self.outbox.send(&report, About::Session(up_seid), cp_seid, to, now))
     }
 
@@ -173,21 +175,23 @@ impl Open {
         self.accounts.values().filter_map(Account::due_ns).chain(self.paging.due_ns).min()
     }
 
-    /// The usage that is to be reported now.
-    fn due_usage(&mut self, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
+    /// The usage that is to be reported now, and whether it is that there is none.
+    fn due_usage(&mut self, clock: &Clock, now_ns: u64) -> (Vec<UsageReport>, bool) {
         let mut whys = BTreeMap::new();
         for (&id, account) in &mut self.accounts {
             let why = self.contents.urrs().get(&id).and_then(|urr| account.look(urr, clock, now_ns));
             whys.extend(why.map(|why| (id, why)));
         }
         add_linked(&self.contents, &mut whys);
+        let inactive = whys.get(&ACTIVITY).is_some_and(|why| why.contains(UsageReportTrigger::STOPT));
         let mut usage = vec![];
         for (id, account) in &mut self.accounts {
             if let (Some(&why), Some(urr)) = (whys.get(id), self.contents.urrs().get(id)) {
-                usage.extend(account.report(urr, why, clock, now_ns));
+                let reports = account.report(urr, why, clock, now_ns);
+                usage.extend(reports.into_iter().filter(|_| *id != ACTIVITY));
             }
         }
-        usage
+        (usage, inactive)
     }
 
     /// The session has become `contents`, with accounts `new`, by `request`: what there is to report of that.
@@ -205,13 +209,14 @@ impl Open {
         for (id, mut account) in self.accounts.extract_if(.., |id, _| !stays(id)) {
             // Workers have let go of it.
             let urr = self.contents.urrs().get(&id);
-            reports.extend(urr.map(|urr| account.report(urr, UsageReportTrigger::TERMR, &clock, now_ns)));
+            let report = urr.map(|urr| account.report(urr, UsageReportTrigger::TERMR, &clock, now_ns));
+            reports.extend(report.filter(|_| id != ACTIVITY));
         }
         self.accounts.extend(new);
         let all = request.flags & Modification::QAURR != 0;
         for (id, account) in &mut self.accounts {
             let Some(urr) = contents.urrs().get(id) else { continue };
-            if all || request.query_urrs.contains(id) {
+            if all && *id != ACTIVITY || request.query_urrs.contains(id) {
                 reports.push(account.report(urr, UsageReportTrigger::IMMER, &clock, now_ns));
             }
             if let Some(update) = request.update_urrs.iter().find(|update| update.id == *id) {

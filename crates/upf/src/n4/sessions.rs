@@ -22,7 +22,7 @@ use super::{Node, RuleTables};
 use crate::log::Hex;
 use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
-use crate::usage::UsageId;
+use crate::usage::{ACTIVITY, UsageId};
 
 /// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
 #[derive(Default)]
@@ -108,7 +108,8 @@ impl<T: RuleTables> Node<T> {
         let draft = Draft::modify(&open.contents, request, self.surroundings())?;
         let changed = request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address() });
         let cp_f_seid = changed.unwrap_or(open.owner.cp_f_seid);
-        let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).collect();
+        let watched = request.inactivity_timer_s.map(|_| ACTIVITY);
+        let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).chain(watched).collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
         let end_markers = open.contents.left_tunnels(&plan.contents, request);
         let drop_buffered = request.flags & Modification::DROBU != 0;
@@ -137,7 +138,7 @@ impl<T: RuleTables> Node<T> {
         // Workers have let go of the session: what they have counted is all that there will be.
         let now_ns = self.clock.ns(now);
         let mut usage = vec![];
-        for (id, urr) in open.contents.urrs() {
+        for (id, urr) in open.contents.urrs().range(..ACTIVITY) {
             let account = open.accounts.get_mut(id);
             usage.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
         }

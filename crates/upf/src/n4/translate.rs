@@ -45,7 +45,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         Place::Message => matches!(
             kind,
             // Reports of other kinds than usage.
-            CreateSrr | UpdateSrr | RemoveSrr | UserPlaneInactivityTimer
+            CreateSrr | UpdateSrr | RemoveSrr
             // Features not advertised: MPTCP and ATSSS-LL, TRACE, TSCTS, RDS, L2TP, MBSN4.
             | CreateMar | UpdateMar | RemoveMar | ProvideAtsssControlInformation
             | TraceInformation

@@ -67,6 +67,7 @@ impl Urr {
                 subsequent_volume_quota: new.subsequent_volume_quota.or(old.subsequent_volume_quota),
                 subsequent_time_quota_s: new.subsequent_time_quota_s.or(old.subsequent_time_quota_s),
                 inactivity_detection_time_s: new.inactivity_detection_time_s.or(old.inactivity_detection_time_s),
+                dropped_threshold: new.dropped_threshold.or(old.dropped_threshold),
                 linked_urr_ids: if new.linked_urr_ids.is_empty() { &old.linked_urr_ids } else { &new.linked_urr_ids }
                     .clone(),
                 measurement_information: new.measurement_information.or(old.measurement_information),
@@ -91,6 +92,9 @@ impl Urr {
         }
         if self.terms.measurement_information.is_some_and(|bits| bits & !(INAM | ISTM | MNOP) != 0) {
             return fault(Cause::ServiceNotSupported, IeType::MeasurementInformation);
+        }
+        if self.terms.dropped_threshold.is_some() {
+            return fault(Cause::ServiceNotSupported, IeType::DroppedDlTrafficThreshold);
         }
         if self.terms.quota_action_far_id.is_some() {
             // The feature QUOAC is not advertised.

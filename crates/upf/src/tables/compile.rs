@@ -291,10 +291,11 @@ fn is_reflective(qers: &[Qer]) -> bool {
     qers.iter().any(|qer| qer.reflective)
 }
 
-/// What the session's rules that the PDR names count by.
+/// What the session's rules that the PDR names count by, and what sees that there are packets.
 fn usages(session: &Session, pdr: &Pdr) -> Box<[Usage]> {
     let named = session.urrs.iter().filter(|urr| pdr.urr_ids.contains(&urr.id));
-    named.filter(|urr| urr.measures).map(|urr| urr.usage.clone()).collect()
+    let usages = named.filter(|urr| urr.measures).map(|urr| &urr.usage);
+    session.activity.iter().chain(usages).cloned().collect()
 }
 
 fn addresses_v4(pdr: &Pdr) -> AddressesV4 {

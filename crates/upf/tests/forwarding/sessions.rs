@@ -90,6 +90,7 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
         ],
         qers: vec![],
         urrs: vec![],
+        activity: None,
         parting: Parting::default(),
     }
 }

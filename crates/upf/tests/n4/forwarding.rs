@@ -74,8 +74,14 @@ fn users_packets_are_marked_on_their_way_into_the_data_network() {
     assert_eq!(forwarding(&bench, seid, 0).marking, Marking { tos: 0xb8, mask: 0xfc });
     let parameters =
         UpdateForwardingParameters { transport_level_marking: Some((0, 0)), ..UpdateForwardingParameters::default() };
-    let update =
-        UpdateFar { id: 1, apply_action: None, forwarding_parameters: Some(parameters), bar_id: None, others: vec![] };
+    let update = UpdateFar {
+        id: 1,
+        apply_action: None,
+        forwarding_parameters: Some(parameters),
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    };
     let request = Modification { update_fars: vec![update], ..Modification::default() };
     let Response::SessionModification(response) = bench.ask(seid, &Request::SessionModification(request)) else {
         panic!()

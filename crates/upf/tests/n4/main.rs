@@ -10,6 +10,7 @@ mod associations;
 mod billing;
 mod endpoints;
 mod forwarding;
+mod inactivity;
 mod node;
 mod paging;
 mod paths;

@@ -128,8 +128,14 @@ fn rules_with_the_same_choose_id_share_an_f_teid() {
 fn a_session_follows_its_modifications() {
     let mut bench = Bench::associated();
     let mut request = establishment(1);
-    request.create_fars[1] =
-        CreateFar { id: 2, apply_action: ApplyAction::DROP, forwarding_parameters: None, bar_id: None, others: vec![] };
+    request.create_fars[1] = CreateFar {
+        id: 2,
+        apply_action: ApplyAction::DROP,
+        forwarding_parameters: None,
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    };
     let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
     let far = |bench: &Bench| bench.seen().sessions[&seid].fars[1].action.clone();
     assert_eq!(far(&bench), FarAction::Drop);
@@ -145,6 +151,7 @@ fn a_session_follows_its_modifications() {
             id: 2,
             apply_action: action,
             forwarding_parameters: parameters,
+            duplicating_parameters: vec![],
             bar_id: None,
             others: vec![],
         }],
@@ -395,8 +402,14 @@ fn a_wrong_modification_is_refused_for_the_right_reason_and_leaves_no_trace() {
         (
             "update unknown FAR",
             |m| {
-                let update =
-                    UpdateFar { id: 9, apply_action: None, forwarding_parameters: None, bar_id: None, others: vec![] };
+                let update = UpdateFar {
+                    id: 9,
+                    apply_action: None,
+                    forwarding_parameters: None,
+                    duplicating_parameters: vec![],
+                    bar_id: None,
+                    others: vec![],
+                };
                 m.update_fars = vec![update];
             },
             Fault::rule(RuleId::Far(9)),
@@ -616,7 +629,7 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
         octets
     };
     let refused = [IeType::CreateSrr, IeType::CreateBridgeInfoForTsc, IeType::CreateMar];
-    for kind in refused.into_iter().chain([IeType::UserPlaneInactivityTimer]) {
+    for kind in refused.into_iter().chain([IeType::TraceInformation]) {
         let answer = bench.octets(&with(kind as u16, &[0, 81, 0, 4, 0, 0, 0, 1])).unwrap();
         let (header, body) = Header::parse(&answer).unwrap();
         let Response::SessionEstablishment(response) = Response::parse(&header, body).unwrap() else { panic!() };

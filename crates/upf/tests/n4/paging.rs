@@ -34,8 +34,14 @@ fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<(), Fau
 }
 
 fn act(action: ApplyAction) -> Modification {
-    let update =
-        UpdateFar { id: 2, apply_action: Some(action), forwarding_parameters: None, bar_id: None, others: vec![] };
+    let update = UpdateFar {
+        id: 2,
+        apply_action: Some(action),
+        forwarding_parameters: None,
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    };
     Modification { update_fars: vec![update], ..Modification::default() }
 }
 
@@ -139,6 +145,7 @@ fn a_tunnel_that_is_left_gets_an_end_marker_if_that_is_asked_for() {
             id: 2,
             apply_action: None,
             forwarding_parameters: Some(parameters),
+            duplicating_parameters: vec![],
             bar_id: None,
             others: vec![],
         };
@@ -216,8 +223,14 @@ fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
     // The session has another tunnel, and then none.
     let outer_header_creation = Some(OuterHeaderCreation::gtpu(0x7009, GNB.into()));
     let parameters = UpdateForwardingParameters { outer_header_creation, ..UpdateForwardingParameters::default() };
-    let update =
-        UpdateFar { id: 2, apply_action: None, forwarding_parameters: Some(parameters), bar_id: None, others: vec![] };
+    let update = UpdateFar {
+        id: 2,
+        apply_action: None,
+        forwarding_parameters: Some(parameters),
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    };
     modify(&mut bench, seid, Modification { update_fars: vec![update], ..Modification::default() }).unwrap();
     assert_eq!(unknown(&mut bench, gnb, 0x7001), None);
     assert!(unknown(&mut bench, gnb, 0x7009).is_some());

@@ -13,7 +13,7 @@ use upf::n4::Echo;
 use upf::rules::*;
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
-use upf::usage::{Bounds, Counts, Usage, UsageId, UsageTerms};
+use upf::usage::{ACTIVITY, Bounds, Counts, Usage, UsageId, UsageTerms};
 
 use super::frame::{Ends, build, number};
 
@@ -32,6 +32,8 @@ pub struct Scenario {
     counted: Vec<String>,
     /// By URR ID.
     used: Vec<(u32, Counts)>,
+    /// UPF's SEIDs of sessions that packets have come for, or none.
+    active: Vec<(u64, bool)>,
     unresolved: Vec<IpAddr>,
     /// GTP-U echo requests that N4 wants sent, and those that were answered.
     echoes: Vec<Echo>,
@@ -64,6 +66,8 @@ impl Scenario {
                 session.urrs.push(urr(session.up_seid, &mut words)?);
             }
             "used" => self.used.push((words.number()? as u32, words.counts()?)),
+            "active" => self.active.push((words.number()?, true)),
+            "inactive" => self.active.push((words.number()?, false)),
             "unresolved" => self.unresolved.push(words.parse()?),
             "mtu" => self.mtu = [words.parse()?, words.parse()?],
             "echo" => self.echoes.push(echo(&mut words)?),
@@ -125,6 +129,7 @@ impl Scenario {
         .collect();
         upf.tables.set_neighbours(&known).map_err(|error| error.to_string())?;
         let urrs: Vec<_> = self.sessions.iter().flat_map(|session| session.urrs.clone()).collect();
+        let watched: Vec<_> = self.sessions.iter().map(|session| (session.up_seid, session.activity.clone())).collect();
         let updates = self.sessions.into_iter().map(SessionUpdate::Put).collect();
         upf.tables.apply(updates).map_err(|error| error.to_string())?;
         let counts = upf.counts.clone();
@@ -143,6 +148,13 @@ impl Scenario {
             let is = urr.usage.read(0).counts;
             if is != should {
                 return Err(format!("URR {id} counts {is:?} instead of {should:?}"));
+            }
+        }
+        for (up_seid, should) in self.active {
+            let usage = watched.iter().find(|(seid, _)| *seid == up_seid).and_then(|(_, usage)| usage.as_ref());
+            let is = usage.ok_or(format!("session {up_seid} is not watched"))?.read(0).last_ns.is_some();
+            if is != should {
+                return Err(format!("session {up_seid} has packets: {is}"));
             }
         }
         let counted = |name: &str| self.counted.iter().filter(|counted| *counted == name).count() as u64;
@@ -280,16 +292,19 @@ impl Words<'_> {
     }
 }
 
-/// `session SEID`.
+/// `session SEID [watched]`.
 fn session(words: &mut Words<'_>) -> Result<Session, String> {
     let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
+    let up_seid = words.number()?;
+    let watch = || Usage::new(UsageId { up_seid, urr: ACTIVITY }, &UsageTerms::default());
     Ok(Session {
-        up_seid: words.number()?,
+        up_seid,
         cp_f_seid,
         pdrs: vec![],
         fars: vec![],
         qers: vec![],
         urrs: vec![],
+        activity: words.flag("watched").then(watch),
         parting: Parting::default(),
     })
 }
@@ -397,11 +412,14 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     Ok(Endpoint { prefix, ports })
 }
 
-/// `far ID drop`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
+/// `far ID drop`, `far ID buffer`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
 fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let id = words.number()? as u32;
     if words.flag("drop") {
         return Ok(Far { id, action: FarAction::Drop });
+    }
+    if words.flag("buffer") {
+        return Ok(Far { id, action: FarAction::Buffer(Buffering { notify: false, max_packets: 10 }) });
     }
     let destination_interface = interface(&words.after("to")?.ok_or("to")?)?;
     let teid = words.after("tunnel")?.map(|text| number(&text)).transpose()?;

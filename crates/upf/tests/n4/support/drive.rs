@@ -202,6 +202,7 @@ fn any_establishment(node_id: NodeId, choices: &mut Choices) -> Establishment {
         create_urrs: choices.many(2, any_urr),
         create_bars: choices.many(1, any_bar),
         create_endpoints: choices.few(1, any_endpoint),
+        inactivity_timer_s: any_timer(choices),
         others: vec![],
     }
 }
@@ -230,8 +231,13 @@ fn any_modification(choices: &mut Choices) -> Modification {
         update_endpoints: choices.few(1, any_endpoint),
         query_urrs: choices.many(1, |choices| choices.below(3) as u32),
         flags: choices.of(&[0, 0, Modification::QAURR, Modification::DROBU]),
+        inactivity_timer_s: any_timer(choices),
         others: vec![],
     }
+}
+
+fn any_timer(choices: &mut Choices) -> Option<u32> {
+    choices.rarely().then(|| choices.of(&[60, 1, 0, u32::MAX]))
 }
 
 fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
@@ -378,6 +384,7 @@ fn any_far_update(choices: &mut Choices) -> UpdateFar {
             transport_level_marking: None,
             others: vec![],
         }),
+        duplicating_parameters: vec![],
         bar_id: None,
         others: vec![],
     }

@@ -325,6 +325,7 @@ pub fn uplink_far(id: u32) -> CreateFar {
             transport_level_marking: None,
             others: vec![],
         }),
+        duplicating_parameters: vec![],
         bar_id: None,
         others: vec![],
     }
@@ -341,6 +342,7 @@ pub fn downlink_far(id: u32, teid: u32) -> CreateFar {
             transport_level_marking: None,
             others: vec![],
         }),
+        duplicating_parameters: vec![],
         bar_id: None,
         others: vec![],
     }
@@ -373,6 +375,7 @@ pub fn establishment(number: u8) -> Establishment {
         create_urrs: vec![],
         create_bars: vec![],
         create_endpoints: vec![],
+        inactivity_timer_s: None,
         others: vec![],
     }
 }
