@@ -10,6 +10,7 @@ use flate2::read::MultiGzDecoder;
 use tar::EntryType;
 
 use super::limits;
+use super::zstd::Frames;
 
 /// Where manifest, configuration and layers are read from.
 pub(super) enum Files {
@@ -94,7 +95,7 @@ pub(super) fn decompress<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn R
     Ok(match compression {
         Compression::None => Box::new(whole),
         Compression::Gzip => Box::new(MultiGzDecoder::new(whole)),
-        Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(whole)?),
+        Compression::Zstd => Box::new(Frames::new(whole)),
     })
 }
 

@@ -6,6 +6,7 @@ mod limits;
 mod manifest;
 mod store;
 mod user;
+mod zstd;
 
 use std::fs;
 use std::io;
