@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use port::QueuePair;
+use port::{RxCounters, TxCounters};
 
 /// The board.
 #[derive(Clone, Debug)]
@@ -67,9 +67,8 @@ impl Board {
     // The worker's side.
 
     /// Shows what the queues of all ports have counted, and how many packets wait.
-    pub fn publish<'q>(&self, queues: impl IntoIterator<Item = &'q QueuePair>, buffered_packets: usize) {
-        for (shown, queues) in self.0.ports.iter().zip(queues) {
-            let (rx, tx) = (queues.rx.counters(), queues.tx.counters());
+    pub fn publish(&self, ports: impl IntoIterator<Item = (RxCounters, TxCounters)>, buffered_packets: usize) {
+        for (shown, (rx, tx)) in self.0.ports.iter().zip(ports) {
             shown.rx_packets.store(rx.packets, Relaxed);
             shown.rx_bytes.store(rx.bytes, Relaxed);
             shown.tx_packets.store(tx.packets, Relaxed);

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use port::PacketRef;
 
+use crate::side::PortId;
+
 /// How packets of a PDR wait. Part of the compiled rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -41,8 +43,8 @@ pub struct Buffers {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Whole frames, as they came from N6.
-    frames: VecDeque<Box<[u8]>>,
+    /// Whole frames, as they came from these ports.
+    frames: VecDeque<(PortId, Box<[u8]>)>,
     /// PDRs that N4 was told of.
     told: Vec<u16>,
 }
@@ -53,8 +55,8 @@ impl Buffers {
         Self { queues: HashMap::new(), max_octets, octets: 0, packets: 0 }
     }
 
-    /// Has the frame wait.
-    pub fn keep(&mut self, waiting: &Waiting, frame: &PacketRef<'_>) -> Kept {
+    /// Has the frame wait, which came from `port`.
+    pub fn keep(&mut self, waiting: &Waiting, port: PortId, frame: &PacketRef<'_>) -> Kept {
         let len = frame.len();
         if self.octets + len > self.max_octets {
             return Kept::Full;
@@ -65,7 +67,7 @@ impl Buffers {
         }
         let mut copy = vec![0; len].into_boxed_slice();
         frame.copy_to(&mut copy);
-        queue.frames.push_back(copy);
+        queue.frames.push_back((port, copy));
         self.octets += len;
         self.packets += 1;
         if waiting.notify && !queue.told.contains(&waiting.pdr) { Kept::IsNews } else { Kept::Waits }
@@ -84,10 +86,10 @@ impl Buffers {
     }
 
     /// All frames of the session that wait, in order; they do not any more.
-    pub fn take(&mut self, up_seid: u64) -> VecDeque<Box<[u8]>> {
+    pub fn take(&mut self, up_seid: u64) -> VecDeque<(PortId, Box<[u8]>)> {
         let frames = self.queues.remove(&up_seid).unwrap_or_default().frames;
         self.packets -= frames.len();
-        self.octets -= frames.iter().map(|frame| frame.len()).sum::<usize>();
+        self.octets -= frames.iter().map(|(_, frame)| frame.len()).sum::<usize>();
         frames
     }
 }
@@ -99,7 +101,7 @@ mod tests {
     const WAITING: Waiting = Waiting { up_seid: 1, pdr: 2, max_packets: 3, notify: true };
 
     fn keep(buffers: &mut Buffers, waiting: &Waiting, frame: &[u8]) -> Kept {
-        buffers.keep(waiting, &PacketRef::from_slice(frame))
+        buffers.keep(waiting, PortId::N6, &PacketRef::from_slice(frame))
     }
 
     #[test]
@@ -110,7 +112,7 @@ mod tests {
         assert_eq!(keep(&mut buffers, &WAITING, b"b"), Kept::Waits);
         assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), Kept::IsNews);
         assert_eq!(buffers.take(2).len(), 0);
-        assert_eq!(buffers.take(1).iter().map(|frame| frame[0]).collect::<Vec<_>>(), b"abc");
+        assert_eq!(buffers.take(1).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>(), b"abc");
         assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), Kept::Waits);
     }
 

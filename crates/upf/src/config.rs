@@ -3,18 +3,23 @@
 //! ```yaml
 //! n4: {listen: "10.4.0.1:8805", nodeId: 10.4.0.1}
 //! n3: {port: n3, networkInstances: [access]}
-//! n6: {port: n6, networkInstances: [internet]}
+//! n6: {port: n6, networkInstances: [internet]}   # or a list
 //! ```
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, iter};
 
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use slice::{Cidr, Mac, Route};
 
 use crate::address_pool::AddressPool;
 use crate::n4::PathTerms;
+use crate::side::{PortId, PortKind};
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -24,8 +29,12 @@ pub struct Config {
     pub n4: N4,
     /// The port towards the RAN.
     pub n3: PortConfig,
-    /// The port towards the data network.
-    pub n6: PortConfig,
+    /// The port towards other UPFs; N3's where there is none.
+    #[serde(default)]
+    pub n9: Option<PortConfig>,
+    /// The ports towards data networks: one, or a list.
+    #[serde(deserialize_with = "one_or_more")]
+    pub n6: Vec<PortConfig>,
     /// Most sessions held at a time.
     #[serde(default = "default_max_sessions")]
     pub max_sessions: usize,
@@ -186,11 +195,25 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |field, reason| Err(ConfigError::Value { field, reason });
-        if self.n3.port == self.n6.port {
-            return wrong("n6.port", "is the port of n3 too; the UPF needs two ports");
+        if self.n6.is_empty() {
+            return wrong("n6", "names no port");
         }
-        for (port, field) in [(&self.n3, "n3"), (&self.n6, "n6")] {
-            port.check().map_err(|reason| ConfigError::Value { field, reason })?;
+        if self.ports().count() > PortId::MAX {
+            return wrong("n6", "has too many ports; the UPF can have 32");
+        }
+        let mut names = HashSet::new();
+        if self.ports().any(|(_, port)| !names.insert(&port.port)) {
+            return wrong("n6.port", "is another one's port too; each of n3, n6 and n9 needs its own");
+        }
+        let mut instances = HashSet::new();
+        if self.n6.iter().flat_map(|port| &port.network_instances).any(|instance| !instances.insert(instance)) {
+            return wrong("n6.networkInstances", "names an instance twice");
+        }
+        if self.n6.iter().filter(|port| port.network_instances.is_empty()).count() > 1 {
+            return wrong("n6.networkInstances", "is missing at more than one port; all instances not named go to one");
+        }
+        for (kind, port) in self.ports() {
+            port.check().map_err(|reason| ConfigError::Value { field: kind.name(), reason })?;
         }
         if self.n4.listen.ip().is_unspecified() {
             return wrong("n4.listen", "must be one of this function's addresses; the F-SEID carries it");
@@ -222,6 +245,22 @@ impl Config {
         Ok(())
     }
 
+    /// All ports in the order of their numbers: N3, those of data networks, N9.
+    pub fn ports(&self) -> impl Iterator<Item = (PortKind, &PortConfig)> {
+        let n6 = self.n6.iter().map(|port| (PortKind::N6, port));
+        iter::once((PortKind::N3, &self.n3)).chain(n6).chain(self.n9.iter().map(|port| (PortKind::N9, port)))
+    }
+
+    /// Network instances of tunnels, or of data networks; any where there are none.
+    pub fn instances(&self, tunnels: bool) -> Vec<String> {
+        let ports: Vec<_> =
+            self.ports().filter(|(kind, _)| kind.has_tunnels() == tunnels).map(|(_, port)| port).collect();
+        if ports.iter().any(|port| port.network_instances.is_empty()) {
+            return vec![];
+        }
+        ports.into_iter().flat_map(|port| port.network_instances.clone()).collect()
+    }
+
     /// Time between two heartbeats to a peer.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_secs(self.n4.heartbeat_s.into())
@@ -240,6 +279,29 @@ impl Config {
     pub fn t1(&self) -> Duration {
         Duration::from_millis(self.n4.t1_ms.into())
     }
+}
+
+/// A list, or its only element.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortConfig>, D::Error> {
+    struct OneOrMore;
+
+    impl<'de> Visitor<'de> for OneOrMore {
+        type Value = Vec<PortConfig>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a port, or a list of ports")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Ok(vec![PortConfig::deserialize(MapAccessDeserializer::new(map))?])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(seq))
+        }
+    }
+
+    deserializer.deserialize_any(OneOrMore)
 }
 
 /// Most sessions that a configuration may ask for.
@@ -311,6 +373,28 @@ mod tests {
         let managers = Config::parse(&text).unwrap().n4.managers;
         assert_eq!(managers, addresses.map(|text| Manager(text.parse().unwrap())));
         assert!(Config::parse(&text.replace("10.4.0.2,", "smf.example.org,")).is_err());
+    }
+
+    #[test]
+    fn there_may_be_several_data_networks_and_a_port_for_n9() {
+        let more =
+            "n9: {port: n9, networkInstances: [core]}\nn6:\n- {port: n6a, networkInstances: [internet]}\n- {port: n6b}";
+        let config = Config::parse(&SMALLEST.replace("n6: {port: n6}", more)).unwrap();
+        let ports: Vec<_> = config.ports().map(|(kind, port)| (kind, port.port.as_str())).collect();
+        let expected = [(PortKind::N3, "n3"), (PortKind::N6, "n6a"), (PortKind::N6, "n6b"), (PortKind::N9, "n9")];
+        assert_eq!(ports, expected);
+        // N3 and the second data network take what nobody names.
+        assert_eq!((config.instances(true), config.instances(false)), (vec![], vec![]));
+        for wrong in [
+            "n6: []",
+            "n6: [{port: n6a}, {port: n6b}]",
+            "n6: [{port: n6a, networkInstances: [a]}, {port: n6b, networkInstances: [b, a]}]",
+            "n6: [{port: n6a, networkInstances: [a]}, {port: n6a, networkInstances: [b]}]",
+            "n6: {port: n6}\nn9: {port: n6}",
+            "n6: n6",
+        ] {
+            assert!(Config::parse(&SMALLEST.replace("n6: {port: n6}", wrong)).is_err(), "{wrong}");
+        }
     }
 
     #[test]

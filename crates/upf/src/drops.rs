@@ -112,6 +112,8 @@ reasons! {
     NotAnswered = "not_answered",
     /// N3's peer is full, slow or away.
     N3Full = "n3_full",
+    /// N9's peer is full, slow or away.
+    N9Full = "n9_full",
     /// N6's peer is full, slow or away.
     N6Full = "n6_full",
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use port::{Control, Port};
+use port::{Control, Port, QueuePair};
 
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
 use crate::mail::{self, Inbox, Outbox};
-use crate::side::Side;
+use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
@@ -37,10 +37,6 @@ pub struct Plan {
     pub ipv6_zero_checksum: bool,
     /// The clock of workers and N4.
     pub clock: Clock,
-    /// Network instances of N3; any where there are none.
-    pub n3_instances: Vec<String>,
-    /// Network instances of N6; any where there are none.
-    pub n6_instances: Vec<String>,
     /// For how long after the start no error indications are sent.
     pub error_indication_hold: Duration,
 }
@@ -53,8 +49,6 @@ impl Default for Plan {
             max_buffered_octets: 64 << 20,
             ipv6_zero_checksum: false,
             clock: Clock::new(),
-            n3_instances: vec![],
-            n6_instances: vec![],
             error_indication_hold: Duration::ZERO,
         }
     }
@@ -68,24 +62,37 @@ impl From<&Config> for Plan {
             max_buffered_octets: (config.max_buffered_mib as usize) << 20,
             ipv6_zero_checksum: config.ipv6_zero_checksum,
             clock: Clock::new(),
-            n3_instances: config.n3.network_instances.clone(),
-            n6_instances: config.n6.network_instances.clone(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
         }
     }
 }
 
-/// Why two ports make no UPF.
+/// A port with what it is for.
+pub struct Place {
+    /// What it is for.
+    pub kind: PortKind,
+    /// Network instances that it belongs to; any where there are none.
+    pub network_instances: Vec<String>,
+    /// The open port.
+    pub port: Port,
+}
+
+/// Why ports make no UPF.
 #[derive(Debug, thiserror::Error)]
 pub enum AssemblyError {
     /// The workers need a queue pair of each port.
-    #[error("n3 has {n3} queue pairs and n6 has {n6}; each worker needs one of both")]
+    #[error("n3 has {n3} queue pairs and port {name} has {queues}; each worker needs one of every port")]
     Queues {
         /// Queue pairs of N3.
         n3: usize,
-        /// Queue pairs of N6.
-        n6: usize,
+        /// Another port.
+        name: String,
+        /// Its queue pairs.
+        queues: usize,
     },
+    /// A UPF has N3 and at least one data network, and not too many ports.
+    #[error("a UPF has N3, then N6, and at most {} ports", PortId::MAX)]
+    Ports,
     /// The system refused.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -129,20 +136,35 @@ pub struct Meters {
 pub struct Counts {
     drops: Vec<DropBoard>,
     workers: Vec<Board>,
+    sides: Sides,
     slow_path: Arc<Counters>,
     clock: Clock,
 }
 
 impl Upf {
-    /// A UPF between two ports, with a worker for each of their queue pairs.
+    /// A UPF between N3 and one data network, whatever network instances rules name, see [`Upf::over`].
     pub fn new(plan: &Plan, n3: Port, n6: Port) -> Result<Self, AssemblyError> {
-        let count = n3.queues.len();
-        if count == 0 || count != n6.queues.len() {
-            return Err(AssemblyError::Queues { n3: count, n6: n6.queues.len() });
+        let place = |kind, port| Place { kind, network_instances: vec![], port };
+        Self::over(plan, vec![place(PortKind::N3, n3), place(PortKind::N6, n6)])
+    }
+
+    /// A UPF between these ports, the first of which is N3 and the second a data network, with a worker for each of their
+    /// queue pairs.
+    pub fn over(plan: &Plan, places: Vec<Place>) -> Result<Self, AssemblyError> {
+        let begins = |place: &Place, kind| place.kind == kind;
+        let (n3, count) = match &places[..] {
+            [n3, n6, ..] if begins(n3, PortKind::N3) && begins(n6, PortKind::N6) && places.len() <= PortId::MAX => {
+                (n3, n3.port.queues.len())
+            }
+            _ => return Err(AssemblyError::Ports),
+        };
+        if let Some(Place { port, .. }) = places.iter().find(|place| count == 0 || place.port.queues.len() != count) {
+            let (name, queues) = (port.info.name.clone(), port.queues.len());
+            return Err(AssemblyError::Queues { n3: count, name, queues });
         }
-        let control = n3.control();
-        let n3_side = Side::new(&n3.info, &plan.n3_instances);
-        let n6_side = Side::new(&n6.info, &plan.n6_instances);
+        let control = n3.port.control();
+        let side = |place: &Place| Side::new(&place.port.info, &place.network_instances).of_kind(place.kind);
+        let sides = Sides::new(places.iter().map(side).collect());
         let settings =
             Settings { max_sessions: plan.max_sessions, policer_burst_ms: plan.policer_burst_ms, workers: count };
         let slow_bell = Arc::new(Bell::new()?);
@@ -153,7 +175,7 @@ impl Upf {
             let _ = wanted.send((port, address));
             wake.ring();
         });
-        let (tables, readers) = Tables::new(&settings, n3_side.clone(), n6_side.clone(), tell);
+        let (tables, readers) = Tables::over(&settings, sides, tell);
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
         let clock = plan.clock;
         let n4_bell = Arc::new(Bell::new()?);
@@ -170,17 +192,21 @@ impl Upf {
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };
-        let queues = n3.queues.into_iter().zip(n6.queues);
+        let mut queues: Vec<Vec<QueuePair>> = (0..count).map(|_| vec![]).collect();
+        for place in places {
+            queues.iter_mut().zip(place.port.queues).for_each(|(worker, pair)| worker.push(pair));
+        }
         let workers: Vec<_> = readers
             .into_iter()
             .zip(queues)
             .zip(links)
-            .map(|((reader, (n3, n6)), links)| Worker::new(reader, n3, n6, links, habits))
+            .map(|((reader, queues), links)| Worker::over(reader, queues, links, habits))
             .collect();
-        let slow_path = SlowPath::new(n3_side, n6_side, tables.clone(), slow_links);
+        let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
             drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
             workers: workers.iter().map(Worker::board).collect(),
+            sides: tables.sides(),
             slow_path: slow_path.counters(),
             clock,
         };
@@ -244,11 +270,13 @@ impl Counts {
         self.drops.iter().map(|board| board.get(reason)).sum()
     }
 
-    /// Frames of each port, by its name.
-    pub fn ports(&self) -> Vec<(&'static str, PortCounts)> {
-        let of =
-            |number| self.workers.iter().map(|board| board.port(number)).fold(PortCounts::default(), PortCounts::and);
-        ["n3", "n6"].into_iter().enumerate().map(|(number, name)| (name, of(number))).collect()
+    /// Frames of each port, by what operators call it.
+    pub fn ports(&self) -> Vec<(String, PortCounts)> {
+        let of = |port: PortId| {
+            let boards = self.workers.iter().map(|board| board.port(port.number()));
+            boards.fold(PortCounts::default(), PortCounts::and)
+        };
+        self.sides.iter().map(|(port, _)| (self.sides.label(port), of(port))).collect()
     }
 
     /// Packets that wait for their UEs.

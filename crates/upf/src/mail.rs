@@ -121,7 +121,7 @@ fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
     };
     let mut header = [0; HEADER_LEN];
     header[..2].copy_from_slice(&(len as u16).to_ne_bytes());
-    header[2..5].copy_from_slice(&[kind, port as u8, detail]);
+    header[2..5].copy_from_slice(&[kind, port.number() as u8, detail]);
     header[6..8].copy_from_slice(&number.to_ne_bytes());
     header[8..].copy_from_slice(&address.octets());
     header
@@ -129,7 +129,7 @@ fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
 
 fn read_header(header: &[u8; HEADER_LEN]) -> (Letter, usize) {
     let &[l0, l1, kind, port, detail, _, n0, n1, ref address @ ..] = header;
-    let port = if port == PortId::N3 as u8 { PortId::N3 } else { PortId::N6 };
+    let port = PortId::new(port.into());
     let letter = match (kind, detail) {
         (0, _) => Letter::Process(port),
         (1, _) => Letter::Send(port),
@@ -155,7 +155,7 @@ mod tests {
         let mut letters = vec![
             Letter::Process(PortId::N6),
             Letter::Send(PortId::N3),
-            Letter::Enter(PortId::N3),
+            Letter::Enter(PortId::new(PortId::MAX - 1)),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: false, mtu: 1_280 }),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: true, mtu: 65_535 }),
             Letter::Resolve(PortId::N6, "10.0.0.1".parse().unwrap()),

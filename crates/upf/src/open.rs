@@ -5,6 +5,8 @@ use anyhow::Context;
 use port::{OpenOptions, Port, PortInfo};
 
 use crate::config::PortConfig;
+use crate::function::Place;
+use crate::side::PortKind;
 
 impl PortConfig {
     /// Opens the port.
@@ -18,6 +20,14 @@ impl PortConfig {
             self.describe(&mut port.info);
         }
         Ok(port)
+    }
+
+    /// Opens the port for what it is for.
+    ///
+    /// # Errors
+    /// As [`PortConfig::open`].
+    pub fn open_for(&self, kind: PortKind) -> anyhow::Result<Place> {
+        Ok(Place { kind, network_instances: self.network_instances.clone(), port: self.open()? })
     }
 
     /// Why the port cannot be used as it is configured.

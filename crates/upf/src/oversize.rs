@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
 use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
-use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of_n6, remark};
+use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of, remark, tunnel_mtu};
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{Action, Rule, Version};
@@ -26,8 +26,8 @@ pub enum Remedy<'t> {
     },
     /// Drop it and tell its sender, which is a UE or not.
     Tell {
-        /// Whether a UE sent it.
-        from_ue: bool,
+        /// The data network's port that a UE's packet was to leave by; none for packets from there.
+        from_ue_to: Option<PortId>,
         /// Octets that would pass.
         mtu: u16,
     },
@@ -72,10 +72,12 @@ fn remedy_for<'t, const V6: bool>(
         count(state, rule, rule.is_uplink(), packet.len(), now);
         return Some(Remedy::Cut { forward, unresolved, mtu });
     }
-    // A tunnel into another one has no way back for its packets' senders.
-    let has_way_back = !matches!(rule.action(), Action::Relay(_));
-    let from_ue = arrival != Arrival::Plain;
-    Some(if has_way_back { Remedy::Tell { from_ue, mtu } } else { Remedy::Nothing })
+    Some(match *rule.action() {
+        Action::Route(port) | Action::RouteMarked(port, _) => Remedy::Tell { from_ue_to: Some(port), mtu },
+        Action::Tunnel(_) => Remedy::Tell { from_ue_to: None, mtu },
+        // A tunnel into another one has no way back for its packets' senders.
+        _ => Remedy::Nothing,
+    })
 }
 
 /// The longest packet that gets through, and what would be done with it.
@@ -88,17 +90,17 @@ fn way<'t, const V6: bool>(
 ) -> Option<(u16, Verdict<'t>)> {
     let counted = counted(rule);
     let (mtu, verdict) = match rule.action() {
-        Action::Route => (tables.side(PortId::N6).mtu, out_of_n6(tables, packet, at, counted).ok()?),
-        Action::RouteMarked(marking) => {
-            (tables.side(PortId::N6).mtu, remark(out_of_n6(tables, packet, at, counted).ok()?, *marking))
+        Action::Route(port) => (tables.side(*port).mtu, out_of(tables, *port, packet, at, counted).ok()?),
+        Action::RouteMarked(port, marking) => {
+            (tables.side(*port).mtu, remark(out_of(tables, *port, packet, at, counted).ok()?, *marking))
         }
         Action::Tunnel(tunnel) => {
-            (tables.side(PortId::N3).mtu - tunnel.len(), into_tunnel(tables, at, packet.len(), tunnel, counted))
+            (tunnel_mtu(tables, tunnel) - tunnel.len(), into_tunnel(tables, at, packet.len(), tunnel, counted))
         }
         Action::Relay(relay) => {
             let (tunnel, flow) = relay.tunnel(flow);
             let verdict = mark(into_tunnel(tables, at, packet.len(), tunnel, counted), flow);
-            (tables.side(PortId::N3).mtu - tunnel.len(), verdict)
+            (tunnel_mtu(tables, tunnel) - tunnel.len(), verdict)
         }
         Action::Drop(_) | Action::Buffer(_) => return None,
     };

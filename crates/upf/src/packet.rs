@@ -149,17 +149,26 @@ pub enum Arrival {
 /// Finds the session of a frame of `len` bytes, of which `head` are the first.
 #[inline(always)]
 pub fn classify<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Class<'t> {
+    match tables.side(from).kind.has_tunnels() {
+        true => classify_from::<true>(tables, from, head, len),
+        false => classify_from::<false>(tables, from, head, len),
+    }
+}
+
+/// The same for a port whose packets are in tunnels, or not.
+#[inline(always)]
+pub fn classify_from<'t, const TUNNELS: bool>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Class<'t> {
     let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
         return Class::Drop(DropReason::IpMalformed);
     };
     let &[m0, m1, m2, m3, m4, m5, .., t0, t1] = ethernet;
     let available = len - ETHERNET_LEN;
     let ours = [m0, m1, m2, m3, m4, m5] == tables.side(from).mac;
-    let class = match (ours, u16::from_be_bytes([t0, t1]), from) {
-        (true, ETHERTYPE_IPV4, PortId::N3) => classify_tunnelled::<false>(tables, packet, available),
-        (true, ETHERTYPE_IPV4, PortId::N6) => classify_plain::<false>(tables, packet, available),
-        (true, ETHERTYPE_IPV6, PortId::N3) => classify_tunnelled::<true>(tables, packet, available),
-        (true, ETHERTYPE_IPV6, PortId::N6) => classify_plain::<true>(tables, packet, available),
+    let class = match (ours, u16::from_be_bytes([t0, t1]), TUNNELS) {
+        (true, ETHERTYPE_IPV4, true) => classify_tunnelled::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, true) => classify_tunnelled::<true>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available),
         (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
     };
     class.unwrap_or_else(Class::Drop)
@@ -169,14 +178,15 @@ pub fn classify<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) 
 #[inline(always)]
 fn classify_plain<'t, const V6: bool>(
     tables: &'t Version,
+    from: PortId,
     packet: &[u8],
     available: usize,
 ) -> Result<Class<'t>, DropReason> {
     let ip = sound::<V6>(packet, available)?;
     let destination = ip.destination();
-    let Some((rules, home)) = tables.by_ue(V6, destination) else {
+    let Some((rules, home)) = tables.by_ue(from, V6, destination) else {
         return match () {
-            () if tables.side(PortId::N6).owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
+            () if tables.side(from).owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
             () if ip.is_multicast() => Err(DropReason::Multicast),
             () => Err(DropReason::UnknownUe),
         };
@@ -189,11 +199,12 @@ fn classify_plain<'t, const V6: bool>(
 #[inline(always)]
 fn classify_tunnelled<'t, const V6: bool>(
     tables: &'t Version,
+    from: PortId,
     packet: &[u8],
     available: usize,
 ) -> Result<Class<'t>, DropReason> {
     let ip = sound::<V6>(packet, available)?;
-    if !tables.side(PortId::N3).owns(V6, ip.destination()) {
+    if !tables.side(from).owns(V6, ip.destination()) {
         return Err(if ip.is_multicast() { DropReason::Multicast } else { DropReason::NotOurAddress });
     }
     if ip.is_fragment() {
@@ -397,8 +408,8 @@ fn treat_tunnelled<'t, const V6: bool>(
     let uplink = rule.is_uplink();
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
-        Action::Route => route(tables, inner, at, counted(rule))?,
-        Action::RouteMarked(marking) => remark(route(tables, inner, at, counted(rule))?, *marking),
+        Action::Route(port) => route(tables, *port, inner, at, counted(rule))?,
+        Action::RouteMarked(port, marking) => remark(route(tables, *port, inner, at, counted(rule))?, *marking),
         Action::Relay(relay) => pass_on(tables, at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
@@ -435,7 +446,7 @@ fn treat_plain<'t, const V6: bool>(
     let verdict = match rule.action() {
         Action::Tunnel(tunnel) => encapsulate(tables, ETHERNET_LEN as u16, packet.len(), tunnel, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
-        Action::Route | Action::RouteMarked(_) | Action::Relay(_) | Action::Buffer(_) => {
+        Action::Route(_) | Action::RouteMarked(..) | Action::Relay(_) | Action::Buffer(_) => {
             return Err(DropReason::UnsupportedPath);
         }
     };
@@ -550,40 +561,40 @@ pub(crate) fn counted(rule: &Rule) -> Option<&Rule> {
     if rule.usages().is_empty() { None } else { Some(rule) }
 }
 
-/// Out of N6, towards the packet's destination.
+/// Out of a port to a data network, towards the packet's destination.
 #[inline(always)]
 fn route<'t, const V6: bool>(
     tables: &'t Version,
+    port: PortId,
     inner: &Packet<'_, V6>,
     at: u16,
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
-    let n6 = tables.side(PortId::N6);
     if inner.is_multicast() {
         return Err(DropReason::Multicast);
     }
-    if inner.len() > n6.mtu {
+    if inner.len() > tables.side(port).mtu {
         return Err(DropReason::TooLong);
     }
-    out_of_n6(tables, inner, at, counted)
+    out_of(tables, port, inner, at, counted)
 }
 
 /// The same for a packet that is short enough, or whose parts will be.
 #[inline(always)]
-pub(crate) fn out_of_n6<'t, const V6: bool>(
+pub(crate) fn out_of<'t, const V6: bool>(
     tables: &'t Version,
+    port: PortId,
     inner: &Packet<'_, V6>,
     at: u16,
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
-    let n6 = tables.side(PortId::N6);
     let destination = inner.destination();
-    let hop = match n6.route(V6, destination).ok_or(DropReason::NoRoute)? {
-        NextHop::Link => tables.neighbour(V6, destination),
-        NextHop::Gateway(number) => Some(tables.gateway(number)),
+    let hop = match tables.side(port).route(V6, destination).ok_or(DropReason::NoRoute)? {
+        NextHop::Link => tables.neighbour(port, V6, destination),
+        NextHop::Gateway(number) => Some(tables.gateway(port, number)),
     };
     let forward = |ethernet| Forward {
-        port: PortId::N6,
+        port,
         strip: at,
         keep: inner.len() as u16,
         prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, flow: KEEP_FLOW },
@@ -608,7 +619,7 @@ pub(crate) fn remark<'t>(mut verdict: Verdict<'t>, marking: Marking) -> Verdict<
     verdict
 }
 
-/// Out of N3, in the tunnel. The user's packet begins at `at`.
+/// In the tunnel, out of its port. The user's packet begins at `at`.
 #[inline(always)]
 fn encapsulate<'t>(
     tables: &'t Version,
@@ -617,10 +628,16 @@ fn encapsulate<'t>(
     tunnel: &'t Tunnel,
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
-    if len + tunnel.len() > tables.side(PortId::N3).mtu {
+    if len + tunnel.len() > tunnel_mtu(tables, tunnel) {
         return Err(DropReason::TooLong);
     }
     Ok(into_tunnel(tables, at, len, tunnel, counted))
+}
+
+/// Longest outer packet.
+#[inline]
+pub(crate) fn tunnel_mtu(tables: &Version, tunnel: &Tunnel) -> usize {
+    tables.side(tables.hop(tunnel.hop()).port).mtu
 }
 
 /// The same for a packet that is short enough, or whose parts will be.
@@ -635,7 +652,7 @@ pub(crate) fn into_tunnel<'t>(
     let hop = tables.hop(tunnel.hop());
     let ether_type = if tunnel.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     let forward = |ethernet| Forward {
-        port: PortId::N3,
+        port: hop.port,
         strip: at,
         keep: len as u16,
         prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), flow: KEEP_FLOW },
@@ -683,9 +700,9 @@ fn pass_on_end_marker<'t>(tables: &'t Version, rules: &'t [Rule], outer: &Outer)
     }
 }
 
-/// The frame of an end marker; none while its neighbour is not resolved.
+/// The frame of an end marker, and the port to send it to; none while its neighbour is not resolved.
 #[cold]
-pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<Vec<u8>> {
+pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<(PortId, Vec<u8>)> {
     let hop = tables.hop(marker.hop());
     let ether_type = if marker.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker), flow: KEEP_FLOW };
@@ -695,7 +712,7 @@ pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<Vec<u8>> {
         let checksum = tunnel.udp6_checksum(&frame[ETHERNET_LEN..], &[]);
         frame[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
     }
-    Some(frame)
+    Some((hop.port, frame))
 }
 
 /// Where the UDP checksum is in a frame with IPv6.

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use port::Port;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
-use crate::function::{Counts, Plan, Upf};
+use crate::function::{Counts, Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
@@ -45,13 +44,12 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 }
 
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
-    let n3 = config.n3.open()?;
-    let n6 = config.n6.open()?;
+    let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
     let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
     let n4_config = n4::Config::from(config);
-    let state = state(config, &n4_config, &n3)?;
+    let state = state(config, &n4_config, &places)?;
     let clock = state.as_ref().map_or_else(Clock::new, State::clock);
-    let upf = Upf::new(&Plan { clock, ..Plan::from(config) }, n3, n6)?;
+    let upf = Upf::over(&Plan { clock, ..Plan::from(config) }, places)?;
     let n4_bell = upf.meters.bell.clone();
     let clock = upf.meters.clock;
     let mut endpoint = match state {
@@ -116,12 +114,13 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
 }
 
 /// What is kept in the state directory, if there is to be one.
-fn state(config: &Config, n4: &n4::Config, n3: &Port) -> anyhow::Result<Option<State>> {
+fn state(config: &Config, n4: &n4::Config, places: &[Place]) -> anyhow::Result<Option<State>> {
     let Some(directory) = &config.state_directory else {
         tracing::info!("no stateDirectory: sessions end with this process");
         return Ok(None);
     };
-    let access = n3.info.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    let tunnels = places.iter().filter(|place| place.kind.has_tunnels());
+    let access = tunnels.flat_map(|place| &place.port.info.addresses).map(|(address, _)| address.to_string()).collect();
     let identity = Identity { node: format!("{:?} at {}", n4.node_id, n4.address), access };
     Ok(Some(State::open(directory, identity, config.max_sessions, n4.recovery)?))
 }

@@ -34,7 +34,7 @@ pub struct Session {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parting {
     /// Tunnels that get an end marker.
-    pub end_markers: Vec<OuterHeaderCreation>,
+    pub end_markers: Vec<Forwarding>,
     /// Discard packets that wait.
     pub drop_buffered: bool,
 }

@@ -1,33 +1,77 @@
-//! The two sides of the UPF: what each port is, which addresses are its own, and where its routes lead.
+//! The sides of the UPF: what each port is, which addresses are its own, and where its routes lead.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use port::PortInfo;
 
-/// One of the UPF's two data-plane ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PortId {
-    /// Towards the RAN.
+use crate::rules::Interface;
+
+/// One of the UPF's data-plane ports, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(u8);
+
+impl PortId {
+    /// Most ports of a UPF.
+    pub const MAX: usize = 32;
+    /// Towards the RAN: always the first.
+    pub const N3: Self = Self(0);
+    /// Towards a data network: always the second. There may be more.
+    pub const N6: Self = Self(1);
+
+    /// The port with this number.
+    ///
+    /// # Panics
+    /// If it is not below [`PortId::MAX`].
+    pub fn new(number: usize) -> Self {
+        assert!(number < Self::MAX, "a UPF has at most {} ports", Self::MAX);
+        Self(number as u8)
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn number(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What a port is for (TS 23.501, 4.2.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// Towards the RAN: tunnels.
+    #[default]
     N3,
-    /// Towards the data network.
+    /// Towards other UPFs: tunnels.
+    N9,
+    /// Towards a data network: plain packets.
     N6,
 }
 
-impl PortId {
-    /// The port on the other side.
-    #[inline]
-    pub fn other(self) -> Self {
+impl PortKind {
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::N3 => Self::N6,
-            Self::N6 => Self::N3,
+            Self::N3 => "n3",
+            Self::N9 => "n9",
+            Self::N6 => "n6",
         }
+    }
+
+    /// Whether what comes in is in tunnels.
+    #[inline]
+    pub fn has_tunnels(self) -> bool {
+        self != Self::N6
     }
 }
 
 /// A port's addresses and routes, fixed while the UPF runs.
 #[derive(Clone, Debug)]
 pub struct Side {
+    /// What it is for.
+    pub kind: PortKind,
+    /// Its name.
+    pub name: String,
     /// Its Ethernet address.
     pub mac: [u8; 6],
     /// Longest IP packet.
@@ -66,6 +110,8 @@ impl Side {
     /// The side that a port makes. A port with any IPv6 address has a link-local one too, made from its Ethernet address.
     pub fn new(info: &PortInfo, network_instances: &[String]) -> Self {
         let mut side = Self {
+            kind: PortKind::default(),
+            name: info.name.clone(),
             mac: info.mac,
             mtu: info.mtu.into(),
             addresses: info.addresses.clone(),
@@ -93,6 +139,12 @@ impl Side {
         side.routes_v4.sort_by_key(|route| Reverse(route.prefix));
         side.routes_v6.sort_by_key(|route| Reverse(route.prefix));
         side
+    }
+
+    /// The same for something else.
+    #[must_use]
+    pub fn of_kind(self, kind: PortKind) -> Self {
+        Self { kind, ..self }
     }
 
     fn gateway(&mut self, via: IpAddr) -> u16 {
@@ -159,6 +211,68 @@ impl Side {
         network_instance.is_none_or(|name| {
             self.network_instances.is_empty() || self.network_instances.iter().any(|own| own == name)
         })
+    }
+}
+
+/// All sides of the UPF, by the numbers of their ports.
+#[derive(Clone, Debug)]
+pub struct Sides(Arc<[Side]>);
+
+impl Sides {
+    /// These sides, of which the first is N3's.
+    pub fn new(sides: Vec<Side>) -> Self {
+        assert!((1..=PortId::MAX).contains(&sides.len()), "a UPF has 1 to {} ports", PortId::MAX);
+        Self(sides.into())
+    }
+
+    /// The side of a port.
+    #[inline]
+    pub fn get(&self, port: PortId) -> &Side {
+        &self.0[port.number()]
+    }
+
+    /// What operators call a port: by what it is for, and by its own name where several are for that.
+    pub fn label(&self, port: PortId) -> String {
+        let side = self.get(port);
+        let kind = side.kind.name();
+        match self.0.iter().filter(|other| other.kind == side.kind).count() {
+            1 => kind.to_owned(),
+            _ => format!("{kind}:{}", side.name),
+        }
+    }
+
+    /// All ports and their sides.
+    pub fn iter(&self) -> impl Iterator<Item = (PortId, &Side)> {
+        self.0.iter().enumerate().map(|(number, side)| (PortId::new(number), side))
+    }
+
+    /// The ports that a rule with this interface and network instance may mean, the likeliest first: those that name the
+    /// instance, then those that any instance belongs to; of N3 and N9 the one that the interface tells of before the other
+    /// one. To a rule without an instance the first port of a kind is the network.
+    pub fn candidates(&self, interface: Interface, network_instance: Option<&str>) -> impl Iterator<Item = PortId> {
+        let (usual, other) = match interface {
+            Interface::Access => (PortKind::N3, Some(PortKind::N9)),
+            Interface::Core => (PortKind::N9, Some(PortKind::N3)),
+            Interface::SgiLan => (PortKind::N6, None),
+        };
+        let mut candidates: Vec<_> = self
+            .iter()
+            .filter(|(_, side)| side.kind == usual || Some(side.kind) == other)
+            .filter(|(_, side)| side.serves(network_instance))
+            .map(|(port, side)| {
+                let any = network_instance.is_some() && side.network_instances.is_empty();
+                ((any, side.kind != usual), port)
+            })
+            .collect();
+        candidates.sort_by_key(|&(rank, _)| rank);
+        // Data networks may have the same addresses.
+        let most = if interface == Interface::SgiLan { 1 } else { usize::MAX };
+        candidates.into_iter().take(most).map(|(_, port)| port)
+    }
+
+    /// The network of a rule.
+    pub fn network(&self, interface: Interface, network_instance: Option<&str>) -> Option<PortId> {
+        self.candidates(interface, network_instance).next()
     }
 }
 
@@ -239,6 +353,33 @@ mod tests {
         let side = side();
         assert!(side.owns(true, link_local(side.mac).to_bits()));
         assert!(side.owns(false, 0x0a030001) && !side.owns(true, 0x0a030001));
+    }
+
+    #[test]
+    fn a_network_instance_leads_to_the_port_that_names_it_or_else_to_one_that_names_none() {
+        let side = |kind, instances: &[&str]| {
+            let instances: Vec<_> = instances.iter().map(|name| name.to_string()).collect();
+            Side::new(&PortInfo::named(instances.first().map_or("rest", String::as_str)), &instances).of_kind(kind)
+        };
+        let sides = Sides::new(vec![
+            side(PortKind::N3, &["access"]),
+            side(PortKind::N6, &[]),
+            side(PortKind::N6, &["ims"]),
+            side(PortKind::N9, &["core", "roaming"]),
+        ]);
+        let labels: Vec<_> = sides.iter().map(|(port, _)| sides.label(port)).collect();
+        assert_eq!(labels, ["n3", "n6:rest", "n6:ims", "n9"]);
+        let network = |interface, name| sides.network(interface, name).map(PortId::number);
+        assert_eq!(network(Interface::SgiLan, Some("ims")), Some(2));
+        assert_eq!(network(Interface::SgiLan, Some("internet")), Some(1));
+        assert_eq!(network(Interface::SgiLan, None), Some(1));
+        assert_eq!(network(Interface::Access, None), Some(0));
+        assert_eq!(network(Interface::Core, None), Some(3));
+        // The anchor's end of N9 is its way to the RAN.
+        assert_eq!(network(Interface::Access, Some("core")), Some(3));
+        assert_eq!(network(Interface::Core, Some("elsewhere")), None);
+        let all: Vec<_> = sides.candidates(Interface::Core, None).map(PortId::number).collect();
+        assert_eq!(all, [3, 0]);
     }
 
     #[test]

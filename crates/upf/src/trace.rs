@@ -155,6 +155,8 @@ impl Tracer {
             return;
         }
         let rule = matching(class, head);
+        // All rules of a tunnel, or of a UE's address, are of one direction; what finds none of them is for a UE.
+        let first = rules(class).and_then(<[Rule]>::first);
         let fate = match verdict {
             Verdict::Drop(reason) => Traced::Dropped(reason),
             Verdict::Forward(forward) => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
@@ -167,9 +169,9 @@ impl Tracer {
         self.leave(Record {
             at_ns: now,
             from,
-            is_uplink: rule.map_or(from == PortId::N3, Rule::is_uplink),
+            is_uplink: rule.or(first).is_some_and(Rule::is_uplink),
             frame_len: packet.len() as u16,
-            up_seid: rules(class).and_then(<[Rule]>::first).map_or(0, |rule| rule.origin().up_seid),
+            up_seid: first.map_or(0, |rule| rule.origin().up_seid),
             pdr: rule.map(|rule| rule.origin().pdr),
             inner: inner(class, head),
             fate,

@@ -1,4 +1,4 @@
-//! A run-to-completion worker: it owns one queue pair of each port and the state of the sessions whose buckets are its
+//! A run-to-completion worker: it owns one queue pair of every port and the state of the sessions whose buckets are its
 //! own, takes bursts, has the packet function decide, and carries the verdicts out.
 
 use std::io;
@@ -20,9 +20,11 @@ use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
-use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, decide, end_marker_frame};
+use crate::packet::{
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, classify_from, decide, end_marker_frame,
+};
 use crate::policer::Policers;
-use crate::side::PortId;
+use crate::side::{PortId, PortKind};
 use crate::state::State;
 use crate::tables::{BUCKETS, News, Reader, Rule, Version};
 use crate::trace::Tracer;
@@ -38,8 +40,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The worker.
 pub struct Worker {
     reader: Reader,
-    n3: QueuePair,
-    n6: QueuePair,
+    /// By the numbers of their ports.
+    rx: Vec<Box<dyn RxQueue>>,
+    tx: Vec<Box<dyn TxQueue>>,
     /// From the other workers and from the slow path.
     inboxes: Vec<Inbox>,
     hands: Hands,
@@ -83,6 +86,8 @@ struct Hands {
     index: u8,
     /// Which worker owns which bucket.
     owners: [u8; BUCKETS],
+    /// What the ports are for.
+    kinds: Vec<PortKind>,
     state: State,
     drops: Drops,
     tracer: Tracer,
@@ -119,19 +124,22 @@ impl Fate<'_> {
     }
 }
 
-/// The sending halves of both ports.
-struct Exits<'q> {
-    n3: &'q mut dyn TxQueue,
-    n6: &'q mut dyn TxQueue,
-}
+/// The sending halves of all ports, by their numbers.
+type Exits = [Box<dyn TxQueue>];
 
 impl Worker {
-    /// A worker with the given queue pairs. It begins to see the tables at its first round.
+    /// A worker between N3 and one data network, see [`Worker::over`].
     pub fn new(reader: Reader, n3: QueuePair, n6: QueuePair, links: Links, habits: Habits) -> Self {
+        Self::over(reader, vec![n3, n6], links, habits)
+    }
+
+    /// A worker with a queue pair of each port, by their numbers. It begins to see the tables at its first round.
+    pub fn over(reader: Reader, queues: Vec<QueuePair>, links: Links, habits: Habits) -> Self {
         let workers = reader.workers();
         let hands = Hands {
             index: reader.index() as u8,
             owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
+            kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
             state: State {
                 policers: Policers::new(habits.policers),
                 buffers: Buffers::new(habits.max_buffered_octets),
@@ -151,8 +159,9 @@ impl Worker {
         };
         let bell = reader.bell(reader.index());
         let waiter = Waiter::new(Sleep::After(SPIN));
-        let board = Board::new(2);
-        Self { reader, n3, n6, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
+        let (rx, tx): (Vec<_>, Vec<_>) = queues.into_iter().map(|pair| (pair.rx, pair.tx)).unzip();
+        let board = Board::new(rx.len());
+        Self { reader, rx, tx, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
     }
 
     /// What this worker has dropped.
@@ -189,20 +198,25 @@ impl Worker {
     pub fn run_once(&mut self) -> bool {
         let is_new = self.reader.refresh();
         let tables = self.reader.version();
-        let mut exits = Exits { n3: &mut *self.n3.tx, n6: &mut *self.n6.tx };
+        let exits = &mut *self.tx;
         if is_new {
-            self.hands.hear(tables, &mut exits);
+            self.hands.hear(tables, exits);
         }
         let mut worked = false;
         for inbox in &mut self.inboxes {
-            worked |= self.hands.read(tables, inbox, &mut exits);
+            worked |= self.hands.read(tables, inbox, exits);
         }
-        for (port, queues) in [(PortId::N3, &mut self.n3.rx), (PortId::N6, &mut self.n6.rx)] {
-            let burst = queues.recv();
-            if !burst.is_empty() {
-                self.hands.serve(tables, port, burst, &mut exits);
-                worked = true;
+        for (number, queue) in self.rx.iter_mut().enumerate() {
+            let burst = queue.recv();
+            if burst.is_empty() {
+                continue;
             }
+            let port = PortId::new(number);
+            match tables.side(port).kind.has_tunnels() {
+                true => self.hands.serve::<true>(tables, port, burst, exits),
+                false => self.hands.serve::<false>(tables, port, burst, exits),
+            }
+            worked = true;
         }
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(PUBLISH_EVERY) {
@@ -222,7 +236,7 @@ impl Worker {
         self.bell.doze();
         let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
         if nothing_left && !stop.load(Ordering::Relaxed) {
-            let mut queues: [&mut dyn RxQueue; 2] = [&mut *self.n3.rx, &mut *self.n6.rx];
+            let mut queues: Vec<&mut dyn RxQueue> = self.rx.iter_mut().map(|queue| &mut **queue as _).collect();
             let woken = self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?;
             if !woken.extra.is_empty() {
                 self.bell.silence();
@@ -238,20 +252,21 @@ impl Worker {
     /// Shows what was counted.
     fn publish(&mut self) {
         self.hands.drops.publish();
-        self.board.publish([&self.n3, &self.n6], self.hands.state.buffers.packets());
+        let counters = self.rx.iter().zip(&self.tx).map(|(rx, tx)| (rx.counters(), tx.counters()));
+        self.board.publish(counters, self.hands.state.buffers.packets());
     }
 }
 
 impl Hands {
     /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
-    fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits<'_>) {
+    fn serve<const TUNNELS: bool>(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits) {
         let now = self.now();
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
         for (at, class) in classes[..count].iter_mut().enumerate() {
             let packet = burst.get(at);
-            *class = classify(tables, from, packet.head, packet.len());
+            *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
         }
         let mut fates = [const { None::<Fate<'_>> }; BURST_MAX];
         for at in 0..count {
@@ -264,12 +279,11 @@ impl Hands {
                 self.hand_over(owner, from, &packet.as_ref());
             }
         }
-        // Nearly always all packets of a burst leave by the other port.
-        let mut left = fates[..count].iter().flatten().count();
-        for port in [from.other(), from] {
-            if left == 0 {
-                break;
-            }
+        // Nearly always all packets of a burst leave by one port.
+        let mut ports = fates[..count].iter().flatten().fold(0_u32, |ports, fate| ports | 1 << fate.port.number());
+        while ports != 0 {
+            let port = PortId::new(ports.trailing_zeros() as usize);
+            ports &= ports - 1;
             let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
             let mut leave = 0;
             for (at, _) in fates[..count].iter().enumerate().filter(|(_, fate)| leaves_by(fate, port)) {
@@ -284,7 +298,6 @@ impl Hands {
                     self.trace_refused(from, port, class, now);
                 }
             }
-            left -= leave;
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -294,7 +307,7 @@ impl Hands {
     /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
     /// treated by the one before.
     #[cold]
-    fn hear(&mut self, tables: &Version, exits: &mut Exits<'_>) {
+    fn hear(&mut self, tables: &Version, exits: &mut Exits) {
         for news in tables.news() {
             if self.owners[usize::from(news.home()) % BUCKETS] != self.index {
                 continue;
@@ -306,8 +319,8 @@ impl Hands {
                     self.drops.add(DropReason::BufferDiscarded, discarded as u64);
                 }
                 News::Release { up_seid, .. } => {
-                    for frame in self.state.buffers.take(*up_seid) {
-                        self.serve_one(tables, PortId::N6, &frame, exits);
+                    for (port, frame) in self.state.buffers.take(*up_seid) {
+                        self.serve_one(tables, port, &frame, exits);
                     }
                 }
             }
@@ -315,13 +328,13 @@ impl Hands {
     }
 
     /// Nothing was sent to a neighbour that is not resolved, and so there is nothing to mark the end of.
-    fn send_end_marker(&mut self, tables: &Version, marker: &Tunnel, exits: &mut Exits<'_>) {
-        let Some(frame) = end_marker_frame(tables, marker) else { return };
-        self.send(PortId::N3, &[PacketRef::from_slice(&frame)], exits);
+    fn send_end_marker(&mut self, tables: &Version, marker: &Tunnel, exits: &mut Exits) {
+        let Some((port, frame)) = end_marker_frame(tables, marker) else { return };
+        self.send(port, &[PacketRef::from_slice(&frame)], exits);
     }
 
     /// Frames that another thread left, up to a burst of them.
-    fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits<'_>) -> bool {
+    fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits) -> bool {
         let mut taken = 0;
         while taken < BURST_MAX
             && let Some((letter, frame)) = inbox.take()
@@ -343,7 +356,7 @@ impl Hands {
 
     /// A frame from the slow path, which does not know whose it is.
     #[inline(never)]
-    fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
+    fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
         let class = classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len());
         match self.owner(&class) {
             owner if owner == self.index => self.serve_one(tables, from, frame, exits),
@@ -356,7 +369,7 @@ impl Hands {
 
     /// A frame from another worker, which found it to belong here.
     #[inline(never)]
-    fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits<'_>) {
+    fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
         let now = self.now();
         self.tracer.look();
         let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
@@ -449,7 +462,7 @@ impl Hands {
                 None
             }
             Verdict::Buffer(waiting) => {
-                self.keep(waiting, &whole(packet, *behind));
+                self.keep(waiting, from, &whole(packet, *behind));
                 None
             }
             Verdict::Punt(punt) => {
@@ -467,14 +480,14 @@ impl Hands {
     #[cold]
     fn trace_refused(&mut self, from: PortId, port: PortId, class: &Class<'_>, now: u64) {
         if self.tracer.is_on() {
-            self.tracer.record_refused(from, class, full(port), now);
+            self.tracer.record_refused(from, class, self.full(port), now);
         }
     }
 
     /// A packet that waits for its UE.
     #[cold]
-    fn keep(&mut self, waiting: &Waiting, packet: &PacketRef<'_>) {
-        match self.state.buffers.keep(waiting, packet) {
+    fn keep(&mut self, waiting: &Waiting, from: PortId, packet: &PacketRef<'_>) {
+        match self.state.buffers.keep(waiting, from, packet) {
             Kept::Waits => {}
             Kept::IsNews => {
                 if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
@@ -555,32 +568,30 @@ impl Hands {
 
     /// Sends as many of the packets as the port takes, and returns how many.
     #[inline]
-    fn send(&mut self, port: PortId, packets: &[PacketRef<'_>], exits: &mut Exits<'_>) -> usize {
+    fn send(&mut self, port: PortId, packets: &[PacketRef<'_>], exits: &mut Exits) -> usize {
         if packets.is_empty() {
             return 0;
         }
-        let queue = match port {
-            PortId::N3 => &mut *exits.n3,
-            PortId::N6 => &mut *exits.n6,
-        };
-        let sent = queue.send(packets);
+        let sent = exits[port.number()].send(packets);
         if sent < packets.len() {
-            self.drops.add(full(port), (packets.len() - sent) as u64);
+            self.drops.add(self.full(port), (packets.len() - sent) as u64);
         }
         sent
+    }
+
+    /// Why a port does not take a packet.
+    #[cold]
+    fn full(&self, port: PortId) -> DropReason {
+        match self.kinds[port.number()] {
+            PortKind::N3 => DropReason::N3Full,
+            PortKind::N9 => DropReason::N9Full,
+            PortKind::N6 => DropReason::N6Full,
+        }
     }
 
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now_ns()
-    }
-}
-
-/// Why a port does not take a packet.
-fn full(port: PortId) -> DropReason {
-    match port {
-        PortId::N3 => DropReason::N3Full,
-        PortId::N6 => DropReason::N6Full,
     }
 }
 

@@ -9,7 +9,7 @@ use super::server::{Peer, Sources};
 use super::{Event, Inner, Packet, Seid, Ue, Verdict};
 use crate::drops::DropReason;
 use crate::rules::{Pdr, Session};
-use crate::side::PortId;
+use crate::side::Sides;
 use crate::trace::{Record, Traced};
 
 /// Between two looks at what workers have left.
@@ -28,6 +28,7 @@ pub(super) fn serve(peer: &mut Peer, ue: Ue, sources: &Sources) -> io::Result<Re
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 - sources.clock.now_ns();
     let (mut known, mut session) = (None, None);
     let mut find_at = Instant::now();
+    let sides = sources.tables.sides();
     loop {
         if find_at <= Instant::now() {
             let up_seid = find(ue, sources);
@@ -44,7 +45,7 @@ pub(super) fn serve(peer: &mut Peer, ue: Ue, sources: &Sources) -> io::Result<Re
             session = look(session, known.flatten(), sources);
         }
         for record in &records {
-            peer.tell(&Event::Packet(Box::new(packet(record, session.as_ref(), began_ns))))?;
+            peer.tell(&Event::Packet(Box::new(packet(record, session.as_ref(), began_ns, &sides))))?;
         }
         match watching.lost() {
             0 => {}
@@ -87,7 +88,7 @@ fn has_hung_up(peer: &Peer, wait: Duration) -> io::Result<bool> {
 }
 
 /// The record in words, with the rules that the session's PDR names.
-fn packet(record: &Record, session: Option<&Session>, began_ns: u64) -> Packet {
+fn packet(record: &Record, session: Option<&Session>, began_ns: u64, sides: &Sides) -> Packet {
     let session = session.filter(|session| session.up_seid == record.up_seid);
     let pdr = session.and_then(|session| session.pdrs.iter().find(|pdr| Some(pdr.id) == record.pdr));
     let ids = |ids: fn(&Pdr) -> &Vec<u32>| pdr.map(ids).cloned().unwrap_or_default();
@@ -102,7 +103,7 @@ fn packet(record: &Record, session: Option<&Session>, began_ns: u64) -> Packet {
     Packet {
         at_ns: began_ns + record.at_ns,
         uplink: record.is_uplink,
-        from: name(record.from).into(),
+        from: sides.label(record.from),
         frame_octets: record.frame_len,
         inner,
         up_seid: (record.up_seid != 0).then_some(Seid(record.up_seid)),
@@ -110,14 +111,14 @@ fn packet(record: &Record, session: Option<&Session>, began_ns: u64) -> Packet {
         far: pdr.map(|pdr| pdr.far_id),
         qers: ids(|pdr| &pdr.qer_ids),
         urrs: ids(|pdr| &pdr.urr_ids),
-        verdict: verdict(record.fate),
+        verdict: verdict(record.fate, sides),
     }
 }
 
-fn verdict(fate: Traced) -> Verdict {
+fn verdict(fate: Traced, sides: &Sides) -> Verdict {
     match fate {
-        Traced::Sent { port, frame_len } => Verdict::Sent { port: name(port).into(), frame_octets: frame_len },
-        Traced::Unresolved { port, neighbour } => Verdict::Unresolved { port: name(port).into(), neighbour },
+        Traced::Sent { port, frame_len } => Verdict::Sent { port: sides.label(port), frame_octets: frame_len },
+        Traced::Unresolved { port, neighbour } => Verdict::Unresolved { port: sides.label(port), neighbour },
         Traced::Waits => Verdict::Waits,
         Traced::Dropped(reason) => dropped(reason),
         Traced::SlowPath => Verdict::SlowPath,
@@ -126,11 +127,4 @@ fn verdict(fate: Traced) -> Verdict {
 
 fn dropped(reason: DropReason) -> Verdict {
     Verdict::Dropped { reason: reason.name().into(), meaning: reason.meaning().into() }
-}
-
-fn name(port: PortId) -> &'static str {
-    match port {
-        PortId::N3 => "n3",
-        PortId::N6 => "n6",
-    }
 }

@@ -110,7 +110,7 @@ impl Sources {
             let of = ports.iter().flat_map(move |(name, counts)| {
                 let (received, sent) = count(counts);
                 [("received", received), ("sent", sent)]
-                    .map(|(direction, count)| ([("port", *name), ("direction", direction)], count))
+                    .map(|(direction, count)| ([("port", name.as_str()), ("direction", direction)], count))
             });
             of.collect::<Vec<_>>()
         };

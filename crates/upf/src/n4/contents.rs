@@ -470,7 +470,8 @@ impl Contents {
     }
 
     /// Tunnels that `after` leaves, of the FARs that `request` wants end markers for.
-    pub fn left_tunnels(&self, after: &Self, request: &Modification) -> Vec<OuterHeaderCreation> {
+    pub fn left_tunnels(&self, after: &Self, request: &Modification) -> Vec<Forwarding> {
+        let way = |id: u32| self.fars.get(&id).filter(|far| far.forwards()).and_then(|far| far.forwarding.clone());
         let tunnel = |contents: &Self, id: u32| {
             let far = contents.fars.get(&id).filter(|far| far.forwards());
             far.and_then(|far| far.forwarding.as_ref()?.outer_header_creation)
@@ -479,7 +480,8 @@ impl Contents {
             update.forwarding_parameters.as_ref().is_some_and(|parameters| parameters.send_end_marker)
         });
         marked
-            .filter_map(|update| tunnel(self, update.id).filter(|left| tunnel(after, update.id) != Some(*left)))
+            .filter(|update| tunnel(self, update.id).is_some_and(|left| tunnel(after, update.id) != Some(left)))
+            .filter_map(|update| way(update.id))
             .collect()
     }
 
@@ -505,6 +507,17 @@ impl Contents {
         let new = stated.flat_map(|pdi| &pdi.sdf_filters);
         let new = new.filter_map(|filter| translate::sdf_filter(filter, &Filters::new()).ok());
         held.chain(new).filter_map(|filter| Some((filter.id?, filter))).collect()
+    }
+
+    /// The PDI that tells where packets come from for which something is chosen: a traffic endpoint leaves that to its PDRs.
+    pub fn place(&self, chooser: Chooser) -> Option<&Pdi> {
+        match chooser {
+            Chooser::Pdr(id) => self.pdrs.get(&id).map(|pdr| &pdr.pdi),
+            Chooser::Endpoint(id) => {
+                let mut pdis = self.pdrs.values().map(|pdr| &pdr.pdi);
+                pdis.find(|pdi| pdi.traffic_endpoint == Some(id)).or(self.endpoints.get(&id))
+            }
+        }
     }
 
     fn pdi_of(&mut self, chooser: Chooser) -> Option<&mut Pdi> {

@@ -50,7 +50,7 @@ pub use restore::{NotRestored, RestoreError};
 
 use crate::address_pool::AddressPool;
 use crate::config;
-use crate::rules::UeIp;
+use crate::rules::{Interface, UeIp};
 use crate::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
 /// How this UPF presents itself on N4.
@@ -82,9 +82,9 @@ pub struct Config {
     pub address_pools: Vec<AddressPool>,
     /// How long an address that was given back is not given out again.
     pub address_cooling: Duration,
-    /// Network instances of the N3 side; any where there are none.
+    /// Network instances of N3 and N9; any where there are none.
     pub access_instances: Vec<String>,
-    /// Network instances of the N6 side; any where there are none.
+    /// Network instances of the data networks; any where there are none.
     pub data_instances: Vec<String>,
     /// Bounds on what peers can make this UPF hold.
     pub limits: Limits,
@@ -110,8 +110,8 @@ impl From<&config::Config> for Config {
             release: Duration::from_secs(config.n4.release_s.into()),
             address_pools: config.address_pools.clone(),
             address_cooling: Duration::from_secs(config.address_cooling_s.into()),
-            access_instances: config.n3.network_instances.clone(),
-            data_instances: config.n6.network_instances.clone(),
+            access_instances: config.instances(true),
+            data_instances: config.instances(false),
             limits: Limits { sessions: config.max_sessions, ..Limits::default() },
         }
     }
@@ -119,8 +119,10 @@ impl From<&config::Config> for Config {
 
 /// What N4 needs of the session tables.
 pub trait RuleTables {
-    /// Local addresses on N3.
-    fn n3_addresses(&self) -> Vec<IpAddr>;
+    /// Local addresses of tunnels.
+    fn tunnel_addresses(&self) -> Vec<IpAddr>;
+    /// Those of the tunnels that a rule with this interface and network instance means.
+    fn addresses_for(&self, interface: Interface, network_instance: Option<&str>) -> Vec<IpAddr>;
     /// The bucket that a session with this UE address belongs to.
     fn home_bucket(&self, ue: &UeIp) -> Bucket;
     /// Reserves a TEID that steers to `bucket`.
@@ -139,8 +141,12 @@ pub trait RuleTables {
 }
 
 impl RuleTables for Tables {
-    fn n3_addresses(&self) -> Vec<IpAddr> {
-        self.n3_addresses()
+    fn tunnel_addresses(&self) -> Vec<IpAddr> {
+        self.tunnel_addresses()
+    }
+
+    fn addresses_for(&self, interface: Interface, network_instance: Option<&str>) -> Vec<IpAddr> {
+        self.addresses_for(interface, network_instance)
     }
 
     fn home_bucket(&self, ue: &UeIp) -> Bucket {

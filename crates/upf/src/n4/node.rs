@@ -107,7 +107,7 @@ impl<T: RuleTables> Node<T> {
     pub fn with_counters(config: Config, tables: T, clock: Clock, counters: Counters) -> Self {
         let pace = Pace { t1: config.t1, n1: config.n1 };
         Self {
-            local: tables.n3_addresses(),
+            local: tables.tunnel_addresses(),
             addresses: RefCell::new(Addresses::new(&config.address_pools, config.address_cooling.as_nanos() as u64)),
             answers: Answers::new(config.limits, RandomState::new().hash_one(0)),
             journal: Journal::new(),

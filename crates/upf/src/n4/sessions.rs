@@ -214,7 +214,7 @@ impl<T: RuleTables> Node<T> {
                 Some((first, f_teid)) if first == choice => Ok(f_teid),
                 // One CHOOSE ID, but different addresses.
                 Some(_) => Err(Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid)),
-                None => self.choose(choice, home, &mut plan.reserved),
+                None => self.choose(plan.contents.place(chooser), choice, home, &mut plan.reserved),
             };
             let f_teid = match chosen {
                 Ok(f_teid) => f_teid,
@@ -263,12 +263,18 @@ impl<T: RuleTables> Node<T> {
         Ok(accounts)
     }
 
-    fn choose(&self, choice: Choice, home: Bucket, reserved: &mut BTreeSet<u32>) -> Result<FTeid, Fault> {
+    fn choose(
+        &self,
+        place: Option<&Pdi>,
+        choice: Choice,
+        home: Bucket,
+        reserved: &mut BTreeSet<u32>,
+    ) -> Result<FTeid, Fault> {
         let no_resources = Fault::of(Cause::NoResourcesAvailable, IeType::Fteid);
-        let mut v4 =
-            self.local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
-        let mut v6 =
-            self.local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
+        let pdi = place.ok_or(no_resources)?;
+        let local = self.tables.addresses_for(pdi.source_interface, pdi.network_instance.as_deref());
+        let mut v4 = local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
+        let mut v6 = local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
         let (v4, v6) = (choice.v4.then(|| v4.next()), choice.v6.then(|| v6.next()));
         if v4 == Some(None) || v6 == Some(None) {
             return Err(no_resources);

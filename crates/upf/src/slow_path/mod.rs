@@ -24,7 +24,7 @@ use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox, TooLong};
 use crate::n4::Echo;
 use crate::packet::{ETHERNET_LEN, Punt};
-use crate::side::{PortId, Side};
+use crate::side::{PortId, Side, Sides};
 use crate::tables::Tables;
 use crate::tunnel::TUNNEL_MAX_LEN;
 use neighbours::{Action, Key, Neighbours};
@@ -52,8 +52,7 @@ pub struct Counters {
 
 /// The slow path.
 pub struct SlowPath {
-    n3: Side,
-    n6: Side,
+    sides: Sides,
     tables: Tables,
     inboxes: Vec<Inbox>,
     outbox: Outbox,
@@ -117,11 +116,10 @@ impl Links {
 }
 
 impl SlowPath {
-    /// The slow path of a UPF with these two sides.
-    pub fn new(n3: Side, n6: Side, tables: Tables, links: Links) -> Self {
+    /// The slow path of the UPF with these tables.
+    pub fn new(tables: Tables, links: Links) -> Self {
         Self {
-            n3,
-            n6,
+            sides: tables.sides(),
             tables,
             inboxes: links.inboxes,
             outbox: links.outbox,
@@ -185,8 +183,9 @@ impl SlowPath {
 
     /// Gateways are resolved before anyone needs them.
     fn want_gateways(&mut self) {
-        let of = |port, side: &Side| side.gateways().iter().map(|&gateway| (port, gateway)).collect::<Vec<_>>();
-        for key in [of(PortId::N3, &self.n3), of(PortId::N6, &self.n6)].concat() {
+        let of =
+            |(port, side): (PortId, &Side)| side.gateways().iter().map(|&gateway| (port, gateway)).collect::<Vec<_>>();
+        for key in self.sides.iter().flat_map(of).collect::<Vec<_>>() {
             let actions = self.neighbours.want(key, Instant::now());
             self.act(actions);
         }
@@ -221,12 +220,15 @@ impl SlowPath {
         }
     }
 
-    /// Asks a GTP-U node whether it is alive, once its next hop is resolved.
+    /// Asks a GTP-U node whether it is alive, once its next hop is resolved; on N3 and N9, if both have a route to it.
     fn send_echo(&mut self, echo: Echo, now: Instant) {
-        let frame = answer::echo_request(&self.n3, echo);
-        if let (Some(next_hop), Some(frame)) = (self.n3.next_hop(echo.peer), frame) {
-            let actions = self.neighbours.wait((PortId::N3, next_hop), frame, now);
-            self.act(actions);
+        let sides = self.sides.clone();
+        for (port, side) in sides.iter().filter(|(_, side)| side.kind.has_tunnels()) {
+            let frame = answer::echo_request(side, echo);
+            if let (Some(next_hop), Some(frame)) = (side.next_hop(echo.peer), frame) {
+                let actions = self.neighbours.wait((port, next_hop), frame, now);
+                self.act(actions);
+            }
         }
     }
 
@@ -279,7 +281,9 @@ impl SlowPath {
     /// A packet was too long. What is for a UE goes the way of packets from the data network.
     fn tell(&mut self, too_long: &TooLong, frame: &[u8]) {
         let side = self.side(too_long.port);
-        let most = if too_long.from_ue { self.n3.mtu.saturating_sub(TUNNEL_MAX_LEN) } else { side.mtu };
+        let tunnels = self.sides.iter().filter(|(_, side)| side.kind.has_tunnels());
+        let in_tunnel = tunnels.map(|(_, side)| side.mtu.saturating_sub(TUNNEL_MAX_LEN)).min().unwrap_or(0);
+        let most = if too_long.from_ue { in_tunnel } else { side.mtu };
         let Some(message) = too_long::message(side, too_long, frame, most) else { return };
         self.counters.too_long_told.fetch_add(1, Ordering::Relaxed);
         let letter = if too_long.from_ue { Letter::Enter(too_long.port) } else { Letter::Send(too_long.port) };
@@ -332,9 +336,6 @@ impl SlowPath {
     }
 
     fn side(&self, port: PortId) -> &Side {
-        match port {
-            PortId::N3 => &self.n3,
-            PortId::N6 => &self.n6,
-        }
+        self.sides.get(port)
     }
 }

@@ -43,7 +43,7 @@ const RESTORING: &str = "restoring";
 pub struct Identity {
     /// Node ID and N4 address, as text.
     pub node: String,
-    /// Addresses on N3, as text.
+    /// Addresses of tunnels, on N3 and N9, as text.
     pub access: Vec<String>,
 }
 

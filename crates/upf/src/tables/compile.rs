@@ -12,10 +12,8 @@ use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::policer::Meter;
-use crate::rules::{
-    Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Pdr, Qer, Session,
-};
-use crate::side::{self, PortId, Side};
+use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, Session};
+use crate::side::{self, PortId, Sides};
 use crate::tunnel::{Ends, Relay, Tunnel};
 use crate::usage::Usage;
 
@@ -39,36 +37,46 @@ impl MeterKey {
 pub(super) trait Context {
     /// The policer of a QER, which keeps its state over changes of the session.
     fn meter(&mut self, key: MeterKey, rate: u64) -> Meter;
-    /// Index of the neighbour on N3, which is resolved from now on.
-    fn hop(&mut self, address: IpAddr) -> u32;
+    /// Index of the neighbour on the port, which is resolved from now on.
+    fn hop(&mut self, port: PortId, address: IpAddr) -> u32;
 }
 
-/// A compiled session: one list of rules for each TEID, one for all UE addresses.
+/// A compiled session: one list of rules for each TEID, one for all UE addresses in a data network.
 pub(super) struct Compiled {
     pub home: Bucket,
     pub tunnelled: Vec<(u32, Vec<Rule>)>,
-    pub ues: Vec<UeKey>,
-    pub downlink: Vec<Rule>,
+    pub downlinks: Vec<Downlink>,
     /// End markers for the tunnels that are left.
     pub end_markers: Vec<Tunnel>,
 }
 
+/// Rules for what comes from a data network.
+pub(super) struct Downlink {
+    pub port: PortId,
+    pub ues: Vec<UeKey>,
+    pub rules: Vec<Rule>,
+}
+
 /// Compiles `session`. Its rules must name only each other, see [`check`].
-pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn Context) -> Compiled {
+pub(super) fn compile(session: &Session, sides: &Sides, context: &mut dyn Context) -> Compiled {
     let mut compiled = Compiled {
         home: home_of(session),
         tunnelled: vec![],
-        ues: ues(session),
-        downlink: vec![],
+        downlinks: downlinks(session, sides),
         end_markers: vec![],
     };
     for peer in &session.parting.end_markers {
-        compiled.end_markers.extend(Compiler { session, n3, n6, context }.end_marker(peer));
+        compiled.end_markers.extend(Compiler { session, sides, context }.end_marker(peer));
     }
     for pdr in &session.pdrs {
-        let rule = Compiler { session, n3, n6, context }.rule(pdr);
+        let rule = Compiler { session, sides, context }.rule(pdr);
         match (pdr.pdi.source_interface, pdr.pdi.f_teid) {
-            (Interface::SgiLan, _) => compiled.downlink.push(rule),
+            (Interface::SgiLan, _) => {
+                let port = port_of(pdr, sides);
+                if let Some(to) = compiled.downlinks.iter_mut().find(|downlink| Some(downlink.port) == port) {
+                    to.rules.push(rule);
+                }
+            }
             (_, Some(FTeid { teid, .. })) => match compiled.tunnelled.iter_mut().find(|(other, _)| *other == teid) {
                 Some((_, rules)) => rules.push(rule),
                 None => compiled.tunnelled.push((teid, vec![rule])),
@@ -76,9 +84,6 @@ pub(super) fn compile(session: &Session, n3: &Side, n6: &Side, context: &mut dyn
             // Nothing can lead to it.
             (_, None) => {}
         }
-    }
-    if compiled.downlink.is_empty() {
-        compiled.ues.clear();
     }
     compiled
 }
@@ -105,21 +110,38 @@ pub(super) fn teids(session: &Session) -> Vec<u32> {
     teids
 }
 
-/// UE addresses by which the session is found.
-pub(super) fn ues(session: &Session) -> Vec<UeKey> {
-    let downlink = session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan);
-    let mut keys = Vec::new();
-    for pdi in downlink.map(|pdr| &pdr.pdi) {
+/// UE addresses by which the session is found, each in its data network.
+pub(super) fn ues(session: &Session, sides: &Sides) -> Vec<(PortId, UeKey)> {
+    let of = |downlink: Downlink| downlink.ues.into_iter().map(move |ue| (downlink.port, ue));
+    downlinks(session, sides).into_iter().flat_map(of).collect()
+}
+
+/// The data networks that the session is found from, as yet without rules.
+fn downlinks(session: &Session, sides: &Sides) -> Vec<Downlink> {
+    let mut downlinks: Vec<Downlink> = Vec::new();
+    for pdr in session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == Interface::SgiLan) {
+        let Some(port) = port_of(pdr, sides) else { continue };
+        let at = downlinks.iter().position(|downlink| downlink.port == port).unwrap_or_else(|| {
+            downlinks.push(Downlink { port, ues: vec![], rules: vec![] });
+            downlinks.len() - 1
+        });
+        let known = &mut downlinks[at].ues;
+        let pdi = &pdr.pdi;
         let v4 = pdi.ue_ip.and_then(|ue| ue.v4).map(|address| UeKey::V4(address.to_bits()));
         let v6 = pdi.ue_ip.and_then(|ue| ue.v6).map(|(net, len)| v6_key(net, len));
         let framed = pdi.framed_routes.iter().map(|&route| framed_key(route));
         for key in v4.into_iter().chain(v6).chain(framed) {
-            if !keys.contains(&key) {
-                keys.push(key);
+            if !known.contains(&key) {
+                known.push(key);
             }
         }
     }
-    keys
+    downlinks
+}
+
+/// The port that packets of the PDR come in on.
+fn port_of(pdr: &Pdr, sides: &Sides) -> Option<PortId> {
+    sides.network(pdr.pdi.source_interface, pdr.pdi.network_instance.as_deref())
 }
 
 fn v6_key(net: Ipv6Addr, len: u8) -> UeKey {
@@ -166,8 +188,7 @@ fn far<'s>(session: &'s Session, pdr: &Pdr) -> Option<&'s Far> {
 
 struct Compiler<'c> {
     session: &'c Session,
-    n3: &'c Side,
-    n6: &'c Side,
+    sides: &'c Sides,
     context: &'c mut dyn Context,
 }
 
@@ -218,17 +239,17 @@ impl Compiler<'_> {
         let to = forwarding.destination_interface;
         let network_instance = forwarding.network_instance.as_deref();
         match (pdr.pdi.source_interface, to) {
-            (Interface::Access | Interface::Core, Interface::SgiLan)
-                if forwarding.outer_header_creation.is_none() && self.n6.serves(network_instance) =>
-            {
-                if forwarding.marking.is_none() { Action::Route } else { Action::RouteMarked(forwarding.marking) }
+            (Interface::Access | Interface::Core, Interface::SgiLan) if forwarding.outer_header_creation.is_none() => {
+                match self.sides.network(to, network_instance) {
+                    None => Action::Drop(DropReason::UnsupportedPath),
+                    Some(port) if forwarding.marking.is_none() => Action::Route(port),
+                    Some(port) => Action::RouteMarked(port, forwarding.marking),
+                }
             }
-            (Interface::SgiLan, Interface::Access | Interface::Core) if self.n3.serves(network_instance) => {
+            (Interface::SgiLan, Interface::Access | Interface::Core) => {
                 self.tunnel(forwarding, qers).unwrap_or_else(Action::Drop)
             }
-            (Interface::Access | Interface::Core, Interface::Access | Interface::Core)
-                if self.n3.serves(network_instance) =>
-            {
+            (Interface::Access | Interface::Core, Interface::Access | Interface::Core) => {
                 self.relay(pdr, forwarding, qers).unwrap_or_else(Action::Drop)
             }
             _ => Action::Drop(DropReason::UnsupportedPath),
@@ -254,30 +275,35 @@ impl Compiler<'_> {
     }
 
     fn ends(&mut self, forwarding: &Forwarding) -> Result<Ends, DropReason> {
-        let peer = forwarding.outer_header_creation.ok_or(DropReason::NoTunnel)?;
-        let next_hop = self.n3.next_hop(peer.address).ok_or(DropReason::NoRoute)?;
-        let source = self
-            .source(forwarding.destination_interface, peer.address.is_ipv6())
-            .or_else(|| self.n3.source_for(peer.address))
-            .ok_or(DropReason::NoRoute)?;
-        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop: self.context.hop(next_hop) })
+        let &Forwarding { destination_interface: to, outer_header_creation, .. } = forwarding;
+        let ports: Vec<_> = self.sides.candidates(to, forwarding.network_instance.as_deref()).collect();
+        if ports.is_empty() {
+            return Err(DropReason::UnsupportedPath);
+        }
+        let peer = outer_header_creation.ok_or(DropReason::NoTunnel)?;
+        let way = |&port: &PortId| Some((port, self.sides.get(port).next_hop(peer.address)?));
+        let (port, next_hop) = ports.iter().find_map(way).ok_or(DropReason::NoRoute)?;
+        let source = self.source(to, port, peer.address).ok_or(DropReason::NoRoute)?;
+        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop: self.context.hop(port, next_hop) })
     }
 
     /// The end marker of a tunnel; none if the tunnel cannot have been in use.
-    fn end_marker(&mut self, peer: &OuterHeaderCreation) -> Option<Tunnel> {
-        let next_hop = self.n3.next_hop(peer.address)?;
-        let source =
-            self.source(Interface::Access, peer.address.is_ipv6()).or_else(|| self.n3.source_for(peer.address))?;
-        Tunnel::end_marker(source, peer.address, peer.teid, self.context.hop(next_hop))
+    fn end_marker(&mut self, forwarding: &Forwarding) -> Option<Tunnel> {
+        let Ends { source, peer, teid, hop } = self.ends(forwarding).ok()?;
+        Tunnel::end_marker(source, peer, teid, hop)
     }
 
-    /// The address at which the session hears of the interface, so that both directions of a tunnel have the same two ends.
-    fn source(&self, interface: Interface, v6: bool) -> Option<IpAddr> {
-        let access = self.session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == interface);
-        access.filter_map(|pdr| pdr.pdi.f_teid).find_map(|local| match v6 {
-            false => local.v4.map(IpAddr::V4),
-            true => local.v6.map(IpAddr::V6),
-        })
+    /// The address at which the session hears of the interface, so that both directions of a tunnel have the same two ends;
+    /// or else the port's address to send to `peer` from.
+    fn source(&self, interface: Interface, port: PortId, peer: IpAddr) -> Option<IpAddr> {
+        let side = self.sides.get(port);
+        let heard = self.session.pdrs.iter().filter(|pdr| pdr.pdi.source_interface == interface);
+        let mut heard = heard.filter_map(|pdr| pdr.pdi.f_teid).filter_map(|local| match peer.is_ipv4() {
+            true => local.v4.map(IpAddr::V4),
+            false => local.v6.map(IpAddr::V6),
+        });
+        let own = |&address: &IpAddr| side.addresses.iter().any(|(own, _)| *own == address);
+        heard.find(own).or_else(|| side.source_for(peer))
     }
 }
 
@@ -325,6 +351,3 @@ fn network(prefix: (IpAddr, u8)) -> Net {
         }
     }
 }
-
-/// The port that a tunnel's peers are neighbours on.
-pub(super) const TUNNEL_PORT: PortId = PortId::N3;

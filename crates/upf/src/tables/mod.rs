@@ -8,6 +8,7 @@
 mod compile;
 mod filter;
 mod mix;
+mod network;
 mod publish;
 mod rule;
 mod teid;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use vport::steering;
 
-use crate::rules::{Session, UeIp};
-use crate::side::{PortId, Side};
+use crate::rules::{Interface, Session, UeIp};
+use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
 pub use publish::Reader;
 pub use rule::{Action, Origin, Outer, Rule};
@@ -100,7 +101,7 @@ pub struct Tables {
 }
 
 struct Shared {
-    n3: Arc<Side>,
+    sides: Sides,
     teids: Mutex<TeidAllocator>,
     writer: Mutex<Writer>,
 }
@@ -109,15 +110,20 @@ struct Shared {
 pub type Wanted = Box<dyn Fn(PortId, IpAddr) + Send>;
 
 impl Tables {
-    /// Empty tables, and the readers of the workers. `wanted` is told which neighbours to resolve.
+    /// Empty tables of a UPF between N3 and one data network, see [`Tables::over`].
     pub fn new(settings: &Settings, n3: Side, n6: Side, wanted: Wanted) -> (Self, Vec<Reader>) {
-        let (n3, n6) = (Arc::new(n3), Arc::new(n6));
-        let mut version = Version::new(n3.clone(), n6.clone(), settings.max_teids());
-        let hops = Hops::new(&n3, &n6, &mut version);
+        let sides = Sides::new(vec![n3.of_kind(PortKind::N3), n6.of_kind(PortKind::N6)]);
+        Self::over(settings, sides, wanted)
+    }
+
+    /// Empty tables, and the readers of the workers. `wanted` is told which neighbours to resolve.
+    pub fn over(settings: &Settings, sides: Sides, wanted: Wanted) -> (Self, Vec<Reader>) {
+        let mut version = Version::new(&sides, settings.max_teids());
+        let hops = Hops::new(&sides, &mut version);
         let (publisher, readers) = publish::channel(version, settings.workers);
-        let writer = Writer::new(settings, n3.clone(), n6, hops, publisher, wanted);
+        let writer = Writer::new(settings, sides.clone(), hops, publisher, wanted);
         let teids = TeidAllocator::new(settings.max_teids());
-        (Self { shared: Arc::new(Shared { n3, teids: Mutex::new(teids), writer: Mutex::new(writer) }) }, readers)
+        (Self { shared: Arc::new(Shared { sides, teids: Mutex::new(teids), writer: Mutex::new(writer) }) }, readers)
     }
 
     /// Tables that no worker reads, so that everything takes effect at once. Local N3 addresses are `local`.
@@ -129,9 +135,22 @@ impl Tables {
         Self::new(&settings, Side::new(&info, &[]), n6, Box::new(|_, _| {})).0
     }
 
-    /// The local addresses on N3, for F-TEIDs.
-    pub fn n3_addresses(&self) -> Vec<IpAddr> {
-        self.shared.n3.addresses.iter().map(|&(address, _)| address).collect()
+    /// The local addresses of N3 and N9, for F-TEIDs.
+    pub fn tunnel_addresses(&self) -> Vec<IpAddr> {
+        let tunnels = self.shared.sides.iter().filter(|(_, side)| side.kind.has_tunnels());
+        tunnels.flat_map(|(_, side)| side.addresses.iter().map(|&(address, _)| address)).collect()
+    }
+
+    /// The local addresses of the port that a rule with this interface and network instance means.
+    pub fn addresses_for(&self, interface: Interface, network_instance: Option<&str>) -> Vec<IpAddr> {
+        let port = self.shared.sides.network(interface, network_instance);
+        let addresses = port.map(|port| self.shared.sides.get(port).addresses.iter());
+        addresses.into_iter().flatten().map(|&(address, _)| address).collect()
+    }
+
+    /// The sides of all ports.
+    pub fn sides(&self) -> Sides {
+        self.shared.sides.clone()
     }
 
     /// The home bucket of the session with this UE address: that of its IPv4 address, or of its IPv6 prefix where it

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use super::ApplyError;
 use super::version::{Change, News, Version};
 use crate::bell::Bell;
+use crate::side::Sides;
 
 /// How long a publisher spins for workers before it sleeps between looks.
 const SPIN: Duration = Duration::from_micros(20);
@@ -99,6 +100,11 @@ impl Reader {
     #[inline]
     pub fn version(&self) -> &Version {
         self.version.as_deref().expect("a worker refreshes before it looks")
+    }
+
+    /// The sides of all ports.
+    pub fn sides(&self) -> Sides {
+        self.shared.current.load().sides()
     }
 
     /// Index of the worker.

@@ -7,6 +7,7 @@ use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::marking::Marking;
 use crate::policer::Meter;
+use crate::side::PortId;
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage::Usage;
 
@@ -54,13 +55,13 @@ pub struct Origin {
 pub enum Action {
     /// Discard.
     Drop(DropReason),
-    /// Route out of N6.
-    Route,
-    /// Mark, and route out of N6.
-    RouteMarked(Marking),
-    /// Put into the tunnel and send out of N3.
+    /// Route out of this port to a data network.
+    Route(PortId),
+    /// Mark, and route out of this port to a data network.
+    RouteMarked(PortId, Marking),
+    /// Put into the tunnel and send out of its port.
     Tunnel(Tunnel),
-    /// Put from one tunnel into another, and send out of N3.
+    /// Put from one tunnel into another, and send out of that one's port.
     Relay(Box<Relay>),
     /// Keep until there are other rules.
     Buffer(Waiting),

@@ -1,39 +1,26 @@
 //! One version of the tables: what workers look packets up in. Nobody changes it while any worker can see it.
 
-use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::Bucket;
-use super::mix::Mix;
+use super::network::{Network, set};
 use super::rule::Rule;
-use crate::side::{self, PortId, Side};
+use crate::side::{PortId, Side, Sides};
 use crate::tunnel::Tunnel;
 
 /// The tables.
 #[derive(Clone, Debug)]
 pub struct Version {
-    n3: Arc<Side>,
-    n6: Arc<Side>,
+    /// By the numbers of their ports.
+    networks: Box<[Network]>,
     /// Sessions by TEIDs of the UPF's choice: index is the TEID's low bits, the other bits are checked.
     teids: Box<[TeidSlot]>,
     /// Sessions by TEIDs of the SMF's choice.
     other_teids: HashMap<u32, Rules>,
-    ues_v4: HashMap<u32, Rules, Mix>,
-    /// Sessions by IPv4 networks behind their UEs, longest first.
-    routes_v4: Vec<(u8, HashMap<u32, Rules>)>,
-    /// Sessions by IPv6 prefixes of 64 bits.
-    ues_v6: HashMap<u64, Rules, Mix>,
-    /// Sessions by IPv6 prefixes of other lengths, longest first.
-    ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
     hops: Vec<Hop>,
-    /// Gateways of N6 in order, as indices into `hops`.
-    gateways: Box<[u32]>,
-    /// Other neighbours on N6, as indices into `hops`.
-    neighbours_v4: HashMap<u32, u32, Mix>,
-    neighbours_v6: HashMap<u128, u32>,
     /// What workers do when they take this version.
     news: Arc<[News]>,
 }
@@ -93,6 +80,8 @@ struct TeidSlot {
 /// A neighbour on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
+    /// The port.
+    pub port: PortId,
     /// Its IP address.
     pub address: IpAddr,
     /// Destination and source of frames to it. None while its Ethernet address is not known.
@@ -115,28 +104,20 @@ pub(super) enum Change {
     Teid(u32, Option<Rules>),
     /// Of the SMF's choice.
     OtherTeid(u32, Option<Rules>),
-    Ue(UeKey, Option<Rules>),
+    Ue(PortId, UeKey, Option<Rules>),
     Hop(u32, Hop),
     Neighbour(PortId, IpAddr, Option<u32>),
 }
 
 impl Version {
     /// Empty tables with `teids` (a power of two) slots for TEIDs of the UPF's choice.
-    pub fn new(n3: Arc<Side>, n6: Arc<Side>, teids: usize) -> Self {
+    pub fn new(sides: &Sides, teids: usize) -> Self {
         assert!(teids.is_power_of_two());
         Self {
-            n3,
-            n6,
+            networks: sides.iter().map(|(_, side)| Network::new(side.clone())).collect(),
             teids: vec![TeidSlot::default(); teids].into(),
             other_teids: HashMap::new(),
-            ues_v4: HashMap::default(),
-            routes_v4: Vec::new(),
-            ues_v6: HashMap::default(),
-            ues_v6_other: Vec::new(),
             hops: Vec::new(),
-            gateways: Box::new([]),
-            neighbours_v4: HashMap::default(),
-            neighbours_v6: HashMap::new(),
             news: Arc::new([]),
         }
     }
@@ -144,10 +125,12 @@ impl Version {
     /// The port's addresses and routes.
     #[inline]
     pub fn side(&self, port: PortId) -> &Side {
-        match port {
-            PortId::N3 => &self.n3,
-            PortId::N6 => &self.n6,
-        }
+        &self.networks[port.number()].side
+    }
+
+    /// All sides.
+    pub fn sides(&self) -> Sides {
+        Sides::new(self.networks.iter().map(|network| network.side.clone()).collect())
     }
 
     /// Uplink rules and home bucket for the TEID.
@@ -161,25 +144,10 @@ impl Version {
         }
     }
 
-    /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits).
+    /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits) in the data network of `port`.
     #[inline]
-    pub fn by_ue(&self, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
-        let found = if !v6 {
-            self.ues_v4.get(&(bits as u32)).or_else(|| self.by_route_v4(bits as u32))
-        } else {
-            self.by_ue_v6(bits)
-        };
-        found.map(|found| (&*found.rules, found.home))
-    }
-
-    #[cold]
-    fn by_route_v4(&self, bits: u32) -> Option<&Rules> {
-        self.routes_v4.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(false, *len) as u32)))
-    }
-
-    fn by_ue_v6(&self, bits: u128) -> Option<&Rules> {
-        let (longer, shorter) = self.ues_v6_other.split_at(self.ues_v6_other.partition_point(|(len, _)| *len > 64));
-        longest(longer, bits).or_else(|| self.ues_v6.get(&((bits >> 64) as u64))).or_else(|| longest(shorter, bits))
+    pub fn by_ue(&self, port: PortId, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
+        self.networks[port.number()].ue(v6, bits).map(|found| (&*found.rules, found.home))
     }
 
     /// The neighbour with this index.
@@ -188,17 +156,16 @@ impl Version {
         &self.hops[index as usize]
     }
 
-    /// The gateway of N6 with this number (see [`Side::gateways`]).
+    /// The port's gateway with this number (see [`Side::gateways`]).
     #[inline]
-    pub fn gateway(&self, number: u16) -> &Hop {
-        self.hop(self.gateways[usize::from(number)])
+    pub fn gateway(&self, port: PortId, number: u16) -> &Hop {
+        self.hop(self.networks[port.number()].gateways[usize::from(number)])
     }
 
-    /// The neighbour on N6 with this address (IPv4 in the low 32 bits), if it is known.
+    /// The neighbour on the port with this address (IPv4 in the low 32 bits), if it is known.
     #[inline]
-    pub fn neighbour(&self, v6: bool, bits: u128) -> Option<&Hop> {
-        let found = if v6 { self.neighbours_v6.get(&bits) } else { self.neighbours_v4.get(&(bits as u32)) };
-        found.map(|&index| self.hop(index))
+    pub fn neighbour(&self, port: PortId, v6: bool, bits: u128) -> Option<&Hop> {
+        self.networks[port.number()].neighbour(v6, bits).map(|index| self.hop(index))
     }
 
     /// What is to be done when this version is taken.
@@ -210,8 +177,8 @@ impl Version {
         self.news = news.into();
     }
 
-    pub(super) fn set_gateways(&mut self, gateways: Box<[u32]>) {
-        self.gateways = gateways;
+    pub(super) fn set_gateways(&mut self, port: PortId, gateways: Box<[u32]>) {
+        self.networks[port.number()].gateways = gateways;
     }
 
     pub(super) fn make(&mut self, change: Change) {
@@ -224,10 +191,7 @@ impl Version {
                 };
             }
             Change::OtherTeid(teid, rules) => set(&mut self.other_teids, teid, rules),
-            Change::Ue(UeKey::V4(address), rules) => set(&mut self.ues_v4, address, rules),
-            Change::Ue(UeKey::V6(net, 64), rules) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
-            Change::Ue(UeKey::V4Net(net, len), rules) => set_net(&mut self.routes_v4, net, len, rules),
-            Change::Ue(UeKey::V6(net, len), rules) => set_net(&mut self.ues_v6_other, net, len, rules),
+            Change::Ue(port, key, rules) => self.networks[port.number()].set_ue(key, rules),
             Change::Hop(index, hop) => {
                 let index = index as usize;
                 if index >= self.hops.len() {
@@ -235,41 +199,9 @@ impl Version {
                 }
                 self.hops[index] = hop;
             }
-            // On N3 neighbours are found by the index that tunnels have.
-            Change::Neighbour(PortId::N3, ..) => {}
-            Change::Neighbour(PortId::N6, IpAddr::V4(address), index) => {
-                set(&mut self.neighbours_v4, address.to_bits(), index);
-            }
-            Change::Neighbour(PortId::N6, IpAddr::V6(address), index) => {
-                set(&mut self.neighbours_v6, address.to_bits(), index);
-            }
+            Change::Neighbour(port, address, index) => self.networks[port.number()].set_neighbour(address, index),
         }
     }
-}
-
-/// Sets the session of a network, where the lengths descend.
-fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, Rules>)>, net: A, len: u8, rules: Option<Rules>) {
-    let at = nets.partition_point(|(other, _)| *other > len);
-    if nets.get(at).is_none_or(|(other, _)| *other != len) {
-        nets.insert(at, (len, HashMap::new()));
-    }
-    let (_, ues) = &mut nets[at];
-    set(ues, net, rules);
-    if ues.is_empty() {
-        nets.remove(at);
-    }
-}
-
-/// The session with the longest prefix, where the lengths descend.
-fn longest(prefixes: &[(u8, HashMap<u128, Rules>)], bits: u128) -> Option<&Rules> {
-    prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))))
-}
-
-fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {
-    match value {
-        Some(value) => map.insert(key, value),
-        None => map.remove(&key),
-    };
 }
 
 #[cfg(test)]
@@ -277,10 +209,11 @@ mod tests {
     use port::PortInfo;
 
     use super::*;
+    use crate::side::PortKind;
 
     fn version() -> Version {
-        let side = |name| Arc::new(Side::new(&PortInfo::named(name), &[]));
-        Version::new(side("n3"), side("n6"), 16)
+        let side = |name, kind| Side::new(&PortInfo::named(name), &[]).of_kind(kind);
+        Version::new(&Sides::new(vec![side("n3", PortKind::N3), side("n6", PortKind::N6)]), 16)
     }
 
     fn rules(home: Bucket) -> Option<Rules> {
@@ -303,16 +236,16 @@ mod tests {
     fn an_address_is_found_before_the_longest_network_that_it_is_in() {
         let bits = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().to_bits();
         let mut version = version();
-        version.make(Change::Ue(UeKey::V4(bits("10.45.0.1")), rules(1)));
+        version.make(Change::Ue(PortId::N6, UeKey::V4(bits("10.45.0.1")), rules(1)));
         let networks = [("10.0.0.0", 8, 2), ("10.45.0.0", 24, 3), ("0.0.0.0", 0, 4)];
         for (net, len, home) in networks {
-            version.make(Change::Ue(UeKey::V4Net(bits(net), len), rules(home)));
+            version.make(Change::Ue(PortId::N6, UeKey::V4Net(bits(net), len), rules(home)));
         }
-        let home = |version: &Version, text| version.by_ue(false, bits(text).into()).map(|found| found.1);
+        let home = |version: &Version, text| version.by_ue(PortId::N6, false, bits(text).into()).map(|found| found.1);
         let found = |version: &Version| ["10.45.0.1", "10.45.0.2", "10.9.0.1", "11.0.0.1"].map(|to| home(version, to));
         assert_eq!(found(&version), [Some(1), Some(3), Some(2), Some(4)]);
         for (net, len, _) in networks {
-            version.make(Change::Ue(UeKey::V4Net(bits(net), len), None));
+            version.make(Change::Ue(PortId::N6, UeKey::V4Net(bits(net), len), None));
         }
         assert_eq!(found(&version), [Some(1), None, None, None]);
     }
@@ -322,14 +255,14 @@ mod tests {
         let net = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
         let mut version = version();
         for (text, len, home) in [("2001:db8::", 32, 1), ("2001:db8:0:1::", 64, 2), ("2001:db8:0:1::9", 128, 3)] {
-            version.make(Change::Ue(UeKey::V6(net(text), len), rules(home)));
+            version.make(Change::Ue(PortId::N6, UeKey::V6(net(text), len), rules(home)));
         }
-        let home = |version: &Version, text| version.by_ue(true, net(text)).map(|found| found.1);
+        let home = |version: &Version, text| version.by_ue(PortId::N6, true, net(text)).map(|found| found.1);
         assert_eq!(home(&version, "2001:db8:0:1::9"), Some(3));
         assert_eq!(home(&version, "2001:db8:0:1::8"), Some(2));
         assert_eq!(home(&version, "2001:db8:0:2::8"), Some(1));
         assert_eq!(home(&version, "2001:db9::1"), None);
-        version.make(Change::Ue(UeKey::V6(net("2001:db8:0:1::9"), 128), None));
+        version.make(Change::Ue(PortId::N6, UeKey::V6(net("2001:db8:0:1::9"), 128), None));
         assert_eq!(home(&version, "2001:db8:0:1::9"), Some(2));
     }
 }

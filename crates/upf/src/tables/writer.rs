@@ -6,23 +6,22 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::compile::{self, Context, MeterKey, TUNNEL_PORT};
+use super::compile::{self, Context, MeterKey};
 use super::publish::Publisher;
 use super::version::{Change, Hop, News, Rules, UeKey, Version};
-use super::{Action, ApplyError, Bucket, SessionUpdate, Settings, Wanted};
+use super::{Action, ApplyError, Bucket, Rule, SessionUpdate, Settings, Wanted};
 use crate::policer::Meter;
 use crate::rules::Session;
-use crate::side::{self, PortId, Side};
+use crate::side::{self, PortId, Sides};
 
 pub(super) struct Writer {
     max_sessions: usize,
     workers: usize,
-    n3: Arc<Side>,
-    n6: Arc<Side>,
+    sides: Sides,
     publisher: Publisher,
     sessions: HashMap<u64, Installed>,
     teids: HashMap<u32, u64>,
-    ues: HashMap<UeKey, u64>,
+    ues: HashMap<(PortId, UeKey), u64>,
     policers: PolicerPool,
     hops: Hops,
     wanted: Wanted,
@@ -33,7 +32,7 @@ pub(super) struct Writer {
 struct Installed {
     /// With whether the TEID is of the UPF's choice.
     teids: Vec<(u32, bool)>,
-    ues: Vec<UeKey>,
+    ues: Vec<(PortId, UeKey)>,
     policers: HashMap<MeterKey, Policer>,
     /// Whose correlation IDs its QERs have.
     manager: Option<IpAddr>,
@@ -53,20 +52,12 @@ struct Policer {
 }
 
 impl Writer {
-    pub fn new(
-        settings: &Settings,
-        n3: Arc<Side>,
-        n6: Arc<Side>,
-        hops: Hops,
-        publisher: Publisher,
-        wanted: Wanted,
-    ) -> Self {
+    pub fn new(settings: &Settings, sides: Sides, hops: Hops, publisher: Publisher, wanted: Wanted) -> Self {
         Self {
             max_sessions: settings.max_sessions,
             workers: settings.workers,
             hops,
-            n3,
-            n6,
+            sides,
             publisher,
             sessions: HashMap::new(),
             teids: HashMap::new(),
@@ -85,15 +76,17 @@ impl Writer {
     }
 
     pub fn session_of(&self, ue: IpAddr) -> Option<u64> {
+        // In the first data network that has it: whoever means another one names the session.
+        let owner = |ue: UeKey| self.sides.iter().find_map(|(port, _)| self.ues.get(&(port, ue)).copied());
         match ue {
             IpAddr::V4(address) => {
                 let net = |len| UeKey::V4Net(address.to_bits() & side::mask(false, len) as u32, len);
-                let exact = self.ues.get(&UeKey::V4(address.to_bits())).copied();
-                exact.or_else(|| (0..=32).rev().find_map(|len| self.ues.get(&net(len)).copied()))
+                let exact = owner(UeKey::V4(address.to_bits()));
+                exact.or_else(|| (0..=32).rev().find_map(|len| owner(net(len))))
             }
             IpAddr::V6(address) => {
                 let key = |len| UeKey::V6(address.to_bits() & side::mask(true, len), len);
-                (0..=128).rev().find_map(|len| self.ues.get(&key(len)).copied())
+                (0..=128).rev().find_map(|len| owner(key(len)))
             }
         }
     }
@@ -162,9 +155,9 @@ impl Writer {
                     return Err(ApplyError::TeidInUse(teid));
                 }
             }
-            for ue in compile::ues(session) {
+            for ue in compile::ues(session, &self.sides) {
                 if taken(self.ues.get(&ue)) || !ues.insert(ue) {
-                    return Err(ApplyError::UeAddressInUse(address(ue)));
+                    return Err(ApplyError::UeAddressInUse(address(ue.1)));
                 }
             }
             let held = self.sessions.get(&session.up_seid);
@@ -187,7 +180,7 @@ impl Writer {
         }
         for &ue in &installed.ues {
             self.ues.remove(&ue);
-            changes.push(Change::Ue(ue, None));
+            changes.push(Change::Ue(ue.0, ue.1, None));
         }
     }
 
@@ -206,11 +199,11 @@ impl Writer {
             hops: &mut self.hops,
             installed: Installed::default(),
         };
-        let compiled = compile::compile(session, &self.n3, &self.n6, &mut installing);
+        let compiled = compile::compile(session, &self.sides, &mut installing);
         let mut installed = installing.installed;
         let home = compiled.home;
         installed.home = home;
-        installed.buffers = compiled.downlink.iter().any(|rule| matches!(rule.action(), Action::Buffer(_)));
+        installed.buffers = compiled.downlinks.iter().flat_map(|downlink| &downlink.rules).any(buffers);
         news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: before.home }));
         let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
         for (teid, tunnelled) in compiled.tunnelled {
@@ -220,11 +213,13 @@ impl Writer {
             let rules = rules(tunnelled);
             changes.push(if own { Change::Teid(teid, rules) } else { Change::OtherTeid(teid, rules) });
         }
-        let downlink = rules(compiled.downlink);
-        for ue in compiled.ues {
-            self.ues.insert(ue, session.up_seid);
-            installed.ues.push(ue);
-            changes.push(Change::Ue(ue, downlink.clone()));
+        for downlink in compiled.downlinks {
+            let rules = rules(downlink.rules);
+            for ue in downlink.ues {
+                self.ues.insert((downlink.port, ue), session.up_seid);
+                installed.ues.push((downlink.port, ue));
+                changes.push(Change::Ue(downlink.port, ue, rules.clone()));
+            }
         }
         self.sessions.insert(session.up_seid, installed);
     }
@@ -239,6 +234,10 @@ impl Writer {
         }
         before.hops.into_iter().for_each(|hop| self.hops.unpin(hop));
     }
+}
+
+fn buffers(rule: &Rule) -> bool {
+    matches!(rule.action(), Action::Buffer(_))
 }
 
 /// The addresses of a key.
@@ -278,8 +277,8 @@ impl Context for Installing<'_> {
         Meter::new(rate, self.policers.burst_ms, policer.index, policer.generation)
     }
 
-    fn hop(&mut self, address: IpAddr) -> u32 {
-        let hop = self.hops.pin(TUNNEL_PORT, address);
+    fn hop(&mut self, port: PortId, address: IpAddr) -> u32 {
+        let hop = self.hops.pin(port, address);
         self.installed.hops.push(hop);
         hop
     }
@@ -409,7 +408,8 @@ impl PolicerPool {
 
 /// Neighbours by port and address. Those that tunnels or routes lead to are pinned, and keep their index.
 pub(super) struct Hops {
-    macs: [[u8; 6]; 2],
+    /// The ports' own.
+    macs: Vec<[u8; 6]>,
     entries: Vec<Entry>,
     by_address: HashMap<(PortId, IpAddr), u32>,
     free: Vec<u32>,
@@ -420,23 +420,24 @@ pub(super) struct Hops {
 }
 
 struct Entry {
-    port: PortId,
     hop: Hop,
     pins: u32,
 }
 
 impl Hops {
-    /// No neighbours but the gateways of N6, which `version` gets to know.
-    pub fn new(n3: &Side, n6: &Side, version: &mut Version) -> Self {
-        let mut hops = Self::empty([n3.mac, n6.mac]);
-        version.set_gateways(n6.gateways().iter().map(|&gateway| hops.pin(PortId::N6, gateway)).collect());
+    /// No neighbours but the gateways of data networks, which `version` gets to know.
+    pub fn new(sides: &Sides, version: &mut Version) -> Self {
+        let mut hops = Self::empty(sides.iter().map(|(_, side)| side.mac).collect());
+        for (port, side) in sides.iter().filter(|(_, side)| !side.kind.has_tunnels()) {
+            version.set_gateways(port, side.gateways().iter().map(|&gateway| hops.pin(port, gateway)).collect());
+        }
         let mut changes = Vec::new();
         hops.settle(&mut changes);
         changes.into_iter().for_each(|change| version.make(change));
         hops
     }
 
-    fn empty(macs: [[u8; 6]; 2]) -> Self {
+    fn empty(macs: Vec<[u8; 6]>) -> Self {
         Self { macs, entries: vec![], by_address: HashMap::new(), free: vec![], fresh: vec![], loose: vec![] }
     }
 
@@ -458,7 +459,7 @@ impl Hops {
     }
 
     fn add(&mut self, port: PortId, address: IpAddr) -> u32 {
-        let entry = Entry { port, hop: Hop { address, ethernet: None }, pins: 0 };
+        let entry = Entry { hop: Hop { port, address, ethernet: None }, pins: 0 };
         let index = match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -481,8 +482,8 @@ impl Hops {
         for index in std::mem::take(&mut self.fresh) {
             let entry = &self.entries[index as usize];
             before.push(Change::Hop(index, entry.hop));
-            before.push(Change::Neighbour(entry.port, entry.hop.address, Some(index)));
-            wanted.push((entry.port, entry.hop.address));
+            before.push(Change::Neighbour(entry.hop.port, entry.hop.address, Some(index)));
+            wanted.push((entry.hop.port, entry.hop.address));
         }
         // Rules may name a hop only once it is there.
         changes.splice(0..0, before);
@@ -497,7 +498,7 @@ impl Hops {
     }
 
     fn set(&mut self, port: PortId, address: IpAddr, mac: Option<[u8; 6]>, changes: &mut Vec<Change>) {
-        let own = self.macs[port as usize];
+        let own = self.macs[port.number()];
         let ethernet = mac.map(|mac| std::array::from_fn(|at| if at < 6 { mac[at] } else { own[at - 6] }));
         let index = match (self.by_address.get(&(port, address)), ethernet) {
             (Some(&index), _) => index,
@@ -521,8 +522,8 @@ impl Hops {
 
     fn remove(&mut self, index: u32, changes: &mut Vec<Change>) {
         let entry = &self.entries[index as usize];
-        self.by_address.remove(&(entry.port, entry.hop.address));
-        changes.push(Change::Neighbour(entry.port, entry.hop.address, None));
+        self.by_address.remove(&(entry.hop.port, entry.hop.address));
+        changes.push(Change::Neighbour(entry.hop.port, entry.hop.address, None));
         self.free.push(index);
     }
 }

@@ -29,10 +29,10 @@ impl Hands {
     ) {
         match oversize::remedy(tables, &mut self.state, class, packet.head, now) {
             Remedy::Cut { forward, unresolved, mtu } => self.cut(&forward, unresolved, mtu.into(), packet),
-            Remedy::Tell { from_ue, mtu } => {
+            Remedy::Tell { from_ue_to, mtu } => {
                 self.drops.count(DropReason::TooLong);
                 if self.too_long.allow(now) {
-                    let port = if from_ue { PortId::N6 } else { from };
+                    let (port, from_ue) = (from_ue_to.unwrap_or(from), from_ue_to.is_some());
                     self.tell(class, TooLong { port, from_ue, mtu }, packet);
                 }
             }

@@ -1,5 +1,6 @@
 //! Sessions' rules at work: tables, workers, policers, packets that wait.
 
+mod networks;
 mod policing;
 mod sessions;
 mod tables;

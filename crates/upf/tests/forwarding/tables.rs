@@ -18,7 +18,7 @@ fn tables(max_sessions: usize, workers: usize) -> (Tables, Vec<Reader>) {
 fn has(reader: &mut Reader, teid: u32, ue_number: u32) -> (bool, bool) {
     reader.refresh();
     let version = reader.version();
-    (version.by_teid(teid).is_some(), version.by_ue(false, ue(ue_number).to_bits().into()).is_some())
+    (version.by_teid(teid).is_some(), version.by_ue(PortId::N6, false, ue(ue_number).to_bits().into()).is_some())
 }
 
 #[test]

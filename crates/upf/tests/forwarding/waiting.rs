@@ -1,12 +1,15 @@
 //! Packets that wait for their UE, and tunnels that are left: what becomes of packets when rules change under them.
 
+use std::net::IpAddr;
+
 use crate::sessions::{downlink, info, mark, session, stop};
 use port::Steering;
 use port::synthetic::{Captured, Synthetic};
 use upf::alarms::Alarm;
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
-use upf::rules::{Buffering, FarAction, OuterHeaderCreation, Parting, Session, Urr};
+use upf::marking::Marking;
+use upf::rules::{Buffering, FarAction, Forwarding, Interface, OuterHeaderCreation, Parting, Session, Urr};
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
 use upf::usage::{Usage, UsageId, UsageTerms};
@@ -145,6 +148,16 @@ fn what_waits_is_dropped_when_the_rules_say_so() {
     }
 }
 
+/// Into this tunnel.
+fn way(teid: u32, address: IpAddr) -> Forwarding {
+    Forwarding {
+        destination_interface: Interface::Access,
+        network_instance: None,
+        outer_header_creation: Some(OuterHeaderCreation { teid, address }),
+        marking: Marking::default(),
+    }
+}
+
 #[test]
 fn an_end_marker_comes_after_the_last_packet_of_the_old_tunnel_and_before_the_first_of_the_new() {
     let (old, new) = (GNB.parse().unwrap(), OTHER_GNB.parse().unwrap());
@@ -157,7 +170,7 @@ fn an_end_marker_comes_after_the_last_packet_of_the_old_tunnel_and_before_the_fi
             put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session })
         };
         let mut bench = Bench::new(320, 1 << 20, tunnelled(0xa, from, vec![]));
-        bench.apply(tunnelled(0xb, to, vec![OuterHeaderCreation { teid: 0xa, address: from }]));
+        bench.apply(tunnelled(0xb, to, vec![way(0xa, from)]));
         bench.run();
         let frames = bench.to_n3.take();
         let is_marker = |frame: &Vec<u8>| frame[if frame[14] >> 4 == 6 { 14 + 49 } else { 14 + 29 }] == 254;
@@ -178,7 +191,7 @@ fn an_end_marker_comes_after_the_last_packet_of_the_old_tunnel_and_before_the_fi
 fn an_end_marker_comes_before_what_waited() {
     let mut bench = Bench::new(32, 1 << 20, put(buffering(1_000)));
     bench.run();
-    let end_markers = vec![OuterHeaderCreation { teid: 0xa, address: GNB.parse().unwrap() }];
+    let end_markers = vec![way(0xa, GNB.parse().unwrap())];
     bench.apply(put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session(1, 1, 1) }));
     let teids: Vec<_> = bench.to_n3.take().iter().map(|frame| teid(frame)).collect();
     assert_eq!(teids, [vec![0xa], vec![1; 32]].concat());

@@ -43,6 +43,7 @@ fn every_reason_to_drop_a_packet_has_an_example() {
         DropReason::HandoverLoop,
         DropReason::SlowPathFull,
         DropReason::N3Full,
+        DropReason::N9Full,
         DropReason::N6Full,
     ];
     let all: String = files().iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();

@@ -7,28 +7,38 @@ use port::synthetic::{Captured, Synthetic};
 use port::{PortInfo, Route};
 use upf::alarms::Alarm;
 use upf::drops::DropReason;
-use upf::function::{Plan, Upf};
+use upf::function::{Place, Plan, Upf};
 use upf::marking::Marking;
 use upf::n4::Echo;
 use upf::rules::*;
-use upf::side::PortId;
+use upf::side::{PortId, PortKind};
 use upf::tables::SessionUpdate;
 use upf::usage::{ACTIVITY, Bounds, Counts, Usage, UsageId, UsageTerms};
 
 use super::frame::{Ends, build, number};
 
-const N3_MAC: [u8; 6] = [2, 0, 0, 0, 3, 1];
-const N6_MAC: [u8; 6] = [2, 0, 0, 0, 6, 1];
-const N3_PEER: [u8; 6] = [2, 0, 0, 0, 3, 2];
-const N6_PEER: [u8; 6] = [2, 0, 0, 0, 6, 2];
+const PORTS: [&str; 4] = ["n3", "n6", "n6b", "n9"];
+/// The number in addresses of each port.
+const NETS: [u8; 4] = [3, 6, 7, 9];
+const MACS: [[u8; 6]; 4] = [[2, 0, 0, 0, 3, 1], [2, 0, 0, 0, 6, 1], [2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 9, 1]];
+const PEERS: [[u8; 6]; 4] = [[2, 0, 0, 0, 3, 2], [2, 0, 0, 0, 6, 2], [2, 0, 0, 0, 7, 2], [2, 0, 0, 0, 9, 2]];
+
+fn port(name: &str) -> usize {
+    PORTS.iter().position(|port| *port == name).unwrap_or_default()
+}
 
 /// What a file says.
 #[derive(Default)]
 pub struct Scenario {
     sessions: Vec<Session>,
     plan: Plan,
-    received: [Vec<Vec<u8>>; 2],
-    sent: [Vec<Vec<u8>>; 2],
+    /// By the order of [`PORTS`].
+    received: [Vec<Vec<u8>>; 4],
+    sent: [Vec<Vec<u8>>; 4],
+    /// Whether there are more ports than N3 and N6.
+    all_ports: bool,
+    /// Where the last packet came in.
+    last: usize,
     counted: Vec<String>,
     /// By URR ID.
     used: Vec<(u32, Counts)>,
@@ -74,8 +84,11 @@ impl Scenario {
             "alive" => self.alive.push(echo(&mut words)?),
             "quiet" => self.plan.error_indication_hold = Duration::from_secs(words.number()?),
             "zero-checksum" => self.plan.ipv6_zero_checksum = true,
-            "n3" => self.received[0].push(build(rest, Ends { from: N3_PEER, to: N3_MAC })?),
-            "n6" => self.received[1].push(build(rest, Ends { from: N6_PEER, to: N6_MAC })?),
+            "all-ports" => self.all_ports = true,
+            "n3" | "n6" | "n6b" | "n9" => {
+                self.last = port(word);
+                self.received[self.last].push(build(rest, Ends { from: PEERS[self.last], to: MACS[self.last] })?);
+            }
             "->" => self.outcome(rest)?,
             "times" => self.repeat(words.parse()?),
             other => return Err(format!("what is {other}?")),
@@ -92,8 +105,10 @@ impl Scenario {
 
     fn outcome(&mut self, rest: &str) -> Result<(), String> {
         match rest.split_once(' ').unwrap_or((rest, "")) {
-            ("n3", frame) => self.sent[0].push(build(frame, Ends { from: N3_MAC, to: N3_PEER })?),
-            ("n6", frame) => self.sent[1].push(build(frame, Ends { from: N6_MAC, to: N6_PEER })?),
+            (name @ ("n3" | "n6" | "n6b" | "n9"), frame) => {
+                let port = port(name);
+                self.sent[port].push(build(frame, Ends { from: MACS[port], to: PEERS[port] })?);
+            }
             (counter, "") if DropReason::ALL.iter().any(|reason| reason.name() == counter) => {
                 self.counted.push(counter.into());
             }
@@ -104,29 +119,33 @@ impl Scenario {
 
     /// The packet just received comes so many times in all.
     fn repeat(&mut self, times: usize) {
-        let last = if self.received[1].is_empty() { 0 } else { 1 };
-        if let Some(frame) = self.received[last].last().cloned() {
-            self.received[last].extend(std::iter::repeat_n(frame, times - 1));
+        if let Some(frame) = self.received[self.last].last().cloned() {
+            self.received[self.last].extend(std::iter::repeat_n(frame, times - 1));
         }
     }
 
     /// Runs a UPF with one worker over synthetic ports, and compares.
     pub fn run(self) -> Result<(), String> {
-        let [from_n3, from_n6] = self.received;
-        let (n3, to_n3) = Synthetic::new(from_n3).once().info(n3_info(self.mtu[0])).open_captured();
-        let (n6, to_n6) = Synthetic::new(from_n6).once().info(n6_info(self.mtu[1])).open_captured();
-        let mut upf = Upf::new(&self.plan, n3, n6).map_err(|error| error.to_string())?;
-        let unresolved = &self.unresolved;
-        let known: Vec<_> = [
-            (PortId::N3, "10.3.0.2", N3_PEER),
-            (PortId::N3, "2001:db8:3::2", N3_PEER),
-            (PortId::N6, "10.6.0.2", N6_PEER),
-            (PortId::N6, "2001:db8:6::2", N6_PEER),
-        ]
-        .into_iter()
-        .map(|(port, address, mac)| (port, address.parse::<IpAddr>().unwrap(), Some(mac)))
-        .filter(|(_, address, _)| !unresolved.contains(address))
-        .collect();
+        let ports = if self.all_ports { PORTS.len() } else { 2 };
+        let (mut places, mut captured, mut known) = (vec![], vec![], vec![]);
+        for (number, received) in self.received.into_iter().enumerate().take(ports) {
+            let (kind, instance, mtu) = [
+                (PortKind::N3, "access", self.mtu[0]),
+                (PortKind::N6, "internet", self.mtu[1]),
+                (PortKind::N6, "ims", 1_500),
+                (PortKind::N9, "core", 9_000),
+            ][number];
+            let (port, to_port) = Synthetic::new(received).once().info(info(number, mtu)).open_captured();
+            let network_instances = if self.all_ports { vec![instance.to_owned()] } else { vec![] };
+            places.push(Place { kind, network_instances, port });
+            captured.push(to_port);
+            let net = NETS[number];
+            for address in [format!("10.{net}.0.2"), format!("2001:db8:{net}::2")] {
+                known.push((PortId::new(number), address.parse::<IpAddr>().unwrap(), Some(PEERS[number])));
+            }
+        }
+        let mut upf = Upf::over(&self.plan, places).map_err(|error| error.to_string())?;
+        known.retain(|(_, address, _)| !self.unresolved.contains(address));
         upf.tables.set_neighbours(&known).map_err(|error| error.to_string())?;
         let urrs: Vec<_> = self.sessions.iter().flat_map(|session| session.urrs.clone()).collect();
         let watched: Vec<_> = self.sessions.iter().map(|session| (session.up_seid, session.activity.clone())).collect();
@@ -141,8 +160,9 @@ impl Scenario {
         if alive != self.alive.iter().copied().map(Alarm::Alive).collect::<Vec<_>>() {
             return Err(format!("N4 is told of {alive:?} instead of {:?}", self.alive));
         }
-        compare("n3", &to_n3, self.sent[0].clone())?;
-        compare("n6", &to_n6, self.sent[1].clone())?;
+        for (number, to_port) in captured.iter().enumerate() {
+            compare(PORTS[number], to_port, self.sent[number].clone())?;
+        }
         for (id, should) in self.used {
             let urr = urrs.iter().find(|urr| urr.id == id).ok_or(format!("there is no URR {id}"))?;
             let is = urr.usage.read(0).counts;
@@ -222,23 +242,19 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn n3_info(mtu: u16) -> PortInfo {
+fn info(number: usize, mtu: u16) -> PortInfo {
+    let net = NETS[number];
+    let route = |to: &str, via: String| Route { to: to.parse().unwrap(), prefix: 8, via: via.parse().unwrap() };
+    let routes = vec![route("192.0.0.0", format!("10.{net}.0.2")), route("2a00::", format!("2001:db8:{net}::2"))];
     PortInfo {
-        mac: N3_MAC,
+        mac: MACS[number],
         mtu,
-        addresses: vec![("10.3.0.1".parse().unwrap(), 24), ("2001:db8:3::1".parse().unwrap(), 64)],
-        ..PortInfo::named("n3")
-    }
-}
-
-fn n6_info(mtu: u16) -> PortInfo {
-    let route = |to: &str, via: &str| Route { to: to.parse().unwrap(), prefix: 8, via: via.parse().unwrap() };
-    PortInfo {
-        mac: N6_MAC,
-        mtu,
-        addresses: vec![("10.6.0.1".parse().unwrap(), 24), ("2001:db8:6::1".parse().unwrap(), 64)],
-        routes: vec![route("192.0.0.0", "10.6.0.2"), route("2a00::", "2001:db8:6::2")],
-        ..PortInfo::named("n6")
+        addresses: vec![
+            (format!("10.{net}.0.1").parse().unwrap(), 24),
+            (format!("2001:db8:{net}::1").parse().unwrap(), 64),
+        ],
+        routes: if number == 1 || number == 2 { routes } else { vec![] },
+        ..PortInfo::named(PORTS[number])
     }
 }
 

@@ -18,7 +18,7 @@ use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
 use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, PathTerms, RuleTables, Taken, UeAddress};
-use upf::rules::{Parting, Session};
+use upf::rules::{self, Parting, Session};
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
 pub const N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
@@ -74,8 +74,12 @@ impl Watched {
 }
 
 impl RuleTables for Watched {
-    fn n3_addresses(&self) -> Vec<IpAddr> {
-        self.tables.n3_addresses()
+    fn tunnel_addresses(&self) -> Vec<IpAddr> {
+        self.tables.tunnel_addresses()
+    }
+
+    fn addresses_for(&self, interface: rules::Interface, network_instance: Option<&str>) -> Vec<IpAddr> {
+        self.tables.addresses_for(interface, network_instance)
     }
 
     fn home_bucket(&self, ue: &upf::rules::UeIp) -> Bucket {

@@ -1,0 +1,111 @@
+//! What a port leads to: its side of the UPF, the UEs that are found from it, and its neighbours.
+
+use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
+
+use hashbrown::HashMap;
+
+use super::mix::Mix;
+use super::version::{Rules, UeKey};
+use crate::side::{self, Side};
+
+/// A port's part of the tables. UEs of two data networks may have the same address.
+#[derive(Clone, Debug)]
+pub(super) struct Network {
+    pub side: Side,
+    ues_v4: HashMap<u32, Rules, Mix>,
+    /// Sessions by IPv4 networks behind their UEs, longest first.
+    routes_v4: Vec<(u8, HashMap<u32, Rules>)>,
+    /// Sessions by IPv6 prefixes of 64 bits.
+    ues_v6: HashMap<u64, Rules, Mix>,
+    /// Sessions by IPv6 prefixes of other lengths, longest first.
+    ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
+    /// Gateways in order (see [`Side::gateways`]), as indices of hops.
+    pub gateways: Box<[u32]>,
+    /// Other neighbours, as indices of hops.
+    neighbours_v4: HashMap<u32, u32, Mix>,
+    neighbours_v6: HashMap<u128, u32>,
+}
+
+impl Network {
+    pub fn new(side: Side) -> Self {
+        Self {
+            side,
+            ues_v4: HashMap::default(),
+            routes_v4: Vec::new(),
+            ues_v6: HashMap::default(),
+            ues_v6_other: Vec::new(),
+            gateways: Box::new([]),
+            neighbours_v4: HashMap::default(),
+            neighbours_v6: HashMap::new(),
+        }
+    }
+
+    /// Of the UE with this address (IPv4 in the low 32 bits).
+    #[inline]
+    pub fn ue(&self, v6: bool, bits: u128) -> Option<&Rules> {
+        match v6 {
+            false => self.ues_v4.get(&(bits as u32)).or_else(|| self.route_v4(bits as u32)),
+            true => self.ue_v6(bits),
+        }
+    }
+
+    #[cold]
+    fn route_v4(&self, bits: u32) -> Option<&Rules> {
+        self.routes_v4.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(false, *len) as u32)))
+    }
+
+    fn ue_v6(&self, bits: u128) -> Option<&Rules> {
+        let (longer, shorter) = self.ues_v6_other.split_at(self.ues_v6_other.partition_point(|(len, _)| *len > 64));
+        longest(longer, bits).or_else(|| self.ues_v6.get(&((bits >> 64) as u64))).or_else(|| longest(shorter, bits))
+    }
+
+    /// Index of the neighbour with this address (IPv4 in the low 32 bits), if it is known.
+    #[inline]
+    pub fn neighbour(&self, v6: bool, bits: u128) -> Option<u32> {
+        if v6 { self.neighbours_v6.get(&bits).copied() } else { self.neighbours_v4.get(&(bits as u32)).copied() }
+    }
+
+    pub fn set_ue(&mut self, key: UeKey, rules: Option<Rules>) {
+        match key {
+            UeKey::V4(address) => set(&mut self.ues_v4, address, rules),
+            UeKey::V6(net, 64) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
+            UeKey::V4Net(net, len) => set_net(&mut self.routes_v4, net, len, rules),
+            UeKey::V6(net, len) => set_net(&mut self.ues_v6_other, net, len, rules),
+        }
+    }
+
+    pub fn set_neighbour(&mut self, address: IpAddr, index: Option<u32>) {
+        // In tunnels neighbours are found by the index that the tunnel has.
+        match address {
+            _ if self.side.kind.has_tunnels() => {}
+            IpAddr::V4(address) => set(&mut self.neighbours_v4, address.to_bits(), index),
+            IpAddr::V6(address) => set(&mut self.neighbours_v6, address.to_bits(), index),
+        }
+    }
+}
+
+/// Sets the session of a network, where the lengths descend.
+fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, Rules>)>, net: A, len: u8, rules: Option<Rules>) {
+    let at = nets.partition_point(|(other, _)| *other > len);
+    if nets.get(at).is_none_or(|(other, _)| *other != len) {
+        nets.insert(at, (len, HashMap::new()));
+    }
+    let (_, ues) = &mut nets[at];
+    set(ues, net, rules);
+    if ues.is_empty() {
+        nets.remove(at);
+    }
+}
+
+/// The session with the longest prefix, where the lengths descend.
+fn longest(prefixes: &[(u8, HashMap<u128, Rules>)], bits: u128) -> Option<&Rules> {
+    prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))))
+}
+
+pub(super) fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
+}
