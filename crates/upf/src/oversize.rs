@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
 use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
-use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, out_of, remark, tunnel_mtu};
+use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, neighbour, out_of, remark};
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{Action, Rule, Version};
@@ -66,7 +66,7 @@ fn remedy_for<'t, const V6: bool>(
     if packet.may_be_fragmented() {
         let (forward, unresolved) = match verdict {
             Verdict::Forward(forward) => (forward, None),
-            Verdict::Resolve(forward, address) => (forward, Some(address)),
+            Verdict::Resolve(forward, named) => (forward, Some(neighbour(named, user.bytes))),
             _ => return None,
         };
         count(state, rule, rule.is_uplink(), packet.len(), now);
@@ -90,21 +90,19 @@ fn way<'t, const V6: bool>(
 ) -> Option<(u16, Verdict<'t>)> {
     let counted = counted(rule);
     let (mtu, verdict) = match rule.action() {
-        Action::Route(port) => (tables.side(*port).mtu, out_of(tables, *port, packet, at, counted).ok()?),
+        Action::Route(port) => (tables.side(*port).mtu as u16, out_of(tables, *port, packet, at, counted).ok()?),
         Action::RouteMarked(port, marking) => {
-            (tables.side(*port).mtu, remark(out_of(tables, *port, packet, at, counted).ok()?, *marking))
+            (tables.side(*port).mtu as u16, remark(out_of(tables, *port, packet, at, counted).ok()?, *marking))
         }
-        Action::Tunnel(tunnel) => {
-            (tunnel_mtu(tables, tunnel) - tunnel.len(), into_tunnel(tables, at, packet.len(), tunnel, counted))
-        }
+        Action::Tunnel(tunnel) => (tunnel.inner_max(), into_tunnel(tables, at, packet.len(), tunnel, counted)),
         Action::Relay(relay) => {
             let (tunnel, flow) = relay.tunnel(flow);
             let verdict = mark(into_tunnel(tables, at, packet.len(), tunnel, counted), flow);
-            (tunnel_mtu(tables, tunnel) - tunnel.len(), verdict)
+            (tunnel.inner_max(), verdict)
         }
         Action::Drop(_) | Action::Buffer(_) => return None,
     };
-    Some((mtu as u16, verdict))
+    Some((mtu, verdict))
 }
 
 /// Most octets of a message that tells of a packet over IPv4 (RFC 1812, 4.3.2.3).

@@ -14,7 +14,7 @@ use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::marking::Marking;
 use crate::side::{self, NextHop, PortId};
 use crate::state::State;
-use crate::tables::{Action, Bucket, Key, Outer, Rule, Version};
+use crate::tables::{Action, Bucket, Key, Network, Outer, Rule, Rules, Version};
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage;
 
@@ -33,8 +33,9 @@ pub enum Verdict<'t> {
     Drop(DropReason),
     /// Send it.
     Forward(Forward<'t>),
-    /// Send it once the Ethernet address of this neighbour of its port is known.
-    Resolve(Forward<'t>, IpAddr),
+    /// Send it once the Ethernet address of this neighbour of its port is known; where none is named, of the user's packet's
+    /// destination (see [`neighbour`]). By reference, as every verdict is as large as the largest.
+    Resolve(Forward<'t>, Option<&'t IpAddr>),
     /// Keep it until there are other rules.
     Buffer(&'t Waiting),
     /// Give it to the slow path.
@@ -149,26 +150,32 @@ pub enum Arrival {
 /// Finds the session of a frame of `len` bytes, of which `head` are the first.
 #[inline(always)]
 pub fn classify<'t>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Class<'t> {
-    match tables.side(from).kind.has_tunnels() {
-        true => classify_from::<true>(tables, from, head, len),
-        false => classify_from::<false>(tables, from, head, len),
+    let network = tables.network(from);
+    match network.side.kind.has_tunnels() {
+        true => classify_from::<true>(tables, network, head, len),
+        false => classify_from::<false>(tables, network, head, len),
     }
 }
 
-/// The same for a port whose packets are in tunnels, or not.
+/// The same for a network whose packets are in tunnels, or not.
 #[inline(always)]
-pub fn classify_from<'t, const TUNNELS: bool>(tables: &'t Version, from: PortId, head: &[u8], len: usize) -> Class<'t> {
+pub fn classify_from<'t, const TUNNELS: bool>(
+    tables: &'t Version,
+    from: &'t Network,
+    head: &[u8],
+    len: usize,
+) -> Class<'t> {
     let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
         return Class::Drop(DropReason::IpMalformed);
     };
     let &[m0, m1, m2, m3, m4, m5, .., t0, t1] = ethernet;
     let available = len - ETHERNET_LEN;
-    let ours = [m0, m1, m2, m3, m4, m5] == tables.side(from).mac;
+    let ours = [m0, m1, m2, m3, m4, m5] == from.side.mac;
     let class = match (ours, u16::from_be_bytes([t0, t1]), TUNNELS) {
         (true, ETHERTYPE_IPV4, true) => classify_tunnelled::<false>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(from, packet, available),
         (true, ETHERTYPE_IPV6, true) => classify_tunnelled::<true>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(from, packet, available),
         (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
     };
     class.unwrap_or_else(Class::Drop)
@@ -177,34 +184,33 @@ pub fn classify_from<'t, const TUNNELS: bool>(tables: &'t Version, from: PortId,
 /// From N6: a packet for a UE, or for the UPF itself.
 #[inline(always)]
 fn classify_plain<'t, const V6: bool>(
-    tables: &'t Version,
-    from: PortId,
+    from: &'t Network,
     packet: &[u8],
     available: usize,
 ) -> Result<Class<'t>, DropReason> {
     let ip = sound::<V6>(packet, available)?;
     let destination = ip.destination();
-    let Some((rules, home)) = tables.by_ue(from, V6, destination) else {
+    let Some(Rules { rules, home }) = from.ue(V6, destination) else {
         return match () {
-            () if tables.side(from).owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
+            () if from.side.owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
             () if ip.is_multicast() => Err(DropReason::Multicast),
             () => Err(DropReason::UnknownUe),
         };
     };
     let (at, len) = (ETHERNET_LEN as u16, ip.len() as u16);
-    Ok(Class::User { rules, home, arrival: Arrival::Plain, at, len })
+    Ok(Class::User { rules, home: *home, arrival: Arrival::Plain, at, len })
 }
 
 /// From N3: a packet in a tunnel, or for the UPF itself.
 #[inline(always)]
 fn classify_tunnelled<'t, const V6: bool>(
     tables: &'t Version,
-    from: PortId,
+    from: &Network,
     packet: &[u8],
     available: usize,
 ) -> Result<Class<'t>, DropReason> {
     let ip = sound::<V6>(packet, available)?;
-    if !tables.side(from).owns(V6, ip.destination()) {
+    if !from.side.owns(V6, ip.destination()) {
         return Err(if ip.is_multicast() { DropReason::Multicast } else { DropReason::NotOurAddress });
     }
     if ip.is_fragment() {
@@ -589,10 +595,12 @@ pub(crate) fn out_of<'t, const V6: bool>(
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
     let destination = inner.destination();
-    let hop = match tables.side(port).route(V6, destination).ok_or(DropReason::NoRoute)? {
-        NextHop::Link => tables.neighbour(port, V6, destination),
-        NextHop::Gateway(number) => Some(tables.gateway(port, number)),
+    let network = tables.network(port);
+    let hop = match network.side.route(V6, destination).ok_or(DropReason::NoRoute)? {
+        NextHop::Link => network.neighbour(V6, destination),
+        NextHop::Gateway(number) => Some(network.gateway(number)),
     };
+    let hop = hop.map(|index| tables.hop(index));
     let forward = |ethernet| Forward {
         port,
         strip: at,
@@ -603,14 +611,23 @@ pub(crate) fn out_of<'t, const V6: bool>(
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
-        None => {
-            let address = hop.map_or_else(|| side::address(V6, destination), |hop| hop.address);
-            Verdict::Resolve(forward(&UNRESOLVED), address)
-        }
+        None => Verdict::Resolve(forward(&UNRESOLVED), hop.map(|hop| &hop.address)),
     })
 }
 
-/// The same, with another ToS or traffic class.
+/// The neighbour that [`Verdict::Resolve`] means. `user` begins with the headers of the user's packet, which were found sound.
+#[cold]
+pub fn neighbour(named: Option<&IpAddr>, user: &[u8]) -> IpAddr {
+    let octets =
+        |at: usize, len: usize| user[at..at + len].iter().fold(0, |bits, &octet| bits << 8 | u128::from(octet));
+    match (named, ip::is_v6(user)) {
+        (Some(&named), _) => named,
+        (None, Some(true)) => side::address(true, octets(24, 16)),
+        (None, _) => side::address(false, octets(16, 4)),
+    }
+}
+
+/// Out of a port to a data network, with another ToS or traffic class.
 #[cold]
 pub(crate) fn remark<'t>(mut verdict: Verdict<'t>, marking: Marking) -> Verdict<'t> {
     if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
@@ -628,16 +645,10 @@ fn encapsulate<'t>(
     tunnel: &'t Tunnel,
     counted: Option<&'t Rule>,
 ) -> Result<Verdict<'t>, DropReason> {
-    if len + tunnel.len() > tunnel_mtu(tables, tunnel) {
+    if len > usize::from(tunnel.inner_max()) {
         return Err(DropReason::TooLong);
     }
     Ok(into_tunnel(tables, at, len, tunnel, counted))
-}
-
-/// Longest outer packet.
-#[inline]
-pub(crate) fn tunnel_mtu(tables: &Version, tunnel: &Tunnel) -> usize {
-    tables.side(tables.hop(tunnel.hop()).port).mtu
 }
 
 /// The same for a packet that is short enough, or whose parts will be.
@@ -661,7 +672,7 @@ pub(crate) fn into_tunnel<'t>(
     };
     match &hop.ethernet {
         Some(ethernet) => Verdict::Forward(forward(ethernet)),
-        None => Verdict::Resolve(forward(&UNRESOLVED), hop.address),
+        None => Verdict::Resolve(forward(&UNRESOLVED), Some(&hop.address)),
     }
 }
 

@@ -10,15 +10,35 @@ use crate::rules::Interface;
 
 /// One of the UPF's data-plane ports, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PortId(u8);
+pub struct PortId(Number);
+
+/// Numbers of ports. So `Option<PortId>` takes no more room, and neither does what packets' fates are made of.
+#[rustfmt::skip]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+enum Number {
+    P0, P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14, P15,
+    P16, P17, P18, P19, P20, P21, P22, P23, P24, P25, P26, P27, P28, P29, P30, P31,
+}
+
+impl Number {
+    #[rustfmt::skip]
+    const ALL: [Self; PortId::MAX] = {
+        use Number::*;
+        [
+            P0, P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14, P15,
+            P16, P17, P18, P19, P20, P21, P22, P23, P24, P25, P26, P27, P28, P29, P30, P31,
+        ]
+    };
+}
 
 impl PortId {
     /// Most ports of a UPF.
     pub const MAX: usize = 32;
     /// Towards the RAN: always the first.
-    pub const N3: Self = Self(0);
+    pub const N3: Self = Self(Number::P0);
     /// Towards a data network: always the second. There may be more.
-    pub const N6: Self = Self(1);
+    pub const N6: Self = Self(Number::P1);
 
     /// The port with this number.
     ///
@@ -26,13 +46,13 @@ impl PortId {
     /// If it is not below [`PortId::MAX`].
     pub fn new(number: usize) -> Self {
         assert!(number < Self::MAX, "a UPF has at most {} ports", Self::MAX);
-        Self(number as u8)
+        Self(Number::ALL[number])
     }
 
     /// Its number.
     #[inline]
     pub fn number(self) -> usize {
-        usize::from(self.0)
+        self.0 as usize
     }
 }
 

@@ -11,7 +11,7 @@ use port::PacketRef;
 
 use crate::drops::DropReason;
 use crate::ip;
-use crate::packet::{Class, ETHERNET_LEN, Punt, Verdict, matching};
+use crate::packet::{Class, ETHERNET_LEN, Punt, Verdict, matching, neighbour};
 use crate::side::{self, PortId};
 use crate::tables::Rule;
 
@@ -160,7 +160,10 @@ impl Tracer {
         let fate = match verdict {
             Verdict::Drop(reason) => Traced::Dropped(reason),
             Verdict::Forward(forward) => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
-            Verdict::Resolve(forward, neighbour) => Traced::Unresolved { port: forward.port, neighbour },
+            Verdict::Resolve(forward, named) => {
+                let neighbour = neighbour(named, &head[usize::from(forward.strip)..]);
+                Traced::Unresolved { port: forward.port, neighbour }
+            }
             Verdict::Buffer(_) => Traced::Waits,
             Verdict::Punt(Punt::UnknownTeid) => Traced::Dropped(DropReason::UnknownTeid),
             Verdict::Punt(Punt::UnknownExtension) => Traced::Dropped(DropReason::GtpuExtension),

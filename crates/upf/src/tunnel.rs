@@ -37,6 +37,8 @@ pub struct Tunnel {
     headers: [u8; TUNNEL_MAX_LEN],
     len: u8,
     v6: bool,
+    /// Longest packet to put into it.
+    inner_max: u16,
     /// Sum over the IPv4 header with length and checksum zero, or over the IPv6 pseudo-header without the length.
     sum: u32,
     /// Index of the neighbour that leads to the peer.
@@ -48,10 +50,10 @@ impl Relay {
     /// [`PduSession::flow`]) if a rule gives one.
     pub fn new(ends: &Ends, direction: Direction, flow: Option<u8>) -> Option<Self> {
         let container = PduSession { direction, qfi: 0, rqi: false };
-        let &Ends { source, peer, teid, hop } = ends;
+        let &Ends { source, peer, teid, hop, mtu } = ends;
         Some(Self {
-            bare: Tunnel::new(source, peer, teid, None, hop)?,
-            marked: Tunnel::new(source, peer, teid, Some(container), hop)?,
+            bare: Tunnel::new(source, peer, teid, None, hop)?.with_mtu(mtu),
+            marked: Tunnel::new(source, peer, teid, Some(container), hop)?.with_mtu(mtu),
             marker: Tunnel::end_marker(source, peer, teid, hop)?,
             flow,
             flow_mask: if direction == Direction::Downlink { RQI | 0x3f } else { 0x3f },
@@ -92,6 +94,8 @@ pub struct Ends {
     pub teid: u32,
     /// Index of the neighbour that leads to the peer.
     pub hop: u32,
+    /// Longest outer packet.
+    pub mtu: usize,
 }
 
 impl Tunnel {
@@ -121,7 +125,14 @@ impl Tunnel {
         let sum = (sum & 0xffff_ffff) + (sum >> 32);
         let sum = ((sum & 0xffff) + (sum >> 16)) as u32;
         let len = (ip_len + UDP_LEN + gtpu.len()) as u8;
-        Some(Self { headers, len, v6: peer.is_ipv6(), sum, hop })
+        Some(Self { headers, len, v6: peer.is_ipv6(), inner_max: u16::MAX, sum, hop })
+    }
+
+    /// The same, whose outer packets are no longer than this.
+    #[must_use]
+    pub fn with_mtu(self, mtu: usize) -> Self {
+        let inner_max = mtu.saturating_sub(self.len()).try_into().unwrap_or(u16::MAX);
+        Self { inner_max, ..self }
     }
 
     /// The same, which has ToS or traffic class 0, with another one.
@@ -150,6 +161,12 @@ impl Tunnel {
     #[expect(clippy::len_without_is_empty, reason = "headers are never empty")]
     pub fn len(&self) -> usize {
         usize::from(self.len)
+    }
+
+    /// Octets of the longest packet to put into it.
+    #[inline]
+    pub fn inner_max(&self) -> u16 {
+        self.inner_max
     }
 
     /// Whether the outer packet is IPv6.

@@ -22,11 +22,12 @@ use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::packet::{
     Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, classify_from, decide, end_marker_frame,
+    neighbour,
 };
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, News, Reader, Rule, Version};
+use crate::tables::{BUCKETS, Network, News, Reader, Rule, Version};
 use crate::trace::Tracer;
 use crate::tunnel::Tunnel;
 
@@ -212,10 +213,7 @@ impl Worker {
                 continue;
             }
             let port = PortId::new(number);
-            match tables.side(port).kind.has_tunnels() {
-                true => self.hands.serve::<true>(tables, port, burst, exits),
-                false => self.hands.serve::<false>(tables, port, burst, exits),
-            }
+            self.hands.serve(tables, port, burst, exits);
             worked = true;
         }
         self.rounds = self.rounds.wrapping_add(1);
@@ -259,31 +257,36 @@ impl Worker {
 
 impl Hands {
     /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
-    fn serve<const TUNNELS: bool>(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits) {
+    fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits) {
         let now = self.now();
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
-        for (at, class) in classes[..count].iter_mut().enumerate() {
-            let packet = burst.get(at);
-            *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
+        let network = tables.network(from);
+        match network.side.kind.has_tunnels() {
+            true => classify_all::<true>(tables, network, &burst, &mut classes[..count]),
+            false => classify_all::<false>(tables, network, &burst, &mut classes[..count]),
         }
         let mut fates = [const { None::<Fate<'_>> }; BURST_MAX];
+        let mut left = 0;
         for at in 0..count {
             let mut packet = burst.get_mut(at);
             let owner = self.owner(&classes[at]);
             if owner == self.index {
                 let behind = &mut Rest::EMPTY.clone();
-                fates[at] = self.conclude(tables, from, &classes[at], &mut packet, behind, now);
+                let fate = self.conclude(tables, from, &classes[at], &mut packet, behind, now);
+                left += usize::from(fate.is_some());
+                fates[at] = fate;
             } else {
                 self.hand_over(owner, from, &packet.as_ref());
             }
         }
         // Nearly always all packets of a burst leave by one port.
-        let mut ports = fates[..count].iter().flatten().fold(0_u32, |ports, fate| ports | 1 << fate.port.number());
-        while ports != 0 {
-            let port = PortId::new(ports.trailing_zeros() as usize);
-            ports &= ports - 1;
+        let mut done = 0_u32;
+        while left > 0 {
+            let mut ports = fates[..count].iter().flatten().map(|fate| fate.port);
+            let Some(port) = ports.find(|port| done & 1 << port.number() == 0) else { break };
+            done |= 1 << port.number();
             let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
             let mut leave = 0;
             for (at, _) in fates[..count].iter().enumerate().filter(|(_, fate)| leaves_by(fate, port)) {
@@ -298,6 +301,7 @@ impl Hands {
                     self.trace_refused(from, port, class, now);
                 }
             }
+            left -= leave;
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -469,8 +473,8 @@ impl Hands {
                 self.punt(from, punt, &whole(packet, *behind), now);
                 None
             }
-            Verdict::Resolve(forward, address) => {
-                self.leave_unresolved(&forward, address, packet, behind, now);
+            Verdict::Resolve(forward, named) => {
+                self.leave_unresolved(&forward, named, packet, behind, now);
                 None
             }
         }
@@ -503,7 +507,7 @@ impl Hands {
     fn leave_unresolved(
         &mut self,
         forward: &Forward<'_>,
-        address: IpAddr,
+        named: Option<&IpAddr>,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
@@ -512,6 +516,7 @@ impl Hands {
             fate(forward).uncount();
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
+        let address = neighbour(named, &packet.head()[usize::from(forward.strip)..]);
         rewrite(forward, packet, behind);
         if let Some(tunnel) = forward.prepend.checksummed()
             && !self.ipv6_zero_checksum
@@ -592,6 +597,20 @@ impl Hands {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now_ns()
+    }
+}
+
+/// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
+#[inline(always)]
+fn classify_all<'t, const TUNNELS: bool>(
+    tables: &'t Version,
+    from: &'t Network,
+    burst: &Burst<'_>,
+    classes: &mut [Class<'t>],
+) {
+    for (at, class) in classes.iter_mut().enumerate() {
+        let packet = burst.get(at);
+        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
     }
 }
 

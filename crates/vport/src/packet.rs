@@ -531,7 +531,7 @@ impl<'q> Burst<'q> {
     }
 
     /// Packet `i`, to send or look at.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, i: usize) -> PacketRef<'_> {
         match self.lent {
             None => slot_ref(&self.slots[i]),

@@ -257,11 +257,11 @@ impl Compiler<'_> {
     }
 
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
-        let Ends { source, peer, teid, hop } = self.ends(forwarding)?;
+        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding)?;
         let rqi = is_reflective(qers);
         let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi });
         let tunnel = Tunnel::new(source, peer, teid, container, hop).ok_or(DropReason::NoRoute)?;
-        Ok(Action::Tunnel(tunnel.with_tos(forwarding.marking.octet())))
+        Ok(Action::Tunnel(tunnel.with_mtu(mtu).with_tos(forwarding.marking.octet())))
     }
 
     /// From N3 or N9 to N3 or N9.
@@ -284,12 +284,13 @@ impl Compiler<'_> {
         let way = |&port: &PortId| Some((port, self.sides.get(port).next_hop(peer.address)?));
         let (port, next_hop) = ports.iter().find_map(way).ok_or(DropReason::NoRoute)?;
         let source = self.source(to, port, peer.address).ok_or(DropReason::NoRoute)?;
-        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop: self.context.hop(port, next_hop) })
+        let (hop, mtu) = (self.context.hop(port, next_hop), self.sides.get(port).mtu);
+        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop, mtu })
     }
 
     /// The end marker of a tunnel; none if the tunnel cannot have been in use.
     fn end_marker(&mut self, forwarding: &Forwarding) -> Option<Tunnel> {
-        let Ends { source, peer, teid, hop } = self.ends(forwarding).ok()?;
+        let Ends { source, peer, teid, hop, .. } = self.ends(forwarding).ok()?;
         Tunnel::end_marker(source, peer, teid, hop)
     }
 

@@ -23,6 +23,7 @@ use vport::steering;
 use crate::rules::{Interface, Session, UeIp};
 use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
+pub use network::Network;
 pub use publish::Reader;
 pub use rule::{Action, Origin, Outer, Rule};
 use teid::TeidAllocator;

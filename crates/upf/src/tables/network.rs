@@ -11,7 +11,8 @@ use crate::side::{self, Side};
 
 /// A port's part of the tables. UEs of two data networks may have the same address.
 #[derive(Clone, Debug)]
-pub(super) struct Network {
+pub struct Network {
+    /// Its addresses and routes.
     pub side: Side,
     ues_v4: HashMap<u32, Rules, Mix>,
     /// Sessions by IPv4 networks behind their UEs, longest first.
@@ -21,14 +22,14 @@ pub(super) struct Network {
     /// Sessions by IPv6 prefixes of other lengths, longest first.
     ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
     /// Gateways in order (see [`Side::gateways`]), as indices of hops.
-    pub gateways: Box<[u32]>,
+    pub(super) gateways: Box<[u32]>,
     /// Other neighbours, as indices of hops.
     neighbours_v4: HashMap<u32, u32, Mix>,
     neighbours_v6: HashMap<u128, u32>,
 }
 
 impl Network {
-    pub fn new(side: Side) -> Self {
+    pub(super) fn new(side: Side) -> Self {
         Self {
             side,
             ues_v4: HashMap::default(),
@@ -60,13 +61,19 @@ impl Network {
         longest(longer, bits).or_else(|| self.ues_v6.get(&((bits >> 64) as u64))).or_else(|| longest(shorter, bits))
     }
 
+    /// Index of the gateway with this number (see [`Side::gateways`]).
+    #[inline]
+    pub fn gateway(&self, number: u16) -> u32 {
+        self.gateways[usize::from(number)]
+    }
+
     /// Index of the neighbour with this address (IPv4 in the low 32 bits), if it is known.
     #[inline]
     pub fn neighbour(&self, v6: bool, bits: u128) -> Option<u32> {
         if v6 { self.neighbours_v6.get(&bits).copied() } else { self.neighbours_v4.get(&(bits as u32)).copied() }
     }
 
-    pub fn set_ue(&mut self, key: UeKey, rules: Option<Rules>) {
+    pub(super) fn set_ue(&mut self, key: UeKey, rules: Option<Rules>) {
         match key {
             UeKey::V4(address) => set(&mut self.ues_v4, address, rules),
             UeKey::V6(net, 64) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
@@ -75,7 +82,7 @@ impl Network {
         }
     }
 
-    pub fn set_neighbour(&mut self, address: IpAddr, index: Option<u32>) {
+    pub(super) fn set_neighbour(&mut self, address: IpAddr, index: Option<u32>) {
         // In tunnels neighbours are found by the index that the tunnel has.
         match address {
             _ if self.side.kind.has_tunnels() => {}

@@ -122,10 +122,16 @@ impl Version {
         }
     }
 
+    /// What the port leads to.
+    #[inline]
+    pub fn network(&self, port: PortId) -> &Network {
+        &self.networks[port.number()]
+    }
+
     /// The port's addresses and routes.
     #[inline]
     pub fn side(&self, port: PortId) -> &Side {
-        &self.networks[port.number()].side
+        &self.network(port).side
     }
 
     /// All sides.
@@ -147,25 +153,13 @@ impl Version {
     /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits) in the data network of `port`.
     #[inline]
     pub fn by_ue(&self, port: PortId, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
-        self.networks[port.number()].ue(v6, bits).map(|found| (&*found.rules, found.home))
+        self.network(port).ue(v6, bits).map(|found| (&*found.rules, found.home))
     }
 
     /// The neighbour with this index.
     #[inline]
     pub fn hop(&self, index: u32) -> &Hop {
         &self.hops[index as usize]
-    }
-
-    /// The port's gateway with this number (see [`Side::gateways`]).
-    #[inline]
-    pub fn gateway(&self, port: PortId, number: u16) -> &Hop {
-        self.hop(self.networks[port.number()].gateways[usize::from(number)])
-    }
-
-    /// The neighbour on the port with this address (IPv4 in the low 32 bits), if it is known.
-    #[inline]
-    pub fn neighbour(&self, port: PortId, v6: bool, bits: u128) -> Option<&Hop> {
-        self.networks[port.number()].neighbour(v6, bits).map(|index| self.hop(index))
     }
 
     /// What is to be done when this version is taken.
