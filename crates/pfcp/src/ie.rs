@@ -70,9 +70,9 @@ impl<'a> Ie<'a> {
     }
 
     /// The elements of a grouped element. An empty group lacks what it should have, so its length is wrong only if that
-    /// is mandatory; the caller finds out.
+    /// is mandatory; the caller finds out. What is too short to be an element is the group's fault.
     pub fn group(&self) -> Result<Ies<'a>, Fault> {
-        Ies::parse(self.value)
+        Ies::parse(self.value).map_err(|fault| Fault { offending_ie: fault.offending_ie.or(Some(self.kind)), ..fault })
     }
 
     /// A fault to blame on this element.

@@ -2,6 +2,8 @@
 
 #[path = "../forwarding/sessions.rs"]
 mod sessions;
+#[path = "../stage/mod.rs"]
+mod stage;
 mod support;
 
 mod addresses;
@@ -10,10 +12,12 @@ mod associations;
 mod billing;
 mod endpoints;
 mod forwarding;
+mod hostile;
 mod inactivity;
 mod node;
 mod paging;
 mod paths;
+mod procedures;
 mod qers;
 mod random;
 mod restart;

@@ -20,7 +20,7 @@ use upf::function::Meters;
 use upf::n4::{Config, Endpoint, Limits};
 use upf::rules::Session;
 
-const PYTHON: &str = "/usr/bin/python3";
+pub const PYTHON: &str = "/usr/bin/python3";
 const MESSAGES: usize = 10_000;
 const SEED: u32 = 29_244;
 
@@ -55,13 +55,17 @@ fn ten_thousand_damaged_messages() {
     assert!(answered > MESSAGES / 2, "{answered}");
 }
 
-fn has_scapy() -> bool {
+pub fn has_scapy() -> bool {
     let import = Command::new(PYTHON).args(["-c", "import scapy.contrib.pfcp"]).stderr(Stdio::null()).status();
     import.is_ok_and(|status| status.success())
 }
 
-fn hex(octets: &[u8]) -> String {
+pub fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+pub fn octets(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
 /// One message, and what came of it.
@@ -359,9 +363,7 @@ impl Scapy {
             assert!(self.child.wait().unwrap().success());
             return None;
         }
-        let octets = line.split('"').nth(3).unwrap();
-        let octet = |at: usize| u8::from_str_radix(&octets[at..at + 2], 16).unwrap();
-        Some(((0..octets.len()).step_by(2).map(octet).collect(), line.contains("\"sound\": true")))
+        Some((octets(line.split('"').nth(3).unwrap()), line.contains("\"sound\": true")))
     }
 
     fn answer(&mut self, answer: Option<&[u8]>) {

@@ -1,6 +1,7 @@
 //! Packets in, packets out: every `.pkt` file beside this one is a test. See `README.md` there for the notation.
 
 mod frame;
+mod hostile;
 mod scenario;
 
 use std::collections::BTreeSet;
@@ -37,8 +38,6 @@ fn every_reason_to_drop_a_packet_has_an_example() {
     // These depend on how full rings and buffers are, not on packets; other tests show them.
     let elsewhere = [
         DropReason::FragmentsFull,
-        DropReason::BufferFull,
-        DropReason::BufferDiscarded,
         DropReason::HandoverFull,
         DropReason::HandoverLoop,
         DropReason::SlowPathFull,

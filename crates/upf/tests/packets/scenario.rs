@@ -1,13 +1,16 @@
 //! A `.pkt` file: sessions, then packets in and what comes of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use port::synthetic::{Captured, Synthetic};
-use port::{PortInfo, Route};
+use port::{Burst, PortInfo, Route, RxCounters, RxQueue};
 use upf::alarms::Alarm;
 use upf::drops::DropReason;
-use upf::function::{Place, Plan, Upf};
+use upf::function::{self, Place, Plan, Upf};
 use upf::marking::Marking;
 use upf::n4::Echo;
 use upf::rules::*;
@@ -27,13 +30,22 @@ fn port(name: &str) -> usize {
     PORTS.iter().position(|port| *port == name).unwrap_or_default()
 }
 
+/// The ends of frames that the UPF receives, by port.
+pub fn ends(port: usize) -> Ends {
+    Ends { from: PEERS[port], to: MACS[port] }
+}
+
 /// What a file says.
 #[derive(Default)]
 pub struct Scenario {
-    sessions: Vec<Session>,
+    /// What is done before `then`, between two of them, and after the last.
+    steps: Vec<Step>,
     plan: Plan,
+    /// What is sent has to be in the order of the file, on each port.
+    in_order: bool,
+    /// Sessions and PDRs for which packets wait, of which N4 is told.
+    told: Vec<Alarm>,
     /// By the order of [`PORTS`].
-    received: [Vec<Vec<u8>>; 4],
     sent: [Vec<Vec<u8>>; 4],
     /// Whether there are more ports than N3 and N6.
     all_ports: bool,
@@ -51,14 +63,29 @@ pub struct Scenario {
     mtu: [u16; 2],
 }
 
+/// Sessions that are put in force, and then packets.
+#[derive(Default)]
+struct Step {
+    sessions: Vec<Session>,
+    removed: Vec<u64>,
+    /// By the order of [`PORTS`].
+    received: [Vec<Vec<u8>>; 4],
+}
+
 impl Scenario {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut scenario = Self { mtu: [9_000, 1_500], ..Self::default() };
+        let mut scenario = Self { mtu: [9_000, 1_500], steps: vec![Step::default()], ..Self::default() };
+        scenario.add(text)?;
+        Ok(scenario)
+    }
+
+    /// Further lines.
+    pub fn add(&mut self, text: &str) -> Result<(), String> {
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
-            scenario.line(line).map_err(|error| format!("line {}: {error}", at + 1))?;
+            self.line(line).map_err(|error| format!("line {}: {error}", at + 1))?;
         }
-        Ok(scenario)
+        Ok(())
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -67,7 +94,15 @@ impl Scenario {
         };
         let mut words = Words(rest.split_whitespace().collect());
         match word {
-            "session" => self.sessions.push(session(&mut words)?),
+            "then" => self.steps.push(Step::default()),
+            "in-order" => self.in_order = true,
+            "room" => self.plan.max_buffered_octets = words.number()? as usize,
+            "told" => self.told.push(Alarm::Data { up_seid: words.number()?, pdr: words.number()? as u16 }),
+            "session" => self.step().sessions.push(session(&mut words)?),
+            "removed" => {
+                let seid = words.number()?;
+                self.step().removed.push(seid);
+            }
             "pdr" => self.session()?.pdrs.push(pdr(&mut words)?),
             "far" => self.session()?.fars.push(far(&mut words)?),
             "qer" => self.session()?.qers.push(qer(&mut words)?),
@@ -87,7 +122,8 @@ impl Scenario {
             "all-ports" => self.all_ports = true,
             "n3" | "n6" | "n6b" | "n9" => {
                 self.last = port(word);
-                self.received[self.last].push(build(rest, Ends { from: PEERS[self.last], to: MACS[self.last] })?);
+                let frame = build(rest, ends(self.last))?;
+                self.receive(self.last, vec![frame]);
             }
             "->" => self.outcome(rest)?,
             "times" => self.repeat(words.parse()?),
@@ -99,8 +135,12 @@ impl Scenario {
         }
     }
 
+    fn step(&mut self) -> &mut Step {
+        self.steps.last_mut().expect("there is always one")
+    }
+
     fn session(&mut self) -> Result<&mut Session, String> {
-        self.sessions.last_mut().ok_or("a rule before any session".into())
+        self.step().sessions.last_mut().ok_or("a rule before any session".into())
     }
 
     fn outcome(&mut self, rest: &str) -> Result<(), String> {
@@ -119,52 +159,36 @@ impl Scenario {
 
     /// The packet just received comes so many times in all.
     fn repeat(&mut self, times: usize) {
-        if let Some(frame) = self.received[self.last].last().cloned() {
-            self.received[self.last].extend(std::iter::repeat_n(frame, times - 1));
+        let last = self.last;
+        if let Some(frame) = self.step().received[last].last().cloned() {
+            self.step().received[last].extend(std::iter::repeat_n(frame, times - 1));
         }
     }
 
-    /// Runs a UPF with one worker over synthetic ports, and compares.
-    pub fn run(self) -> Result<(), String> {
-        let ports = if self.all_ports { PORTS.len() } else { 2 };
-        let (mut places, mut captured, mut known) = (vec![], vec![], vec![]);
-        for (number, received) in self.received.into_iter().enumerate().take(ports) {
-            let (kind, instance, mtu) = [
-                (PortKind::N3, "access", self.mtu[0]),
-                (PortKind::N6, "internet", self.mtu[1]),
-                (PortKind::N6, "ims", 1_500),
-                (PortKind::N9, "core", 9_000),
-            ][number];
-            let (port, to_port) = Synthetic::new(received).once().info(info(number, mtu)).open_captured();
-            let network_instances = if self.all_ports { vec![instance.to_owned()] } else { vec![] };
-            places.push(Place { kind, network_instances, port });
-            captured.push(to_port);
-            let net = NETS[number];
-            for address in [format!("10.{net}.0.2"), format!("2001:db8:{net}::2")] {
-                known.push((PortId::new(number), address.parse::<IpAddr>().unwrap(), Some(PEERS[number])));
-            }
+    /// Further packets at a port, by the order of [`PORTS`], as they are.
+    pub fn receive(&mut self, port: usize, frames: Vec<Vec<u8>>) {
+        self.step().received[port].extend(frames);
+    }
+
+    /// Compares what a UPF makes of it with what the file says.
+    pub fn run(mut self) -> Result<(), String> {
+        let sessions = self.steps.iter().flat_map(|step| &step.sessions);
+        let urrs: Vec<_> = sessions.clone().flat_map(|session| session.urrs.clone()).collect();
+        let watched: Vec<_> = sessions.map(|session| (session.up_seid, session.activity.clone())).collect();
+        let Outcome { sent, told, counts } = self.play()?;
+        let waiting: Vec<_> = told.iter().copied().filter(|alarm| matches!(alarm, Alarm::Data { .. })).collect();
+        if waiting != self.told {
+            return Err(format!("N4 is told of {waiting:?} instead of {:?}", self.told));
         }
-        let mut upf = Upf::over(&self.plan, places).map_err(|error| error.to_string())?;
-        known.retain(|(_, address, _)| !self.unresolved.contains(address));
-        upf.tables.set_neighbours(&known).map_err(|error| error.to_string())?;
-        let urrs: Vec<_> = self.sessions.iter().flat_map(|session| session.urrs.clone()).collect();
-        let watched: Vec<_> = self.sessions.iter().map(|session| (session.up_seid, session.activity.clone())).collect();
-        let updates = self.sessions.into_iter().map(SessionUpdate::Put).collect();
-        upf.tables.apply(updates).map_err(|error| error.to_string())?;
-        let counts = upf.counts.clone();
-        upf.meters.echoes.iter().for_each(|line| line.ask(&self.echoes));
-        let mut alarms = std::mem::take(&mut upf.meters.alarms);
-        work(upf);
-        let told: Vec<_> = alarms.iter_mut().flat_map(|heard| std::iter::from_fn(|| heard.take())).collect();
         let alive: Vec<_> = told.into_iter().filter(|alarm| matches!(alarm, Alarm::Alive(_))).collect();
         if alive != self.alive.iter().copied().map(Alarm::Alive).collect::<Vec<_>>() {
             return Err(format!("N4 is told of {alive:?} instead of {:?}", self.alive));
         }
-        for (number, to_port) in captured.iter().enumerate() {
-            compare(PORTS[number], to_port, self.sent[number].clone())?;
+        for (number, is) in sent.into_iter().enumerate() {
+            compare(PORTS[number], is, self.sent[number].clone(), self.in_order)?;
         }
         for (id, should) in self.used {
-            let urr = urrs.iter().find(|urr| urr.id == id).ok_or(format!("there is no URR {id}"))?;
+            let urr = urrs.iter().rev().find(|urr| urr.id == id).ok_or(format!("there is no URR {id}"))?;
             let is = urr.usage.read(0).counts;
             if is != should {
                 return Err(format!("URR {id} counts {is:?} instead of {should:?}"));
@@ -185,6 +209,112 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// Has a UPF with one worker over synthetic ports take all steps.
+    pub fn play(&mut self) -> Result<Outcome, String> {
+        let ports = if self.all_ports { PORTS.len() } else { 2 };
+        let step = Arc::new(AtomicUsize::new(0));
+        let (places, captured): (Vec<_>, Vec<_>) = (0..ports).map(|number| self.place(number, &step)).unzip();
+        let mut upf = Upf::over(&self.plan, places).map_err(|error| error.to_string())?;
+        upf.tables.set_neighbours(&self.neighbours(ports)).map_err(|error| error.to_string())?;
+        for (at, Step { sessions, removed, .. }) in std::mem::take(&mut self.steps).into_iter().enumerate() {
+            while upf.workers[0].run_once() {}
+            let put = sessions.into_iter().map(SessionUpdate::Put);
+            apply(&mut upf, put.chain(removed.into_iter().map(SessionUpdate::Remove)).collect())?;
+            step.store(at + 1, Relaxed);
+        }
+        let counts = upf.counts.clone();
+        upf.meters.echoes.iter().for_each(|line| line.ask(&self.echoes));
+        let mut alarms = std::mem::take(&mut upf.meters.alarms);
+        work(upf);
+        let told = alarms.iter_mut().flat_map(|heard| std::iter::from_fn(|| heard.take())).collect();
+        Ok(Outcome { sent: captured.iter().map(Captured::take).collect(), told, counts })
+    }
+
+    /// The port with this number, at which the packets of each step come, and what is sent there.
+    fn place(&self, number: usize, step: &Arc<AtomicUsize>) -> (Place, Captured) {
+        let (kind, instance, mtu) = [
+            (PortKind::N3, "access", self.mtu[0]),
+            (PortKind::N6, "internet", self.mtu[1]),
+            (PortKind::N6, "ims", 1_500),
+            (PortKind::N9, "core", 9_000),
+        ][number];
+        let (mut port, captured) = Synthetic::new(vec![]).info(info(number, mtu)).open_captured();
+        // Nothing comes before there are sessions.
+        let frames = self.steps.iter().map(|step| step.received[number].clone());
+        port.queues[0].rx = Box::new(Stepwise::new(std::iter::once(vec![]).chain(frames), step.clone()));
+        let network_instances = if self.all_ports { vec![instance.to_owned()] } else { vec![] };
+        (Place { kind, network_instances, port }, captured)
+    }
+
+    fn neighbours(&self, ports: usize) -> Vec<(PortId, IpAddr, Option<[u8; 6]>)> {
+        let of = |number: usize| {
+            let net = NETS[number];
+            [format!("10.{net}.0.2"), format!("2001:db8:{net}::2")]
+                .map(|address| (PortId::new(number), address.parse().unwrap(), Some(PEERS[number])))
+        };
+        (0..ports).flat_map(of).filter(|(_, address, _)| !self.unresolved.contains(address)).collect()
+    }
+}
+
+/// What a UPF has made of packets.
+pub struct Outcome {
+    /// By port.
+    pub sent: Vec<Vec<Vec<u8>>>,
+    /// What N4 has been told.
+    pub told: Vec<Alarm>,
+    pub counts: function::Counts,
+}
+
+/// Puts the updates in force, while the worker goes on.
+fn apply(upf: &mut Upf, updates: Vec<SessionUpdate>) -> Result<(), String> {
+    let tables = upf.tables.clone();
+    let worker = &mut upf.workers[0];
+    let applied = std::thread::scope(|scope| {
+        let change = scope.spawn(move || tables.apply(updates));
+        while !change.is_finished() {
+            worker.run_once();
+        }
+        change.join().expect("no panic")
+    });
+    applied.map_err(|error| error.to_string())
+}
+
+/// A queue that receives the frames of one step.
+struct Stepwise {
+    queues: Vec<Box<dyn RxQueue>>,
+    step: Arc<AtomicUsize>,
+}
+
+impl Stepwise {
+    fn new(frames: impl Iterator<Item = Vec<Vec<u8>>>, step: Arc<AtomicUsize>) -> Self {
+        let queue = |frames| Synthetic::new(frames).once().open().queues.remove(0).rx;
+        Self { queues: frames.map(queue).collect(), step }
+    }
+
+    fn queue(&mut self) -> &mut dyn RxQueue {
+        &mut *self.queues[self.step.load(Relaxed)]
+    }
+}
+
+impl RxQueue for Stepwise {
+    fn recv(&mut self) -> Burst<'_> {
+        self.queue().recv()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue().arm()
+    }
+
+    fn disarm(&mut self) {}
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![]
+    }
+
+    fn counters(&self) -> RxCounters {
+        RxCounters::default()
     }
 }
 
@@ -220,9 +350,11 @@ fn echo(words: &mut Words) -> Result<Echo, String> {
     Ok(Echo { peer: words.parse()?, sequence: words.number()? as u16 })
 }
 
-/// Frames may leave in any order here; the order within a flow is for other tests.
-fn compare(port: &str, captured: &Captured, mut should: Vec<Vec<u8>>) -> Result<(), String> {
-    let mut is = captured.take();
+/// Frames may leave in any order, unless the file says otherwise.
+fn compare(port: &str, mut is: Vec<Vec<u8>>, mut should: Vec<Vec<u8>>, in_order: bool) -> Result<(), String> {
+    if in_order && is == should {
+        return Ok(());
+    }
     for frame in std::mem::take(&mut should) {
         match is.iter().position(|sent| *sent == frame) {
             Some(at) => {
@@ -233,7 +365,7 @@ fn compare(port: &str, captured: &Captured, mut should: Vec<Vec<u8>>) -> Result<
     }
     let show = |frames: &[Vec<u8>]| frames.iter().map(|frame| format!("\n      {}", hex(frame))).collect::<String>();
     if is.is_empty() && should.is_empty() {
-        return Ok(());
+        return if in_order { Err(format!("on {port} everything was sent, but in another order")) } else { Ok(()) };
     }
     Err(format!("on {port}\n    should have been sent:{}\n    was sent instead:{}", show(&should), show(&is)))
 }
@@ -308,8 +440,21 @@ impl Words<'_> {
     }
 }
 
-/// `session SEID [watched]`.
+/// `session SEID [watched] [discard] [leaves TEID at PEER]`: what waits is discarded, a tunnel gets an end marker.
 fn session(words: &mut Words<'_>) -> Result<Session, String> {
+    let drop_buffered = words.flag("discard");
+    let end_markers = match words.after("leaves")? {
+        Some(teid) => {
+            let address = words.after("at")?.and_then(|text| text.parse().ok()).ok_or("at ADDRESS")?;
+            vec![Forwarding {
+                destination_interface: Interface::Access,
+                network_instance: None,
+                outer_header_creation: Some(OuterHeaderCreation { teid: number(&teid)? as u32, address }),
+                marking: Marking::default(),
+            }]
+        }
+        None => vec![],
+    };
     let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
     let up_seid = words.number()?;
     let watch = || Usage::new(UsageId { up_seid, urr: ACTIVITY }, &UsageTerms::default());
@@ -321,7 +466,7 @@ fn session(words: &mut Words<'_>) -> Result<Session, String> {
         qers: vec![],
         urrs: vec![],
         activity: words.flag("watched").then(watch),
-        parting: Parting::default(),
+        parting: Parting { end_markers, drop_buffered },
     })
 }
 
@@ -428,14 +573,15 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     Ok(Endpoint { prefix, ports })
 }
 
-/// `far ID drop`, `far ID buffer`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
+/// `far ID drop`, `far ID buffer MOST [notify]`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
 fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let id = words.number()? as u32;
     if words.flag("drop") {
         return Ok(Far { id, action: FarAction::Drop });
     }
-    if words.flag("buffer") {
-        return Ok(Far { id, action: FarAction::Buffer(Buffering { notify: false, max_packets: 10 }) });
+    if let Some(most) = words.after("buffer")? {
+        let max_packets = number(&most)? as u16;
+        return Ok(Far { id, action: FarAction::Buffer(Buffering { notify: words.flag("notify"), max_packets }) });
     }
     let destination_interface = interface(&words.after("to")?.ok_or("to")?)?;
     let teid = words.after("tunnel")?.map(|text| number(&text)).transpose()?;

@@ -73,8 +73,20 @@ fn info(name: &str, address: &str, steering: Steering, via: Option<&str>) -> Por
     info
 }
 
+/// One of the UPF's ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    N3,
+    N6,
+}
+
 impl Stage {
     pub fn new(net: u8, before: &'static str, sessions: usize) -> Self {
+        Self::with(net, before, sessions, "")
+    }
+
+    /// With more in the configuration.
+    pub fn with(net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).unwrap();
         for function in ["gnb", "upf", "dn"] {
@@ -112,7 +124,7 @@ impl Stage {
         let text = format!(
             "n4: {{listen: '{upf}', nodeId: 127.9.{net}.1, heartbeatS: 60}}\n\
              n3: {{port: n3, networkInstances: [access]}}\nn6: {{port: n6, networkInstances: [internet]}}\n\
-             maxSessions: {sessions}\nstateDirectory: {}\n",
+             maxSessions: {sessions}\nstateDirectory: {}\n{more}",
             folder.path().join("state").display()
         );
         std::fs::write(folder.path().join("upf.yaml"), text).unwrap();
@@ -330,6 +342,32 @@ impl Stage {
         panic!("nothing is forwarded; the log: {}", self.log())
     }
 
+    /// Sends a frame from the gNB or the data network.
+    pub fn send(&mut self, to: Side, frame: &[u8]) {
+        let port = if to == Side::N3 { &mut self.gnb } else { &mut self.dn };
+        port.queues[0].tx.send(&[PacketRef::from_slice(frame)]);
+    }
+
+    /// What came out of the UPF's ports, but for ARP, which is answered.
+    pub fn take(&mut self) -> Vec<(Side, Vec<u8>)> {
+        let from_n3 = take_frames(&mut self.gnb).into_iter().map(|frame| (Side::N3, frame));
+        from_n3.chain(take_frames(&mut self.dn).into_iter().map(|frame| (Side::N6, frame))).collect()
+    }
+
+    /// Ethernet addresses: of the gNB, of N3, of the data network, of N6.
+    pub fn macs(&self) -> [String; 4] {
+        let of = |mac: [u8; 6]| mac.map(|octet| format!("{octet:02x}")).join(":");
+        let upf = |port: &str| of(vport::info::derived_mac(port));
+        [of(self.gnb.info.mac), upf("n310.3.0.1"), of(self.dn.info.mac), upf("n610.6.0.1")]
+    }
+
+    /// Addresses of the session manager, whose socket is free from now on, and of the UPF.
+    pub fn release_n4(&mut self) -> [String; 2] {
+        let manager = self.smf.local_addr().unwrap().ip();
+        self.smf = UdpSocket::bind((manager, 0)).unwrap();
+        [manager.to_string(), self.upf.ip().to_string()]
+    }
+
     /// Answers ARP on both ports, and returns how many packets came out of N6.
     fn serve(&mut self) -> u64 {
         answer_arp(&mut self.gnb);
@@ -370,9 +408,13 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
 
 /// Answers requests for the port's address; how many other packets came.
 fn answer_arp(port: &mut Port) -> u64 {
+    take_frames(port).iter().filter(|frame| frame[12..14] == [8, 0]).count() as u64
+}
+
+/// Answers requests for the port's address; all other frames that came.
+fn take_frames(port: &mut Port) -> Vec<Vec<u8>> {
     let mac = port.info.mac;
-    let mut answers = vec![];
-    let mut others = 0;
+    let (mut answers, mut others) = (vec![], vec![]);
     let burst = port.queues[0].rx.recv();
     for at in 0..burst.len() {
         let packet = burst.get(at);
@@ -389,8 +431,8 @@ fn answer_arp(port: &mut Port) -> u64 {
                 answer[32..42].copy_from_slice(&frame[22..32]);
                 answers.push(answer);
             }
-            Some([8, 0]) => others += 1,
-            _ => {}
+            Some(_) => others.push(frame),
+            None => {}
         }
     }
     for answer in answers {
