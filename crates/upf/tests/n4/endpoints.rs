@@ -2,25 +2,9 @@
 
 use crate::support::*;
 use pfcp::rule::{FTeid, Interface, Pdi, SdfFilter, TrafficEndpoint, UeIp, UpdatePdr};
-use pfcp::session::{Established, Establishment, Modification, Modified};
-use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
+use pfcp::session::{Establishment, Modification};
+use pfcp::{Cause, Fault, IeType, RuleId};
 use upf::rules;
-
-fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
-    let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
-        panic!()
-    };
-    bench.check();
-    response.outcome
-}
-
-fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Modified, Fault> {
-    let Response::SessionModification(response) = bench.ask(seid, &Request::SessionModification(request)) else {
-        panic!()
-    };
-    bench.check();
-    response.outcome
-}
 
 /// A session with an endpoint on either side; two PDRs uplink, one downlink.
 fn with_endpoints() -> Establishment {

@@ -10,13 +10,6 @@ use upf::rules::{self, FarAction};
 /// *CP function* as source or destination interface.
 const CP_FUNCTION: Interface = Interface::Other(3);
 
-fn establish(bench: &mut Bench, request: Establishment) -> Result<u64, Fault> {
-    match bench.ask(0, &Request::SessionEstablishment(request)) {
-        Response::SessionEstablishment(response) => response.outcome.map(|established| established.up_f_seid.seid),
-        other => panic!("{other:?}"),
-    }
-}
-
 fn forwarding(bench: &Bench, seid: u64, far: usize) -> rules::Forwarding {
     match &bench.seen().sessions[&seid].fars[far].action {
         FarAction::Forward(forwarding) => forwarding.clone(),
@@ -42,7 +35,7 @@ fn kept_by_its_manager() -> Establishment {
 #[test]
 fn session_managers_have_tunnels_of_their_own() {
     let mut bench = Bench::associated();
-    let seid = establish(&mut bench, kept_by_its_manager()).unwrap();
+    let seid = establish(&mut bench, kept_by_its_manager()).unwrap().up_f_seid.seid;
     let session = bench.seen().sessions[&seid].clone();
     let from_manager = session.pdrs.iter().find(|pdr| pdr.id == 3).unwrap();
     assert_eq!(from_manager.pdi.source_interface, rules::Interface::Core);
@@ -70,7 +63,7 @@ fn users_packets_are_marked_on_their_way_into_the_data_network() {
     let mut bench = Bench::associated();
     let mut request = establishment(1);
     request.create_fars[0].forwarding_parameters.as_mut().unwrap().transport_level_marking = Some((0xb8, 0xfc));
-    let seid = establish(&mut bench, request).unwrap();
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
     assert_eq!(forwarding(&bench, seid, 0).marking, Marking { tos: 0xb8, mask: 0xfc });
     let parameters =
         UpdateForwardingParameters { transport_level_marking: Some((0, 0)), ..UpdateForwardingParameters::default() };

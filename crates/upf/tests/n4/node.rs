@@ -175,7 +175,7 @@ fn a_session_follows_its_modifications() {
         create_qers: vec![qer(2)],
         ..Default::default()
     };
-    let created = modify(&mut bench, seid, add).unwrap();
+    let created = modify(&mut bench, seid, add).unwrap().created_pdrs;
     assert!(bench.seen().reserved.contains(&chosen(&created, 3)));
     let gate = GateStatus { uplink_open: false, downlink_open: true };
     let mbr = BitRate { uplink_kbps: 1, downlink_kbps: (1 << 40) - 1 };
@@ -216,11 +216,27 @@ fn failed(rule: RuleId, kind: IeType) -> Fault {
     Fault { offending_ie: Some(kind as u16), ..Fault::rule(rule) }
 }
 
+type Change = fn(&mut Establishment);
+
+/// Establishments with something wrong, by name, are refused for the reason beside them, and leave no trace.
+fn refused(cases: &[(&str, Change, Fault)]) {
+    for &(name, change, fault) in cases {
+        let mut bench = Bench::associated();
+        establish(&mut bench, establishment(9)).unwrap();
+        let before = bench.seen();
+        let mut request = establishment(1);
+        change(&mut request);
+        assert_eq!(establish(&mut bench, request), Err(fault), "{name}");
+        assert_eq!(bench.seen(), before, "{name}");
+        bench.check();
+        assert!(establish(&mut bench, establishment(1)).is_ok(), "{name}");
+    }
+}
+
 #[test]
-fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
+fn an_establishment_whose_rules_do_not_fit_each_other_is_refused_for_the_right_reason() {
     use Cause::*;
-    type Change = fn(&mut Establishment);
-    let cases: Vec<(&str, Change, Fault)> = vec![
+    refused(&[
         ("Ethernet session", |r| r.pdn_type = Some(5), blame(ServiceNotSupported, IeType::PdnType)),
         ("no such PDN type", |r| r.pdn_type = Some(7), blame(MandatoryIeIncorrect, IeType::PdnType)),
         ("PDR twice", |r| r.create_pdrs.push(downlink_pdr(2, 1)), Fault::rule(RuleId::Pdr(2))),
@@ -240,6 +256,13 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
         ("too many filters", |r| r.create_pdrs[0].pdi.sdf_filters = vec![SdfFilter::default(); 5], {
             blame(NoResourcesAvailable, IeType::SdfFilter)
         }),
+    ]);
+}
+
+#[test]
+fn an_establishment_that_detects_what_cannot_come_is_refused_for_the_right_reason() {
+    use Cause::*;
+    refused(&[
         ("uplink without F-TEID", |r| r.create_pdrs[0].pdi.f_teid = None, blame(ConditionalIeMissing, IeType::Fteid)),
         ("from N9, with the UE's source address", |r| r.create_pdrs[0].pdi.source_interface = Interface::Core, {
             blame(MandatoryIeIncorrect, IeType::UeIpAddress)
@@ -295,6 +318,13 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             },
             failed(RuleId::Far(1), IeType::NetworkInstance),
         ),
+    ]);
+}
+
+#[test]
+fn an_establishment_that_forwards_where_there_is_no_way_is_refused_for_the_right_reason() {
+    use Cause::*;
+    refused(&[
         ("removal of a VLAN tag", |r| r.create_pdrs[0].outer_header_removal.as_mut().unwrap().description = 7, {
             blame(ServiceNotSupported, IeType::OuterHeaderRemoval)
         }),
@@ -364,18 +394,7 @@ fn a_wrong_establishment_is_refused_for_the_right_reason_and_leaves_no_trace() {
             },
             blame(MandatoryIeIncorrect, IeType::OuterHeaderCreation),
         ),
-    ];
-    for (name, change, fault) in cases {
-        let mut bench = Bench::associated();
-        establish(&mut bench, establishment(9)).unwrap();
-        let before = bench.seen();
-        let mut request = establishment(1);
-        change(&mut request);
-        assert_eq!(establish(&mut bench, request), Err(fault), "{name}");
-        assert_eq!(bench.seen(), before, "{name}");
-        bench.check();
-        assert!(establish(&mut bench, establishment(1)).is_ok(), "{name}");
-    }
+    ]);
 }
 
 #[test]

@@ -6,13 +6,6 @@ use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
 use upf::tables::ApplyError;
 
-fn establish(bench: &mut Bench, request: Establishment) -> Result<u64, Fault> {
-    match bench.ask(0, &Request::SessionEstablishment(request)) {
-        Response::SessionEstablishment(response) => response.outcome.map(|established| established.up_f_seid.seid),
-        other => panic!("{other:?}"),
-    }
-}
-
 fn update(bench: &mut Bench, seid: u64, qers: Vec<UpdateQer>) -> Result<(), Fault> {
     let request = Modification { update_qers: qers, ..Modification::default() };
     match bench.ask(seid, &Request::SessionModification(request)) {
@@ -32,7 +25,7 @@ fn correlated(number: u8) -> Establishment {
 #[test]
 fn qers_with_one_correlation_id_state_one_rate() {
     let mut bench = Bench::associated();
-    let seid = establish(&mut bench, correlated(1)).unwrap();
+    let seid = establish(&mut bench, correlated(1)).unwrap().up_f_seid.seid;
     assert!(bench.seen().sessions[&seid].qers.iter().all(|qer| qer.correlation_id == Some(7)));
     let rate = |id| UpdateQer { id, mbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 2 }), ..UpdateQer::default() };
     let before = bench.seen();
@@ -61,7 +54,7 @@ fn a_reflective_flow_has_a_number() {
     without.create_qers[0].qfi = None;
     let missing = Fault::of(Cause::ConditionalIeMissing, IeType::Qfi);
     assert_eq!(establish(&mut bench, without), Err(missing));
-    let seid = establish(&mut bench, request).unwrap();
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
     assert!(bench.seen().sessions[&seid].qers[0].reflective);
     let off = UpdateQer { id: 1, reflective: Some(false), ..UpdateQer::default() };
     update(&mut bench, seid, vec![off]).unwrap();

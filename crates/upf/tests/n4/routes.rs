@@ -1,16 +1,8 @@
 //! Networks behind UEs, as session managers state them.
 
 use crate::support::*;
-use pfcp::session::{Established, Establishment, Modification};
+use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
-
-fn establish(bench: &mut Bench, request: Establishment) -> Result<Established, Fault> {
-    let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request)) else {
-        panic!()
-    };
-    bench.check();
-    response.outcome
-}
 
 /// A session for the UE `number` with these networks behind it.
 fn routed(number: u8, networks: &[(&str, u8)]) -> Establishment {

@@ -13,7 +13,7 @@ use pfcp::rule::{
     ApplyAction, CreateFar, CreatePdr, CreateQer, CreatedPdr, FTeid, ForwardingParameters, GateStatus, Interface,
     OuterHeaderCreation, OuterHeaderRemoval, Pdi, UeIp,
 };
-use pfcp::session::{Established, Establishment, FSeid, Modification};
+use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
 use upf::clock::Clock;
@@ -393,9 +393,9 @@ pub fn establish(bench: &mut Bench, request: Establishment) -> Result<Establishe
     response.outcome
 }
 
-pub fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Vec<CreatedPdr>, Fault> {
+pub fn modify(bench: &mut Bench, seid: u64, request: Modification) -> Result<Modified, Fault> {
     match bench.ask(seid, &Request::SessionModification(request)) {
-        Response::SessionModification(response) => response.outcome.map(|modified| modified.created_pdrs),
+        Response::SessionModification(response) => response.outcome,
         other => panic!("{other:?}"),
     }
 }
