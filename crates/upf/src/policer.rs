@@ -3,6 +3,8 @@
 //! A token is a billionth of a bit. A rate in bit/s is then the same number in tokens per nanosecond, so refilling is one
 //! multiplication of whole numbers: nothing is rounded, and over any time no bit too many passes and none too few.
 
+use std::num::NonZeroU32;
+
 use port::FRAME_MAX;
 
 /// Tokens that a byte costs.
@@ -17,12 +19,10 @@ pub struct Meter {
     rate: u64,
     /// Size of the bucket in tokens.
     burst: u64,
-    /// Refilling for so many nanoseconds fills an empty bucket.
-    full_after: u64,
     /// Which state.
     index: u32,
     /// Distinguishes it from the state's former users.
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 /// The changing half. Belongs to the worker that owns the session's home bucket.
@@ -47,7 +47,7 @@ impl Meter {
             0 => 0,
             _ => rate.saturating_mul(u64::from(burst_ms) * 1_000_000).clamp(longest, BURST_MAX),
         };
-        Self { rate, burst, full_after: burst.checked_div(rate).map_or(0, |time| time + 1), index, generation }
+        Self { rate, burst, index, generation: NonZeroU32::new(generation).unwrap_or(NonZeroU32::MIN) }
     }
 
     /// Which state it uses.
@@ -59,19 +59,15 @@ impl Meter {
 impl State {
     #[inline]
     fn refill(&mut self, meter: &Meter, now: u64) {
-        if self.generation != meter.generation {
-            *self = Self { tokens: meter.burst, at: now, generation: meter.generation };
+        if self.generation != meter.generation.get() {
+            *self = Self { tokens: meter.burst, at: now, generation: meter.generation.get() };
             return;
         }
         // Workers take the time once a burst, so it may seem to stand still; it never counts twice.
         let elapsed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
-        self.tokens = if elapsed >= meter.full_after {
-            meter.burst
-        } else {
-            // Below the size of a bucket, by the definition of `full_after`; so the sum fits.
-            (self.tokens + meter.rate * elapsed).min(meter.burst)
-        };
+        let refill = meter.rate.saturating_mul(elapsed);
+        self.tokens = self.tokens.saturating_add(refill).min(meter.burst);
     }
 }
 
@@ -86,6 +82,17 @@ impl Policers {
     #[inline]
     pub fn admit(&mut self, meters: &[Meter], len: usize, now: u64) -> bool {
         let cost = len as u64 * TOKENS_PER_BYTE;
+        if let [meter] = meters {
+            let state = &mut self.0[meter.index as usize];
+            state.refill(meter, now);
+            return match state.tokens.checked_sub(cost) {
+                Some(left) => {
+                    state.tokens = left;
+                    true
+                }
+                None => false,
+            };
+        }
         for meter in meters {
             let state = &mut self.0[meter.index as usize];
             state.refill(meter, now);

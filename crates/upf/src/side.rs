@@ -5,16 +5,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use port::PortInfo;
+use serde::{Deserialize, Serialize};
 
 use crate::rules::Interface;
 
 /// One of the UPF's data-plane ports, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PortId(Number);
 
 /// Numbers of ports. So `Option<PortId>` takes no more room, and neither does what packets' fates are made of.
 #[rustfmt::skip]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 enum Number {
     P0, P1, P2, P3, P4, P5, P6, P7, P8, P9, P10, P11, P12, P13, P14, P15,

@@ -9,8 +9,11 @@
 //! Time is cut into slices. A hypervisor that takes the worker's core away for longer than the queue lasts makes it overflow
 //! whatever the UPF does, so slices with such a pause do not count; how many there are is said, and how many there are
 //! beside the bare loop.
+//!
+//! At last a UPF of its own process, with a state directory, is killed with so many sessions, again and again.
 
 mod manager;
+mod restore;
 mod source;
 mod subject;
 
@@ -28,6 +31,7 @@ use crate::progress::Progress;
 use crate::rig::{self, Load, Way};
 use crate::{conditions, cores};
 use manager::{Manager, Session};
+use restore::Restarted;
 use source::{Feed, QUEUE, WITHOUT_PAUSE};
 use subject::Subject;
 
@@ -60,6 +64,12 @@ pub struct Args {
     /// Sessions held at a time when their memory is measured
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
     pub held: u32,
+    /// Kills of a UPF process with sessions that come back from its store
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub kills: u32,
+    /// Sessions of that process
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub restored: u32,
     /// Length of a slice in seconds
     #[arg(long, default_value_t = 0.25)]
     pub seconds: f64,
@@ -75,11 +85,13 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     // On a thread of its own, so that this one is never bound to a core.
     let measured = std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &progress)).join());
     let rounds = measured.map_err(|_| anyhow::anyhow!("the measurement panicked"))??;
+    restart(args, &mut samples, &progress)?;
     drop(progress);
     let metrics = samples.summaries();
     conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
     conditions["sessions_per_slice"] = args.per_slice().into();
     conditions["sessions_held"] = args.held.into();
+    conditions["sessions_restored"] = args.restored.into();
     conditions["queue_before_worker_packets"] = QUEUE.into();
     conditions["traffic"] = json!({"sessions": BASE_SESSIONS, "payload_bytes": PAYLOAD, "share_percent": BESIDE});
     conditions["rounds"] = rounds;
@@ -120,6 +132,20 @@ fn measure(
     progress.show("memory");
     samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
     Ok(rounds.into())
+}
+
+/// Kills a UPF again and again. Here no thread is bound to a core, and so that process is not either.
+fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
+    if args.kills == 0 {
+        return Ok(());
+    }
+    progress.show("sessions in a store");
+    let mut upf = Restarted::with_sessions(args.restored)?;
+    for kill in 1..=args.kills {
+        progress.show(&format!("kill {kill} of {}", args.kills));
+        samples.add("n4.restore_100k_s", upf.kill()?.as_secs_f64(), "s");
+    }
+    Ok(())
 }
 
 impl Args {

@@ -74,7 +74,7 @@ impl<T: RuleTables> Node<T> {
         if let (Some(former), Some(addresses)) = (former, retain) {
             let is_meant = |address: IpAddr| addresses.is_empty() || addresses.contains(&address);
             let of_former = self.sessions.iter_mut().filter(|(_, held)| held.owner().association == former);
-            for (&up_seid, held) in of_former.filter(|(_, held)| is_meant(held.owner().cp_f_seid.address)) {
+            for (up_seid, held) in of_former.filter(|(_, held)| is_meant(held.owner().cp_f_seid.address)) {
                 held.set_association(id);
                 self.journal.session(up_seid);
             }
@@ -100,7 +100,7 @@ impl<T: RuleTables> Node<T> {
         let Some(association) = self.associations.remove(&id) else { return };
         self.journal.association(id);
         let theirs = self.sessions.iter().filter(|(_, held)| held.owner().association == id);
-        let seids: Vec<_> = theirs.map(|(&seid, _)| seid).collect();
+        let seids: Vec<_> = theirs.map(|(seid, _)| seid).collect();
         let (node, peer) = (&association.node_id, association.peer.ip());
         tracing::info!(node = %Escaped(node), %peer, why, sessions = seids.len(), "an association ended, and its sessions");
         self.answers.forget_peer(peer);

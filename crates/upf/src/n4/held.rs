@@ -13,6 +13,7 @@ use super::association::AssociationId;
 use super::contents::Contents;
 use super::reports::Paging;
 use crate::counters::Counters;
+use crate::few::Few;
 use crate::rules::{CpFSeid, Session};
 use crate::usage::{Usage, UsageId};
 
@@ -22,7 +23,7 @@ pub(super) struct Held {
     /// An [`Owner`], and a [`Body`] behind it.
     packed: Box<[u8]>,
     /// Counters of the usage reporting rules, in the order of their IDs.
-    usages: Box<[Usage]>,
+    usages: Few<Usage>,
     /// When all that is to be looked at, as the node's timers have it.
     pub timer_ns: Option<u64>,
 }
@@ -89,7 +90,7 @@ impl Held {
         if contents.urrs().len() != books.len() || books.len() != kept.usages.len() {
             return Err("its usage reporting rules and their accounts do not match".into());
         }
-        let mut usages = Vec::with_capacity(books.len());
+        let mut usages = vec![];
         let mut accounts = BTreeMap::new();
         for ((&(place, epoch), books), (&urr, rule)) in kept.usages.iter().zip(books).zip(contents.urrs()) {
             let line = counters.claim(place).map_err(|error| error.to_string())?;
@@ -99,7 +100,7 @@ impl Held {
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }
         let open = Open { owner, contents, teids, accounts, paging, unknown };
-        let held = Self { packed: kept.packed.into(), usages: usages.into(), timer_ns: open.due_ns() };
+        let held = Self { packed: kept.packed.into(), usages: usages.into_iter().collect(), timer_ns: open.due_ns() };
         Ok((held, open))
     }
 
@@ -115,7 +116,7 @@ impl Held {
     pub fn open(&self) -> Open {
         let (owner, body): (Owner, Body) = postcard::from_bytes(&self.packed).expect(OWN);
         let ids = body.contents.urrs().keys().copied();
-        let accounts = ids.zip(body.books.into_iter().zip(&self.usages));
+        let accounts = ids.zip(body.books.into_iter().zip(self.usages.iter()));
         let accounts = accounts.map(|(id, (books, usage))| (id, Account::of(usage.clone(), books))).collect();
         let Body { contents, teids, paging, unknown, .. } = body;
         Open { owner, contents, teids, accounts, paging, unknown }
@@ -144,11 +145,11 @@ impl Open {
         self.contents.session(up_seid, self.owner.cp_f_seid, max_packets, usage)
     }
 
-    fn pack(self) -> (Box<[u8]>, Box<[Usage]>) {
+    fn pack(self) -> (Box<[u8]>, Few<Usage>) {
         let (usages, books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
         let Self { owner, contents, teids, paging, unknown, .. } = self;
         let body = Body { contents, teids, books, paging, unknown };
         let packed = postcard::to_allocvec(&(owner, body)).expect("nothing in it is of unknown length");
-        (packed.into(), usages.into())
+        (packed.into(), usages.into_iter().collect())
     }
 }

@@ -184,7 +184,7 @@ impl<T: RuleTables> Node<T> {
         self.answers.touch_all();
         self.outbox.touch_all();
         self.journal.associations = self.associations.keys().copied().collect();
-        self.journal.sessions = self.sessions.keys().copied().collect();
+        self.journal.sessions = self.sessions.keys().collect();
         self.journal.teids = self.tables.teids_given();
         self.take_changes()
     }

@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::log::{Escaped, Hex};
 use crate::rules::Session;
+use crate::seids::BySeid;
 
 /// A datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub struct Node<T> {
     pub(super) associations: BTreeMap<AssociationId, Association>,
     /// Session managers that this UPF asks for an association.
     pub(super) managers: Managers,
-    pub(super) sessions: BTreeMap<u64, Held>,
+    pub(super) sessions: BySeid<Held>,
     /// When a session's usage is to be looked at, in nanoseconds of the clock.
     pub(super) timers: BTreeSet<(u64, u64)>,
     /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
@@ -125,7 +126,7 @@ impl<T: RuleTables> Node<T> {
             config,
             tables,
             associations: BTreeMap::new(),
-            sessions: BTreeMap::new(),
+            sessions: BySeid::default(),
             last_association: 0,
             leaving: false,
         }
@@ -345,13 +346,13 @@ impl<T: RuleTables> Node<T> {
 
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
-        self.sessions.iter().map(|(&seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+        self.sessions.iter().map(|(seid, held)| held.open().session(seid, self.config.max_buffered_packets))
     }
 
     /// Sessions as they are in force, from the one with the UPF's SEID `first` on, in their order.
     pub fn sessions_from(&self, first: u64) -> impl Iterator<Item = Session> {
-        let held = self.sessions.range(first..);
-        held.map(|(&seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+        let held = self.sessions.from(first);
+        held.map(|(seid, held)| held.open().session(seid, self.config.max_buffered_packets))
     }
 
     /// What there is to be counted.
@@ -365,7 +366,7 @@ impl<T: RuleTables> Node<T> {
 
     /// The UPF's SEIDs of all sessions.
     pub fn up_seids(&self) -> impl Iterator<Item = u64> {
-        self.sessions.keys().copied()
+        self.sessions.keys()
     }
 
     /// What the session has taken; none if there is no such session.

@@ -80,7 +80,7 @@ impl<T: RuleTables> Node<T> {
 
     /// Looks at the counters of all rules of all sessions, since alarms were lost.
     pub fn look_at_all(&mut self, now: Instant) -> Vec<Datagram> {
-        let seids: Vec<_> = self.sessions.keys().copied().collect();
+        let seids: Vec<_> = self.sessions.keys().collect();
         seids.into_iter().filter_map(|up_seid| self.look(up_seid, now)).collect()
     }
 

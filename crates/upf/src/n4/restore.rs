@@ -1,6 +1,6 @@
 //! A node that goes on where another process ended: all of what that one kept, or nothing of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::answers::Answers;
@@ -11,6 +11,7 @@ use super::{Config, Node, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::rules::Session;
+use crate::seids::BySeid;
 use crate::store::{Database, Kind, StoreError};
 use crate::tables::SessionUpdate;
 
@@ -152,7 +153,7 @@ impl<T: RuleTables> Node<T> {
         let mut lines = BTreeSet::new();
         let mut teids = BTreeSet::new();
         let mut sessions = Vec::with_capacity(found);
-        let mut held = BTreeMap::new();
+        let mut held = BySeid::default();
         for (up_seid, value) in kept {
             let failed = |why: String| broken(Kind::Session, up_seid, why);
             let (one, open) = Held::found(&value, up_seid, &mut self.counters, &mut lines, now_ns).map_err(failed)?;
@@ -198,8 +199,8 @@ impl<T: RuleTables> Node<T> {
 
     /// Back to where nothing was.
     fn drop_everything(&mut self) {
-        let seids = std::mem::take(&mut self.sessions).into_keys();
-        if let Err(error) = self.tables.apply(seids.map(SessionUpdate::Remove).collect()) {
+        let seids = Vec::from_iter(std::mem::take(&mut self.sessions).keys());
+        if let Err(error) = self.tables.apply(seids.into_iter().map(SessionUpdate::Remove).collect()) {
             tracing::error!(%error, "cannot remove sessions from the tables");
         }
         self.tables.claim_teids(&[], &[]);

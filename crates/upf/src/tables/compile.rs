@@ -3,14 +3,16 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use gtpu::{Direction, PduSession};
+use serde::{Deserialize, Serialize};
 use vport::steering::teid_bucket;
 
 use super::filter::Filter;
-use super::rule::{Action, AddressesV4, AddressesV6, Net, Origin, Rule};
+use super::rule::{Action, AddressesV4, AddressesV6, More, Net, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
+use crate::few::Few;
 use crate::policer::Meter;
 use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, Session};
 use crate::side::{self, PortId, Sides};
@@ -18,7 +20,7 @@ use crate::tunnel::{Ends, Relay, Tunnel};
 use crate::usage::Usage;
 
 /// What has a policer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct MeterKey {
     /// QER ID or, where there is one, QER correlation ID.
     pub id: u32,
@@ -201,8 +203,7 @@ impl Compiler<'_> {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
             any_ue: pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty(),
             v4: addresses_v4(pdr),
-            v6: addresses_v6(pdr),
-            framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
+            more: more(pdr),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| Filter::new(filter, uplink)).collect(),
             removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
@@ -211,11 +212,12 @@ impl Compiler<'_> {
             uplink,
             usages: usages(self.session, pdr),
             action: self.action(pdr, &qers),
-            origin: Origin { up_seid: self.session.up_seid, pdr: pdr.id },
+            up_seid: self.session.up_seid,
+            pdr: pdr.id,
         }
     }
 
-    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Box<[Meter]> {
+    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Few<Meter> {
         let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
         let mut limited: Vec<(MeterKey, u64)> = vec![];
         for (key, rate) in qers.iter().filter_map(|qer| Some((MeterKey::of(qer, uplink), rate(qer)?))) {
@@ -319,7 +321,7 @@ fn is_reflective(qers: &[Qer]) -> bool {
 }
 
 /// What the session's rules that the PDR names count by, and what sees that there are packets.
-fn usages(session: &Session, pdr: &Pdr) -> Box<[Usage]> {
+fn usages(session: &Session, pdr: &Pdr) -> Few<Usage> {
     let named = session.urrs.iter().filter(|urr| pdr.urr_ids.contains(&urr.id));
     let usages = named.filter(|urr| urr.measures).map(|urr| &urr.usage);
     session.activity.iter().chain(usages).cloned().collect()
@@ -330,6 +332,12 @@ fn addresses_v4(pdr: &Pdr) -> AddressesV4 {
         ue: pdr.pdi.ue_ip.and_then(|ue| ue.v4).map(|address| address.to_bits()),
         local: pdr.pdi.f_teid.and_then(|f_teid| f_teid.v4).map(|address| address.to_bits()),
     }
+}
+
+fn more(pdr: &Pdr) -> Option<Box<More>> {
+    let framed = pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect();
+    let more = More { v6: addresses_v6(pdr), framed };
+    (more != More::default()).then(|| Box::new(more))
 }
 
 fn addresses_v6(pdr: &Pdr) -> AddressesV6 {

@@ -67,6 +67,16 @@ impl Network {
         self.gateways[usize::from(number)]
     }
 
+    /// Of the UE with just this address or network.
+    pub fn at(&self, key: UeKey) -> Option<&Rules> {
+        match key {
+            UeKey::V4(address) => self.ues_v4.get(&address),
+            UeKey::V6(net, 64) => self.ues_v6.get(&((net >> 64) as u64)),
+            UeKey::V4Net(net, len) => of_len(&self.routes_v4, len)?.get(&net),
+            UeKey::V6(net, len) => of_len(&self.ues_v6_other, len)?.get(&net),
+        }
+    }
+
     /// Index of the neighbour with this address (IPv4 in the low 32 bits), if it is known.
     #[inline]
     pub fn neighbour(&self, v6: bool, bits: u128) -> Option<u32> {
@@ -103,6 +113,11 @@ fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, Rules>)>, net: A, len: u
     if ues.is_empty() {
         nets.remove(at);
     }
+}
+
+/// Sessions of networks of this length, where the lengths descend.
+fn of_len<A>(nets: &[(u8, HashMap<A, Rules>)], len: u8) -> Option<&HashMap<A, Rules>> {
+    nets.iter().find(|(other, _)| *other == len).map(|(_, ues)| ues)
 }
 
 /// The session with the longest prefix, where the lengths descend.

@@ -147,6 +147,11 @@ impl Publisher {
         if self.abandoned() { Err(ApplyError::Stopped) } else { Ok(()) }
     }
 
+    /// The current version.
+    pub fn version(&self) -> &Version {
+        &self.standby
+    }
+
     /// Number of the current version.
     pub fn serial(&self) -> u64 {
         self.shared.serial.load(Ordering::Relaxed)

@@ -4,6 +4,7 @@
 use super::filter::{Filter, Key};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
+use crate::few::Few;
 use crate::ip::Packet;
 use crate::marking::Marking;
 use crate::policer::Meter;
@@ -11,18 +12,24 @@ use crate::side::PortId;
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage::Usage;
 
-/// A PDR with its QERs and its FAR. In the order of use: what a packet over and with IPv4 is matched with is on the first
-/// cache line, what is done with it on the next two, and what concerns IPv6 behind.
+/// A PDR with its QERs and its FAR, on three cache lines: what a packet over and with IPv4 is matched with and held against
+/// is on the first ones, the headers of a tunnel are on the last. What few rules have lies elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Rule {
     /// QFIs that match, as bits; any if there are none.
     pub(super) qfis: u64,
+    pub(super) v4: AddressesV4,
     /// Any of these matches; everything does if there are none.
     pub(super) filters: Box<[Filter]>,
     /// Maximum bit rates.
-    pub(super) meters: Box<[Meter]>,
-    pub(super) v4: AddressesV4,
+    pub(super) meters: Few<Meter>,
+    /// What counts the packets.
+    pub(super) usages: Few<Usage>,
+    /// The UPF's SEID of the session.
+    pub(super) up_seid: u64,
+    /// PDR ID.
+    pub(super) pdr: u16,
     /// Whether any UE address matches.
     pub(super) any_ue: bool,
     /// Which outer headers the PDR takes off.
@@ -32,14 +39,20 @@ pub struct Rule {
     pub(super) open: bool,
     /// Whether packets come from the UE.
     pub(super) uplink: bool,
+    /// None where there would be nothing in it.
+    pub(super) more: Option<Box<More>>,
     pub(super) action: Action,
-    /// What counts the packets.
-    pub(super) usages: Box<[Usage]>,
-    pub(super) v6: AddressesV6,
-    /// Networks behind the UE, which count as its address.
-    pub(super) framed: Box<[Net]>,
-    pub(super) origin: Origin,
 }
+
+/// What few rules have, to match packets with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct More {
+    pub v6: AddressesV6,
+    /// Networks behind the UE, which count as its address.
+    pub framed: Box<[Net]>,
+}
+
+const _: () = assert!(std::mem::size_of::<Rule>() == 192, "a rule is three cache lines");
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +90,7 @@ pub(super) struct AddressesV4 {
 }
 
 /// Addresses that match; none matches where there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressesV6 {
     /// The UE's network and its mask.
     pub ue: Option<(u128, u128)>,
@@ -150,7 +163,7 @@ impl Rule {
 
     /// Where it comes from.
     pub fn origin(&self) -> Origin {
-        self.origin
+        Origin { up_seid: self.up_seid, pdr: self.pdr }
     }
 
     /// Whether packets come from the UE.
@@ -200,20 +213,25 @@ impl Rule {
         }
         let is_own = match V6 {
             false => self.v4.ue == Some(bits as u32),
-            true => self.v6.ue.is_some_and(|(net, mask)| bits & mask == net),
+            true => self.more.as_ref().and_then(|more| more.v6.ue).is_some_and(|(net, mask)| bits & mask == net),
         };
-        is_own || !self.framed.is_empty() && is_framed(&self.framed, V6, bits)
+        is_own || self.more.as_ref().is_some_and(|more| more.is_framed(V6, bits))
     }
 
     #[inline]
     fn is_local(&self, outer: &Outer) -> bool {
-        if outer.v6 { self.v6.local == Some(outer.local) } else { self.v4.local == Some(outer.local as u32) }
+        match outer.v6 {
+            false => self.v4.local == Some(outer.local as u32),
+            true => self.more.as_ref().is_some_and(|more| more.v6.local == Some(outer.local)),
+        }
     }
 }
 
-#[inline(never)]
-fn is_framed(framed: &[Net], v6: bool, bits: u128) -> bool {
-    framed.iter().any(|net| net.contains(v6, bits))
+impl More {
+    #[inline(never)]
+    fn is_framed(&self, v6: bool, bits: u128) -> bool {
+        self.framed.iter().any(|net| net.contains(v6, bits))
+    }
 }
 
 impl Net {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::Bucket;
 use super::network::{Network, set};
@@ -89,7 +90,7 @@ pub struct Hop {
 }
 
 /// How a session is found by the destination address of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum UeKey {
     V4(u32),
     /// Network, and its length.
@@ -156,6 +157,16 @@ impl Version {
         self.network(port).ue(v6, bits).map(|found| (&*found.rules, found.home))
     }
 
+    /// The UPF's SEID of the session with this TEID.
+    pub(super) fn owner_of_teid(&self, teid: u32) -> Option<u64> {
+        self.by_teid(teid).and_then(|(rules, _)| owner(rules))
+    }
+
+    /// The UPF's SEID of the session with this address, or with just this network.
+    pub(super) fn owner_of_ue(&self, port: PortId, ue: UeKey) -> Option<u64> {
+        self.networks[port.number()].at(ue).and_then(|found| owner(&found.rules))
+    }
+
     /// The neighbour with this index.
     #[inline]
     pub fn hop(&self, index: u32) -> &Hop {
@@ -196,6 +207,10 @@ impl Version {
             Change::Neighbour(port, address, index) => self.networks[port.number()].set_neighbour(address, index),
         }
     }
+}
+
+fn owner(rules: &[Rule]) -> Option<u64> {
+    rules.first().map(|rule| rule.origin().up_seid)
 }
 
 #[cfg(test)]

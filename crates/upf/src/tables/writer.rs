@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
 
 use super::compile::{self, Context, MeterKey};
 use super::publish::Publisher;
@@ -12,6 +13,7 @@ use super::version::{Change, Hop, News, Rules, UeKey, Version};
 use super::{Action, ApplyError, Bucket, Rule, SessionUpdate, Settings, Wanted};
 use crate::policer::Meter;
 use crate::rules::Session;
+use crate::seids::BySeid;
 use crate::side::{self, PortId, Sides};
 
 pub(super) struct Writer {
@@ -19,33 +21,54 @@ pub(super) struct Writer {
     workers: usize,
     sides: Sides,
     publisher: Publisher,
-    sessions: HashMap<u64, Installed>,
-    teids: HashMap<u32, u64>,
-    ues: HashMap<(PortId, UeKey), u64>,
+    sessions: BySeid<Packed>,
     policers: PolicerPool,
     hops: Hops,
     wanted: Wanted,
 }
 
-/// What a session has taken.
-#[derive(Default)]
+/// What a session has taken. It rests packed.
+#[derive(Default, Serialize, Deserialize)]
 struct Installed {
+    /// Its bucket. The first, so that it can be read without the rest.
+    home: Bucket,
     /// With whether the TEID is of the UPF's choice.
     teids: Vec<(u32, bool)>,
     ues: Vec<(PortId, UeKey)>,
-    policers: HashMap<MeterKey, Policer>,
+    policers: Vec<(MeterKey, Policer)>,
     /// Whose correlation IDs its QERs have.
     manager: Option<IpAddr>,
     /// Neighbours that its tunnels lead to, as often as they do.
     hops: Vec<u32>,
-    /// Its bucket.
-    home: Bucket,
     /// Whether packets may wait.
     buffers: bool,
 }
 
+/// An [`Installed`], in postcard's encoding.
+struct Packed(Box<[u8]>);
+
+impl Packed {
+    fn of(installed: &Installed) -> Self {
+        Self(postcard::to_allocvec(installed).expect("nothing in it is of unknown length").into())
+    }
+
+    fn open(&self) -> Installed {
+        postcard::from_bytes(&self.0).expect("packed here")
+    }
+
+    fn home(&self) -> Bucket {
+        self.0[0]
+    }
+}
+
+impl Installed {
+    fn policer(&self, key: &MeterKey) -> Option<Policer> {
+        self.policers.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
+    }
+}
+
 /// A policer in use.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Policer {
     index: u32,
     generation: u32,
@@ -59,9 +82,7 @@ impl Writer {
             hops,
             sides,
             publisher,
-            sessions: HashMap::new(),
-            teids: HashMap::new(),
-            ues: HashMap::new(),
+            sessions: BySeid::default(),
             policers: PolicerPool::new(settings),
             wanted,
         }
@@ -77,7 +98,7 @@ impl Writer {
 
     pub fn session_of(&self, ue: IpAddr) -> Option<u64> {
         // In the first data network that has it: whoever means another one names the session.
-        let owner = |ue: UeKey| self.sides.iter().find_map(|(port, _)| self.ues.get(&(port, ue)).copied());
+        let owner = |ue: UeKey| self.sides.iter().find_map(|(port, _)| self.publisher.version().owner_of_ue(port, ue));
         match ue {
             IpAddr::V4(address) => {
                 let net = |len| UeKey::V4Net(address.to_bits() & side::mask(false, len) as u32, len);
@@ -92,12 +113,12 @@ impl Writer {
     }
 
     pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
-        let home = self.sessions.get(&up_seid)?.home;
+        let home = self.sessions.get(&up_seid)?.home();
         (self.workers > 0).then(|| usize::from(home) % self.workers)
     }
 
     pub fn has_teid(&self, teid: u32) -> bool {
-        self.teids.contains_key(&teid)
+        self.publisher.version().by_teid(teid).is_some()
     }
 
     /// Puts the updates into force. `own` tells which TEIDs are of the UPF's choice.
@@ -108,8 +129,8 @@ impl Writer {
         // Everything is taken out first, so that what moves from one session to another ends up where it belongs.
         let mut former: HashMap<u64, Installed> = HashMap::new();
         for seid in updates.keys() {
-            if let Some(installed) = self.sessions.remove(seid) {
-                self.take_out(&installed, &mut changes);
+            if let Some(installed) = self.sessions.remove(seid).map(|packed| packed.open()) {
+                take_out(&installed, &mut changes);
                 former.insert(*seid, installed);
             }
         }
@@ -147,41 +168,31 @@ impl Writer {
         let mut ues = HashSet::new();
         let mut policers = 0;
         // An owner that is itself updated has given up what it had.
-        let taken = |owner: Option<&u64>| owner.is_some_and(|owner| !updates.contains_key(owner));
+        let version = self.publisher.version();
+        let taken = |owner: Option<u64>| owner.is_some_and(|owner| !updates.contains_key(&owner));
         for session in updates.values().flatten() {
             compile::check(session)?;
             for teid in compile::teids(session) {
-                if taken(self.teids.get(&teid)) || !teids.insert(teid) {
+                if taken(version.owner_of_teid(teid)) || !teids.insert(teid) {
                     return Err(ApplyError::TeidInUse(teid));
                 }
             }
             for ue in compile::ues(session, &self.sides) {
-                if taken(self.ues.get(&ue)) || !ues.insert(ue) {
+                if taken(version.owner_of_ue(ue.0, ue.1)) || !ues.insert(ue) {
                     return Err(ApplyError::UeAddressInUse(address(ue.1)));
                 }
             }
-            let held = self.sessions.get(&session.up_seid);
-            let new = |key: &MeterKey| held.is_none_or(|held| !held.policers.contains_key(key));
+            let held = self.sessions.get(&session.up_seid).map(Packed::open);
+            let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.policer(key).is_none());
             policers += compile::meters(session).iter().filter(|key| new(key)).count();
         }
         self.policers.check_correlated(updates, &self.sessions)?;
-        let replaced = updates.keys().filter(|seid| self.sessions.contains_key(*seid)).count();
+        let replaced = updates.keys().filter(|seid| self.sessions.contains_key(seid)).count();
         let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
         if sessions > self.max_sessions || policers > self.policers.free() {
             return Err(ApplyError::Full);
         }
         Ok(())
-    }
-
-    fn take_out(&mut self, installed: &Installed, changes: &mut Vec<Change>) {
-        for &(teid, own) in &installed.teids {
-            self.teids.remove(&teid);
-            changes.push(if own { Change::Teid(teid, None) } else { Change::OtherTeid(teid, None) });
-        }
-        for &ue in &installed.ues {
-            self.ues.remove(&ue);
-            changes.push(Change::Ue(ue.0, ue.1, None));
-        }
     }
 
     fn put_in(
@@ -208,7 +219,6 @@ impl Writer {
         let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
         for (teid, tunnelled) in compiled.tunnelled {
             let own = own(teid);
-            self.teids.insert(teid, session.up_seid);
             installed.teids.push((teid, own));
             let rules = rules(tunnelled);
             changes.push(if own { Change::Teid(teid, rules) } else { Change::OtherTeid(teid, rules) });
@@ -216,23 +226,31 @@ impl Writer {
         for downlink in compiled.downlinks {
             let rules = rules(downlink.rules);
             for ue in downlink.ues {
-                self.ues.insert((downlink.port, ue), session.up_seid);
                 installed.ues.push((downlink.port, ue));
                 changes.push(Change::Ue(downlink.port, ue, rules.clone()));
             }
         }
-        self.sessions.insert(session.up_seid, installed);
+        self.sessions.insert(session.up_seid, Packed::of(&installed));
     }
 
     /// Gives back what a session held before and does not hold now.
     fn retire(&mut self, seid: u64, before: Installed) {
-        let now = self.sessions.get(&seid);
+        let now = if before.policers.is_empty() { None } else { self.sessions.get(&seid).map(Packed::open) };
         for (key, policer) in before.policers {
-            if now.is_none_or(|now| now.policers.get(&key) != Some(&policer)) {
+            if now.as_ref().is_none_or(|now| now.policer(&key) != Some(policer)) {
                 self.policers.give_back(before.manager, key, policer);
             }
         }
         before.hops.into_iter().for_each(|hop| self.hops.unpin(hop));
+    }
+}
+
+fn take_out(installed: &Installed, changes: &mut Vec<Change>) {
+    for &(teid, own) in &installed.teids {
+        changes.push(if own { Change::Teid(teid, None) } else { Change::OtherTeid(teid, None) });
+    }
+    for &(port, ue) in &installed.ues {
+        changes.push(Change::Ue(port, ue, None));
     }
 }
 
@@ -268,12 +286,12 @@ struct Installing<'w> {
 
 impl Context for Installing<'_> {
     fn meter(&mut self, key: MeterKey, rate: u64) -> Meter {
-        let policer = match self.installed.policers.get(&key) {
-            // Several PDRs share a QER and with it the policer.
-            Some(policer) => *policer,
-            None => self.policer(key),
-        };
-        self.installed.policers.insert(key, policer);
+        // Several PDRs share a QER and with it the policer.
+        let policer = self.installed.policer(&key).unwrap_or_else(|| {
+            let policer = self.policer(key);
+            self.installed.policers.push((key, policer));
+            policer
+        });
         Meter::new(rate, self.policers.burst_ms, policer.index, policer.generation)
     }
 
@@ -290,10 +308,10 @@ impl Installing<'_> {
         let manager = self.session.cp_f_seid.address;
         if key.correlated {
             self.installed.manager = Some(manager);
-            let is_held = self.before.manager == Some(manager) && self.before.policers.contains_key(&key);
+            let is_held = self.before.manager == Some(manager) && self.before.policer(&key).is_some();
             return self.policers.share(manager, key, compile::home_of(self.session), is_held);
         }
-        self.before.policers.get(&key).copied().unwrap_or_else(|| self.policers.take())
+        self.before.policer(&key).unwrap_or_else(|| self.policers.take())
     }
 }
 
@@ -335,7 +353,7 @@ impl PolicerPool {
     fn check_correlated(
         &self,
         updates: &HashMap<u64, Option<Session>>,
-        sessions: &HashMap<u64, Installed>,
+        sessions: &BySeid<Packed>,
     ) -> Result<(), ApplyError> {
         let mut claims: HashMap<(IpAddr, MeterKey), usize> = HashMap::new();
         for session in updates.values().flatten() {
@@ -351,8 +369,8 @@ impl PolicerPool {
             let Some(shared) = self.shared.get(&(manager, key)).filter(|shared| shared.worker != worker) else {
                 continue;
             };
-            let has = |held: &&Installed| held.manager == Some(manager) && held.policers.contains_key(&key);
-            let moving = updates.keys().filter_map(|seid| sessions.get(seid)).filter(has).count();
+            let has = |held: &Installed| held.manager == Some(manager) && held.policer(&key).is_some();
+            let moving = updates.keys().filter_map(|seid| sessions.get(seid)).map(Packed::open).filter(has).count();
             if moving < shared.sessions as usize {
                 return Err(ApplyError::OtherWorker(key.id));
             }
