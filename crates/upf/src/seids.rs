@@ -126,7 +126,7 @@ mod tests {
             prop_assert!(sessions.from(first).eq(model.range(first..).map(|(seid, value)| (*seid, value))));
             sessions.iter_mut().for_each(|(_, value)| *value += 1);
             prop_assert!(model.iter().all(|(seid, value)| sessions.get(seid) == Some(&(value + 1))));
-            model.keys().for_each(|seid| drop(sessions.remove(seid)));
+            prop_assert!(model.keys().all(|seid| sessions.remove(seid).is_some()));
             prop_assert!(sessions.shelves.is_empty() && sessions.len() == 0);
         }
     }

@@ -42,7 +42,10 @@ impl Restarted {
     pub fn with_sessions(count: u32) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let links = Links::new([
-            [end("gnb", rig::GNB, rig::GNB_MAC, Steering::None), EndSpec::of("upf", steered(rig::n3(), Steering::Teid))],
+            [
+                end("gnb", rig::GNB, rig::GNB_MAC, Steering::None),
+                EndSpec::of("upf", steered(rig::n3(), Steering::Teid)),
+            ],
             [
                 EndSpec::of("upf", steered(rig::n6(), Steering::UeAddress)),
                 end("host", rig::SERVER, rig::SERVER_MAC, Steering::None),

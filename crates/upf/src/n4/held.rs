@@ -69,6 +69,24 @@ struct Kept<'a> {
     packed: &'a [u8],
 }
 
+/// A session that was kept, read and not yet anybody's.
+pub(super) struct Found {
+    /// Where the counters lie, and their epochs.
+    places: Vec<(u32, u32)>,
+    owner: Owner,
+    body: Body,
+    packed: Box<[u8]>,
+}
+
+impl Found {
+    /// Reads what was kept.
+    pub fn read(kept: &[u8]) -> postcard::Result<Self> {
+        let kept: Kept = postcard::from_bytes(kept)?;
+        let (owner, body) = postcard::from_bytes(kept.packed)?;
+        Ok(Self { places: kept.usages, owner, body, packed: kept.packed.into() })
+    }
+}
+
 impl Held {
     /// What is kept of the session.
     pub fn kept(&self) -> Box<[u8]> {
@@ -78,21 +96,20 @@ impl Held {
 
     /// The session that was kept, with its counters, whose `lines` no other session has. Also as it is when it is opened.
     pub fn found(
-        kept: &[u8],
+        found: Found,
         up_seid: u64,
         counters: &mut Counters,
         lines: &mut BTreeSet<u32>,
         now_ns: u64,
     ) -> Result<(Self, Open), String> {
-        let kept: Kept = postcard::from_bytes(kept).map_err(|error| error.to_string())?;
-        let (owner, body): (Owner, Body) = postcard::from_bytes(kept.packed).map_err(|error| error.to_string())?;
+        let Found { places, owner, body, packed } = found;
         let Body { contents, teids, books, paging, unknown } = body;
-        if contents.urrs().len() != books.len() || books.len() != kept.usages.len() {
+        if contents.urrs().len() != books.len() || books.len() != places.len() {
             return Err("its usage reporting rules and their accounts do not match".into());
         }
         let mut usages = vec![];
         let mut accounts = BTreeMap::new();
-        for ((&(place, epoch), books), (&urr, rule)) in kept.usages.iter().zip(books).zip(contents.urrs()) {
+        for ((&(place, epoch), books), (&urr, rule)) in places.iter().zip(books).zip(contents.urrs()) {
             let line = counters.claim(place).map_err(|error| error.to_string())?;
             let line = line.filter(|_| lines.insert(place)).ok_or("its counters are not there")?;
             let usage = Usage::found(line, UsageId { up_seid, urr }, epoch, now_ns).ok_or("its counters are broken")?;
@@ -100,7 +117,7 @@ impl Held {
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }
         let open = Open { owner, contents, teids, accounts, paging, unknown };
-        let held = Self { packed: kept.packed.into(), usages: usages.into_iter().collect(), timer_ns: open.due_ns() };
+        let held = Self { packed, usages: usages.into_iter().collect(), timer_ns: open.due_ns() };
         Ok((held, open))
     }
 

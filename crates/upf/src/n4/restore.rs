@@ -1,22 +1,24 @@
 //! A node that goes on where another process ended: all of what that one kept, or nothing of it.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{self, SyncSender};
 use std::time::Instant;
 
 use super::answers::Answers;
 use super::association::AssociationId;
-use super::held::{Held, Open};
+use super::held::{Found, Held, Open};
 use super::journal::{KeptAssociation, Numbers};
 use super::{Config, Node, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::rules::Session;
-use crate::seids::BySeid;
 use crate::store::{Database, Kind, StoreError};
 use crate::tables::SessionUpdate;
 
-/// Sessions that are put in force together: enough to make the rest of the work small, few enough to take little memory.
-const AT_ONCE: usize = 4_096;
+/// Sessions that are read, and put in force, together: enough to make the rest of the work small, few enough to lie in the
+/// cache, and to take little memory.
+const AT_ONCE: usize = 512;
+/// So many times as many are read before they are put in force.
+const READ_AHEAD: usize = 4;
 /// Requests since the numbers were last kept are fewer than this. There are 2^24 sequence numbers.
 const SEQUENCES_AHEAD: u32 = 1 << 23;
 
@@ -65,6 +67,30 @@ pub struct NotRestored<T> {
 
 fn broken(kind: Kind, key: u64, why: impl std::fmt::Display) -> RestoreError {
     RestoreError::Broken { kind, key, why: why.to_string() }
+}
+
+/// Sessions as they were read, or why they cannot be.
+type Read = Vec<(u64, postcard::Result<Found>)>;
+
+/// What sessions have that no other one may have.
+#[derive(Default)]
+struct Taken {
+    lines: BTreeSet<u32>,
+    teids: BTreeSet<u32>,
+}
+
+/// Reads all sessions, as long as anybody takes them.
+fn read_sessions(database: &Database, to: &SyncSender<Read>) -> Result<(), StoreError> {
+    let mut some = Read::with_capacity(AT_ONCE);
+    database.each(Kind::Session, |up_seid, value| {
+        some.push((up_seid, Found::read(value)));
+        if some.len() == AT_ONCE {
+            // Fails when something was wrong with those before.
+            let _ = to.send(std::mem::replace(&mut some, Read::with_capacity(AT_ONCE)));
+        }
+    })?;
+    let _ = to.send(some);
+    Ok(())
 }
 
 fn read<'v, V: serde::Deserialize<'v>>(kind: Kind, key: u64, value: &'v [u8]) -> Result<V, RestoreError> {
@@ -144,46 +170,52 @@ impl<T: RuleTables> Node<T> {
         for (key, value) in database.all(Kind::Teid)? {
             given.push(read::<u32>(Kind::Teid, key, &value)?);
         }
-        let kept = database.all(Kind::Session)?;
-        let (found, most) = (kept.len(), self.config.limits.sessions);
+        let (found, most) = (database.count(Kind::Session)? as usize, self.config.limits.sessions);
         if found > most {
             return Err(RestoreError::TooMany { found, most });
         }
+        given.sort_unstable();
+        // Workers are to know which TEIDs are of the UPF's choice; which of them are in use comes to light.
+        if !self.tables.claim_teids(&given, &given) {
+            return Err(RestoreError::Teids);
+        }
+        let mut taken = Taken::default();
+        std::thread::scope(|scope| {
+            // While some are put in force the next ones are read.
+            let (read, sessions) = mpsc::sync_channel(READ_AHEAD);
+            let reader = scope.spawn(move || read_sessions(database, &read));
+            for some in sessions {
+                self.take_in_some(some, &given, &mut taken, now)?;
+            }
+            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(RestoreError::from)
+        })?;
+        self.counters.settle(&Vec::from_iter(taken.lines));
+        if self.tables.claim_teids(&given, &Vec::from_iter(taken.teids)) { Ok(()) } else { Err(RestoreError::Teids) }
+    }
+
+    /// Puts sessions in force that were read.
+    fn take_in_some(&mut self, some: Read, given: &[u32], taken: &mut Taken, now: Instant) -> Result<(), RestoreError> {
         let now_ns = self.clock.ns(now);
-        let mut lines = BTreeSet::new();
-        let mut teids = BTreeSet::new();
-        let mut sessions = Vec::with_capacity(found);
-        let mut held = BySeid::default();
-        for (up_seid, value) in kept {
+        let first = some.first().map_or(0, |(up_seid, _)| *up_seid);
+        let mut updates = Vec::with_capacity(some.len());
+        for (up_seid, found) in some {
             let failed = |why: String| broken(Kind::Session, up_seid, why);
-            let (one, open) = Held::found(&value, up_seid, &mut self.counters, &mut lines, now_ns).map_err(failed)?;
+            let found = found.map_err(|error| failed(error.to_string()))?;
+            let (one, open) =
+                Held::found(found, up_seid, &mut self.counters, &mut taken.lines, now_ns).map_err(failed)?;
             self.check_found(up_seid, &open).map_err(|why| failed(why.into()))?;
-            if !open.teids.iter().all(|&teid| teids.insert(teid)) {
+            let is_given = |teid: &u32| given.binary_search(teid).is_ok();
+            if !open.teids.iter().all(|teid| is_given(teid) && taken.teids.insert(*teid)) {
                 return Err(RestoreError::Teids);
             }
-            sessions.push(open.session(up_seid, self.config.max_buffered_packets));
+            updates.push(SessionUpdate::Put(open.session(up_seid, self.config.max_buffered_packets)));
             self.list(up_seid, &open.contents);
             self.applications.learn(&open.contents);
             self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);
             self.timers.extend(one.timer_ns.map(|at_ns| (at_ns, up_seid)));
-            held.insert(up_seid, one);
+            self.sessions.insert(up_seid, one);
         }
-        self.counters.settle(&Vec::from_iter(lines));
-        if !self.tables.claim_teids(&given, &Vec::from_iter(teids)) {
-            return Err(RestoreError::Teids);
-        }
-        self.sessions = held;
-        self.put_in_force(sessions)
-    }
-
-    fn put_in_force(&mut self, mut sessions: Vec<Session>) -> Result<(), RestoreError> {
-        while !sessions.is_empty() {
-            let some = sessions.split_off(sessions.len().saturating_sub(AT_ONCE));
-            let first = some.first().map_or(0, |session| session.up_seid);
-            let applied = self.tables.apply(some.into_iter().map(SessionUpdate::Put).collect());
-            applied.map_err(|error| broken(Kind::Session, first, error))?;
-        }
-        Ok(())
+        self.tables.apply(updates).map_err(|error| broken(Kind::Session, first, error))
     }
 
     /// Whether the session is one that could have been set up by now.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use redb::{ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::backend::Unsynced;
 
@@ -105,6 +105,14 @@ impl Database {
             }
         }
         Ok(transaction.commit()?)
+    }
+
+    /// How many there are of a kind.
+    pub fn count(&self, kind: Kind) -> Result<u64, StoreError> {
+        match self.0.begin_read()?.open_table(kind.table()) {
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(0),
+            other => Ok(other?.len()?),
+        }
     }
 
     /// One thing.

@@ -68,7 +68,7 @@ impl Network {
     }
 
     /// Of the UE with just this address or network.
-    pub fn at(&self, key: UeKey) -> Option<&Rules> {
+    pub(super) fn at(&self, key: UeKey) -> Option<&Rules> {
         match key {
             UeKey::V4(address) => self.ues_v4.get(&address),
             UeKey::V6(net, 64) => self.ues_v6.get(&((net >> 64) as u64)),
