@@ -9,7 +9,7 @@ host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 built   := target/$(host)/release
 tools   := target/tools
 programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
-fuzz_targets := gtpu pfcp descriptor handshake records descriptors
+fuzz_targets := gtpu packets pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
 
@@ -75,13 +75,11 @@ soak:
 	$(built)/kaista-soak --seconds-each $(SECONDS_EACH)
 
 #: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
-fuzz: $(tools)/bin/cargo-fuzz
+fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS) $(fuzz_targets)
 
 $(tools)/bin/cargo-deny:
 	$(install_tool) cargo-deny@0.20.2
-$(tools)/bin/cargo-fuzz:
-	$(install_tool) cargo-fuzz@0.13.2
 
 #: make install    binaries, the C library, man pages, completions and the systemd unit, below DESTDIR and PREFIX
 install: build install-capi

@@ -74,7 +74,8 @@ struct Step {
 
 impl Scenario {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut scenario = Self { mtu: [9_000, 1_500], steps: vec![Step::default()], ..Self::default() };
+        let plan = Plan { max_sessions: 64, ..Plan::default() };
+        let mut scenario = Self { plan, mtu: [9_000, 1_500], steps: vec![Step::default()], ..Self::default() };
         scenario.add(text)?;
         Ok(scenario)
     }
