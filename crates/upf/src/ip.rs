@@ -238,14 +238,12 @@ pub fn sum(bytes: &[u8]) -> u64 {
     whole + u64::from(u32::from_be_bytes(last))
 }
 
-/// Folds a sum and complements it (RFC 1071).
+/// Folds a sum and complements it (RFC 1071). The halves are added in both halves, and the carry out of the lower one is the
+/// one that goes around.
 #[inline]
 pub fn checksum(sum: u64) -> u16 {
-    let mut folded = (sum >> 32) + (sum & 0xffff_ffff);
-    folded = (folded >> 16) + (folded & 0xffff);
-    folded = (folded >> 16) + (folded & 0xffff);
-    folded = (folded >> 16) + (folded & 0xffff);
-    !(folded as u16)
+    let half = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    !((half.wrapping_add(half.rotate_left(16)) >> 16) as u16)
 }
 
 /// The checksum of a header in which the word `before` has become `after` (RFC 1624, 3).
@@ -259,6 +257,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_sum_is_folded_until_nothing_is_carried(sum: u64) {
+            let mut folded = sum;
+            while folded > 0xffff {
+                folded = (folded >> 16) + (folded & 0xffff);
+            }
+            assert_eq!(checksum(sum), !(folded as u16));
+        }
+    }
 
     fn v4(total: u16, rest: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

@@ -53,8 +53,8 @@ pub struct Forward<'t> {
     pub keep: u16,
     /// What to put before these.
     pub prepend: Prepend<'t>,
-    /// How the user's packet is marked.
-    pub marking: Marking,
+    /// What few packets need besides.
+    pub alteration: Option<Alteration>,
     /// The rule whose usage it was counted for, if it was.
     pub counted: Option<&'t Rule>,
 }
@@ -80,12 +80,27 @@ pub struct Prepend<'t> {
     ethernet: &'t [u8; 12],
     ether_type: u16,
     tunnel: Option<&'t Tunnel>,
-    /// To be set in the tunnel's PDU session container, or [`KEEP_FLOW`].
-    flow: u8,
 }
 
-/// The QoS flow that the tunnel's headers have.
-const KEEP_FLOW: u8 = u8::MAX;
+/// What is changed in a frame with new headers.
+#[derive(Clone, Copy, Debug)]
+pub enum Alteration {
+    /// The QoS flow in the tunnel's PDU session container.
+    Flow(u8),
+    /// The ToS or traffic class of the user's packet.
+    Marking(Marking),
+}
+
+impl Alteration {
+    /// Alters a frame of which these are the first bytes, with `headers_len` bytes of new headers.
+    #[cold]
+    pub fn apply(self, headers_len: usize, frame: &mut [u8]) {
+        match self {
+            Self::Flow(flow) => Tunnel::set_flow(flow, &mut frame[..headers_len]),
+            Self::Marking(marking) => marking.apply(&mut frame[headers_len..]),
+        }
+    }
+}
 
 /// Why a packet goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -339,7 +354,7 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
         (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
         (None, _) => Err(DropReason::InnerNotIp),
     };
-    verdict.unwrap_or_else(Verdict::Drop)
+    verdict.unwrap_or_else(|reason| Verdict::Drop(lose(state, class, head, now, reason)))
 }
 
 /// The rule by which a packet is treated, if one matches. For those who want to know why it was.
@@ -394,29 +409,15 @@ fn decide_tunnelled<'t, const V6: bool>(
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
     let rule = find_tunnelled(user.rules, &inner, outer)?;
-    treat_tunnelled(tables, state, rule, &inner, user.at, outer, now).map_err(|reason| lose(state, rule, now, reason))
-}
-
-/// A packet that came by a tunnel, and begins at `at`, by the rule that it has matched.
-#[inline(always)]
-fn treat_tunnelled<'t, const V6: bool>(
-    tables: &'t Version,
-    state: &mut State,
-    rule: &'t Rule,
-    inner: &Packet<'_, V6>,
-    at: u16,
-    outer: &Outer,
-    now: u64,
-) -> Result<Verdict<'t>, DropReason> {
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
     let uplink = rule.is_uplink();
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
-        Action::Route(port) => route(tables, *port, inner, at, counted(rule))?,
-        Action::RouteMarked(port, marking) => remark(route(tables, *port, inner, at, counted(rule))?, *marking),
-        Action::Relay(relay) => pass_on(tables, at, inner.len(), relay, outer.flow, counted(rule))?,
+        Action::Route(port) => route(tables, *port, &inner, user.at, counted(rule))?,
+        Action::RouteMarked(port, marking) => remark(route(tables, *port, &inner, user.at, counted(rule))?, *marking),
+        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
@@ -433,18 +434,6 @@ fn decide_plain<'t, const V6: bool>(
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
     let rule = find_plain(user.rules, &packet).ok_or(DropReason::NoPdr)?;
-    treat_plain(tables, state, rule, &packet, now).map_err(|reason| lose(state, rule, now, reason))
-}
-
-/// A packet from N6, by the rule that it has matched.
-#[inline(always)]
-fn treat_plain<'t, const V6: bool>(
-    tables: &'t Version,
-    state: &mut State,
-    rule: &'t Rule,
-    packet: &Packet<'_, V6>,
-    now: u64,
-) -> Result<Verdict<'t>, DropReason> {
     if let Action::Buffer(waiting) = rule.action() {
         return wait(state, rule, waiting, now);
     }
@@ -470,10 +459,17 @@ fn wait<'t>(state: &mut State, rule: &Rule, waiting: &'t Waiting, now: u64) -> R
     Ok(Verdict::Buffer(waiting))
 }
 
-/// A packet that the rule has matched is not sent, because of `reason`.
+/// A packet is not sent, because of `reason`. The rule that it has matched, if it has one, is looked for again only where
+/// somebody wants to know of such packets: what is sent pays nothing.
 #[cold]
-fn lose(state: &mut State, rule: &Rule, now: u64, reason: DropReason) -> DropReason {
-    usage::lose(rule.usages(), now, &mut state.alarms);
+#[inline(never)]
+fn lose(state: &mut State, class: &Class<'_>, head: &[u8], now: u64, reason: DropReason) -> DropReason {
+    let Class::User { rules, .. } = class else { return reason };
+    if rules.iter().any(|rule| usage::wants_lost(rule.usages()))
+        && let Some(rule) = matching(class, head)
+    {
+        usage::lose(rule.usages(), now, &mut state.alarms);
+    }
     reason
 }
 
@@ -605,8 +601,8 @@ pub(crate) fn out_of<'t, const V6: bool>(
         port,
         strip: at,
         keep: inner.len() as u16,
-        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None, flow: KEEP_FLOW },
-        marking: Marking::default(),
+        prepend: Prepend { ethernet, ether_type: Packet::<V6>::ETHER_TYPE, tunnel: None },
+        alteration: None,
         counted,
     };
     Ok(match hop.and_then(|hop| hop.ethernet.as_ref()) {
@@ -631,7 +627,7 @@ pub fn neighbour(named: Option<&IpAddr>, user: &[u8]) -> IpAddr {
 #[cold]
 pub(crate) fn remark<'t>(mut verdict: Verdict<'t>, marking: Marking) -> Verdict<'t> {
     if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
-        forward.marking = marking;
+        forward.alteration = Some(Alteration::Marking(marking));
     }
     verdict
 }
@@ -666,8 +662,8 @@ pub(crate) fn into_tunnel<'t>(
         port: hop.port,
         strip: at,
         keep: len as u16,
-        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel), flow: KEEP_FLOW },
-        marking: Marking::default(),
+        prepend: Prepend { ethernet, ether_type, tunnel: Some(tunnel) },
+        alteration: None,
         counted,
     };
     match &hop.ethernet {
@@ -694,7 +690,7 @@ fn pass_on<'t>(
 #[inline]
 pub(crate) fn mark(mut verdict: Verdict<'_>, flow: Option<u8>) -> Verdict<'_> {
     if let Verdict::Forward(forward) | Verdict::Resolve(forward, _) = &mut verdict {
-        forward.prepend.flow = flow.unwrap_or(KEEP_FLOW);
+        forward.alteration = flow.map(Alteration::Flow);
     }
     verdict
 }
@@ -716,7 +712,7 @@ fn pass_on_end_marker<'t>(tables: &'t Version, rules: &'t [Rule], outer: &Outer)
 pub fn end_marker_frame(tables: &Version, marker: &Tunnel) -> Option<(PortId, Vec<u8>)> {
     let hop = tables.hop(marker.hop());
     let ether_type = if marker.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker), flow: KEEP_FLOW };
+    let prepend = Prepend { ethernet: hop.ethernet.as_ref()?, ether_type, tunnel: Some(marker) };
     let mut frame = vec![0; prepend.len()];
     prepend.write(0, &mut frame);
     if let Some(tunnel) = prepend.checksummed() {
@@ -748,9 +744,6 @@ impl Prepend<'_> {
         ethernet[12..].copy_from_slice(&self.ether_type.to_be_bytes());
         if let Some(tunnel) = self.tunnel {
             tunnel.write(inner_len, outer);
-            if self.flow != KEEP_FLOW {
-                tunnel.set_flow(self.flow, outer);
-            }
         }
     }
 

@@ -204,12 +204,12 @@ impl Tunnel {
         to[gtpu_at + 2..gtpu_at + 4].copy_from_slice(&be(total - gtpu_at - gtpu::BASE_LEN));
     }
 
-    /// Sets the QoS flow in headers that were written with a PDU session container.
-    #[inline]
-    pub fn set_flow(&self, flow: u8, written: &mut [u8]) {
+    /// Sets the QoS flow in headers that were written with a PDU session container, and end with it.
+    pub fn set_flow(flow: u8, written: &mut [u8]) {
         // The container's second octet; the type of the next extension header is behind it.
-        let at = self.len() - 2;
-        written[at] = flow;
+        if let [.., octet, _] = written {
+            *octet = flow;
+        }
     }
 
     /// The UDP checksum over IPv6 of the packet whose outer headers are at the start of `front`, which goes on in `rest`.

@@ -363,6 +363,12 @@ pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms:
     usages.iter().for_each(|usage| usage.count(uplink, octets as u64, now_ns, alarms));
 }
 
+/// Whether packets that are not sent matter to any of them.
+#[cold]
+pub fn wants_lost(usages: &[Usage]) -> bool {
+    usages.iter().any(|usage| usage.id().urr == ACTIVITY)
+}
+
 /// A packet that would count for them was not to be sent.
 #[cold]
 pub fn lose(usages: &[Usage], now_ns: u64, alarms: &mut Alarms) {

@@ -627,17 +627,14 @@ fn leaves_by(fate: &Option<Fate<'_>>, port: PortId) -> bool {
 /// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
 #[inline(always)]
 fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
-    let end = usize::from(forward.strip) + usize::from(forward.keep);
-    behind.truncate(end.saturating_sub(packet.len()));
-    packet.truncate(end);
-    let stripped = packet.strip(forward.strip.into());
-    debug_assert!(stripped, "what is stripped was read");
-    // The headroom holds the longest headers even where nothing is stripped.
-    if let Some(front) = packet.prepend(forward.prepend.len()) {
-        forward.prepend.write(forward.keep.into(), front);
+    let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
+    behind.truncate((strip + keep).saturating_sub(packet.len()));
+    // What is stripped was read, and the headroom holds the longest headers even where nothing is.
+    if let Some(front) = packet.reshape(strip, keep, forward.prepend.len()) {
+        forward.prepend.write(keep, front);
     }
-    if !forward.marking.is_none() {
-        forward.marking.apply(&mut packet.head_mut()[forward.prepend.len()..]);
+    if let Some(alteration) = forward.alteration {
+        alteration.apply(forward.prepend.len(), packet.head_mut());
     }
 }
 

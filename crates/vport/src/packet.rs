@@ -403,6 +403,27 @@ impl PacketMut<'_> {
         Some(&mut slot.head_mut()[..n])
     }
 
+    /// Takes `strip` bytes off the front, keeps `keep` bytes behind them, and opens `open` bytes before these for the caller to
+    /// fill: another header in one step. None, and nothing done, where the head is shorter than what is to be stripped or the
+    /// headroom is used up.
+    #[inline]
+    pub fn reshape(&mut self, strip: usize, keep: usize, open: usize) -> Option<&mut [u8]> {
+        let slot = self.slot_mut();
+        if slot.is_gone() {
+            slot.keep_head();
+        }
+        let head = slot.head_len();
+        let kept = usize::from(slot.start) + strip;
+        let end = usize::from(slot.end).min(kept + keep);
+        let start = kept.checked_sub(open)?;
+        if strip > head || end - start > HEADROOM + HEAD_MAX {
+            return None;
+        }
+        slot.rest_len = slot.rest_len.min((strip + keep).saturating_sub(head) as u32);
+        (slot.start, slot.end) = (start as u16, end as u16);
+        Some(&mut slot.head_mut()[..open])
+    }
+
     /// Keeps the first `len` bytes of the frame.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
@@ -617,6 +638,37 @@ mod tests {
         assert_eq!((packet.len(), packet.head()[49], packet.head()[50]), (96, 9, 7));
         packet.truncate(51);
         assert_eq!(packet.head().len(), 51);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn another_header_in_one_step_is_the_same_as_in_three(
+            len in 0..=HEAD_MAX, rest in 0..300_usize, strip in 0..150_usize, keep in 0..500_usize, open in 0..=HEADROOM + 20,
+        ) {
+            let behind = [3; 300];
+            let slots = [(); 2].map(|()| {
+                let mut slot = Slot::new();
+                slot.fill_head(len).copy_from_slice(&[7; HEAD_MAX][..len]);
+                // SAFETY: it lives longer than the burst.
+                unsafe { slot.set_rest(behind.as_ptr(), rest as u32) };
+                slot
+            });
+            let [mut one, mut three] = slots.map(|slot| [slot]);
+            let (mut one, mut three) = (Burst::new(&mut one), Burst::new(&mut three));
+            let whole = three.get(0).len();
+            let mut expected = three.get_mut(0);
+            let opened = expected.strip(strip) && {
+                expected.truncate(keep);
+                expected.prepend(open).map(|front| front.fill(9)).is_some()
+            };
+            let mut packet = one.get_mut(0);
+            assert_eq!(packet.reshape(strip, keep, open).map(|front| front.fill(9)).is_some(), opened);
+            if opened {
+                assert_eq!((packet.len(), packet.head()), (expected.len(), expected.head()));
+            } else {
+                assert_eq!((packet.len(), packet.head()), (whole, &[7; HEAD_MAX][..len]));
+            }
+        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ fn write_front<'f>(
     let front = &mut front[..at + header.len()];
     forward.prepend.write(header.len() + payload.len(), &mut front[..at]);
     front[at..].copy_from_slice(header);
-    if !forward.marking.is_none() {
-        forward.marking.apply(&mut front[at..]);
+    if let Some(alteration) = forward.alteration {
+        alteration.apply(at, front);
     }
     if let Some(tunnel) = forward.prepend.checksummed()
         && !zero_checksum
