@@ -269,6 +269,7 @@ fn session(number: u32, ue_ip: UeIp, teid: u32, pdrs: u16) -> Session {
             outer_header_creation,
             marking: Default::default(),
         }),
+        copies: vec![],
     };
     let tunnel = OuterHeaderCreation { teid: 0x1000_0000 + number, address: GNB.into() };
     Session {

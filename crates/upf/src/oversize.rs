@@ -62,6 +62,7 @@ fn remedy_for<'t, const V6: bool>(
         Arrival::Plain => (find_plain(user.rules, &packet)?, None),
         Arrival::Tunnelled { v6, flow } => (find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok()?, flow),
     };
+    let rule = rule.substitute(packet.len()).unwrap_or(rule);
     let (mtu, verdict) = way(tables, rule, &packet, user.at, flow)?;
     if packet.may_be_fragmented() {
         let (forward, unresolved) = match verdict {
@@ -72,7 +73,7 @@ fn remedy_for<'t, const V6: bool>(
         count(state, rule, rule.is_uplink(), packet.len(), now);
         return Some(Remedy::Cut { forward, unresolved, mtu });
     }
-    Some(match *rule.action() {
+    Some(match *rule.main_action() {
         Action::Route(port) | Action::RouteMarked(port, _) => Remedy::Tell { from_ue_to: Some(port), mtu },
         Action::Tunnel(_) => Remedy::Tell { from_ue_to: None, mtu },
         // A tunnel into another one has no way back for its packets' senders.
@@ -89,7 +90,7 @@ fn way<'t, const V6: bool>(
     flow: Option<u8>,
 ) -> Option<(u16, Verdict<'t>)> {
     let counted = counted(rule);
-    let (mtu, verdict) = match rule.action() {
+    let (mtu, verdict) = match rule.main_action() {
         Action::Route(port) => (tables.side(*port).mtu as u16, out_of(tables, *port, packet, at, counted).ok()?),
         Action::RouteMarked(port, marking) => {
             (tables.side(*port).mtu as u16, remark(out_of(tables, *port, packet, at, counted).ok()?, *marking))
@@ -100,7 +101,7 @@ fn way<'t, const V6: bool>(
             let verdict = mark(into_tunnel(tables, at, packet.len(), tunnel, counted), flow);
             (tunnel.inner_max(), verdict)
         }
-        Action::Drop(_) | Action::Buffer(_) => return None,
+        Action::Drop(_) | Action::Buffer(_) | Action::Aside(_) => return None,
     };
     Some((mtu, verdict))
 }

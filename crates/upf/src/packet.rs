@@ -14,7 +14,7 @@ use crate::ip::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IpError, Packet, UDP};
 use crate::marking::Marking;
 use crate::side::{self, NextHop, PortId};
 use crate::state::State;
-use crate::tables::{Action, Bucket, Key, Network, Outer, Rule, Rules, Version};
+use crate::tables::{Action, Aside, Bucket, Key, Network, Outer, Rule, Rules, Version};
 use crate::tunnel::{Relay, Tunnel};
 use crate::usage;
 
@@ -37,9 +37,33 @@ pub enum Verdict<'t> {
     /// destination (see [`neighbour`]). By reference, as every verdict is as large as the largest.
     Resolve(Forward<'t>, Option<&'t IpAddr>),
     /// Keep it until there are other rules.
-    Buffer(&'t Waiting),
+    Buffer(&'t Waiting, &'t Rule),
     /// Give it to the slow path.
     Punt(Punt),
+    /// Send copies of it, and then do with it what [`besides`] says.
+    Duplicate(Duplicate<'t>),
+}
+
+/// A user's packet of which copies are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Duplicate<'t> {
+    rule: &'t Rule,
+    aside: &'t Aside,
+    /// Where in the frame the user's packet begins.
+    pub at: u16,
+    /// Its length.
+    pub len: u16,
+    /// The QoS flow that it came in.
+    flow: Option<u8>,
+}
+
+impl<'t> Duplicate<'t> {
+    /// What becomes of each copy: sent, now or once its neighbour is resolved, or dropped.
+    pub fn copies(&self, tables: &'t Version) -> impl Iterator<Item = Verdict<'t>> {
+        let Self { aside, at, len, .. } = *self;
+        let verdict = move |tunnel| encapsulate(tables, at, len.into(), tunnel, None).unwrap_or_else(Verdict::Drop);
+        aside.copies.iter().map(verdict)
+    }
 }
 
 /// How to send a packet.
@@ -354,7 +378,7 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
         (None, _) if len > 0 && user.bytes.is_empty() => Err(DropReason::GtpuTooLong),
         (None, _) => Err(DropReason::InnerNotIp),
     };
-    verdict.unwrap_or_else(|reason| Verdict::Drop(lose(state, class, head, now, reason)))
+    verdict.unwrap_or_else(|reason| forgo(tables, state, class, head, now, reason))
 }
 
 /// The rule by which a packet is treated, if one matches. For those who want to know why it was.
@@ -409,16 +433,31 @@ fn decide_tunnelled<'t, const V6: bool>(
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
     let rule = find_tunnelled(user.rules, &inner, outer)?;
+    treat_tunnelled(tables, state, rule, &inner, user.at, outer, now)
+}
+
+/// A packet that came by a tunnel, and begins at `at`, by the rule that it has matched.
+#[inline(always)]
+fn treat_tunnelled<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    inner: &Packet<'_, V6>,
+    at: u16,
+    outer: &Outer,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
     if !rule.removes(outer) {
         return Err(DropReason::HeaderRemoval);
     }
     let uplink = rule.is_uplink();
     enforce(state, rule, uplink, inner.len(), now)?;
     let verdict = match rule.action() {
-        Action::Route(port) => route(tables, *port, &inner, user.at, counted(rule))?,
-        Action::RouteMarked(port, marking) => remark(route(tables, *port, &inner, user.at, counted(rule))?, *marking),
-        Action::Relay(relay) => pass_on(tables, user.at, inner.len(), relay, outer.flow, counted(rule))?,
+        Action::Route(port) => route(tables, *port, inner, at, counted(rule))?,
+        Action::RouteMarked(port, marking) => remark(route(tables, *port, inner, at, counted(rule))?, *marking),
+        Action::Relay(relay) => pass_on(tables, at, inner.len(), relay, outer.flow, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
+        Action::Aside(aside) => return treat_aside(tables, state, rule, aside, inner, at, outer.flow, now),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(DropReason::UnsupportedPath),
     };
     count(state, rule, uplink, inner.len(), now);
@@ -434,6 +473,18 @@ fn decide_plain<'t, const V6: bool>(
 ) -> Result<Verdict<'t>, DropReason> {
     let packet = Packet::<V6>::parse(user.bytes, user.len.into()).map_err(|_| DropReason::IpMalformed)?;
     let rule = find_plain(user.rules, &packet).ok_or(DropReason::NoPdr)?;
+    treat_plain(tables, state, rule, &packet, now)
+}
+
+/// A packet from N6, by the rule that it has matched.
+#[inline(always)]
+fn treat_plain<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    packet: &Packet<'_, V6>,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
     if let Action::Buffer(waiting) = rule.action() {
         return wait(state, rule, waiting, now);
     }
@@ -441,6 +492,9 @@ fn decide_plain<'t, const V6: bool>(
     let verdict = match rule.action() {
         Action::Tunnel(tunnel) => encapsulate(tables, ETHERNET_LEN as u16, packet.len(), tunnel, counted(rule))?,
         Action::Drop(reason) => return Err(*reason),
+        Action::Aside(aside) => {
+            return treat_aside(tables, state, rule, aside, packet, ETHERNET_LEN as u16, None, now);
+        }
         Action::Route(_) | Action::RouteMarked(..) | Action::Relay(_) | Action::Buffer(_) => {
             return Err(DropReason::UnsupportedPath);
         }
@@ -451,24 +505,137 @@ fn decide_plain<'t, const V6: bool>(
 
 /// A packet waits. It counts when it is sent.
 #[cold]
-fn wait<'t>(state: &mut State, rule: &Rule, waiting: &'t Waiting, now: u64) -> Result<Verdict<'t>, DropReason> {
+fn wait<'t>(state: &mut State, rule: &'t Rule, waiting: &'t Waiting, now: u64) -> Result<Verdict<'t>, DropReason> {
     if !rule.is_open() {
         return Err(DropReason::GateClosed);
     }
-    usage::lose(rule.usages(), now, &mut state.alarms);
-    Ok(Verdict::Buffer(waiting))
+    usage::note(rule.usages(), now, &mut state.alarms);
+    Ok(Verdict::Buffer(waiting, rule))
 }
 
-/// A packet is not sent, because of `reason`. The rule that it has matched, if it has one, is looked for again only where
-/// somebody wants to know of such packets: what is sent pays nothing.
+/// A packet by a rule that has what few have. It has passed gates, quotas and bit rates.
 #[cold]
 #[inline(never)]
-fn lose(state: &mut State, class: &Class<'_>, head: &[u8], now: u64, reason: DropReason) -> DropReason {
-    let Class::User { rules, .. } = class else { return reason };
-    if rules.iter().any(|rule| usage::wants_lost(rule.usages()))
-        && let Some(rule) = matching(class, head)
-    {
-        usage::lose(rule.usages(), now, &mut state.alarms);
+#[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
+fn treat_aside<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    aside: &'t Aside,
+    packet: &Packet<'_, V6>,
+    at: u16,
+    flow: Option<u8>,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
+    let duplicate = Duplicate { rule, aside, at, len: packet.len() as u16, flow };
+    if !aside.copies.is_empty() {
+        return Ok(Verdict::Duplicate(duplicate));
+    }
+    act_besides(tables, state, &duplicate, packet, now)
+}
+
+/// What becomes of a packet of which there are copies. `head` are the same bytes as for [`decide`].
+#[cold]
+pub fn besides<'t>(
+    tables: &'t Version,
+    state: &mut State,
+    duplicate: &Duplicate<'t>,
+    head: &[u8],
+    now: u64,
+) -> Verdict<'t> {
+    match ip::is_v6(&head[usize::from(duplicate.at)..]) {
+        Some(false) => besides_for::<false>(tables, state, duplicate, head, now),
+        Some(true) => besides_for::<true>(tables, state, duplicate, head, now),
+        None => Verdict::Drop(DropReason::InnerNotIp),
+    }
+}
+
+fn besides_for<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    duplicate: &Duplicate<'t>,
+    head: &[u8],
+    now: u64,
+) -> Verdict<'t> {
+    let Ok(packet) = Packet::<V6>::parse(&head[usize::from(duplicate.at)..], duplicate.len.into()) else {
+        return Verdict::Drop(DropReason::InnerMalformed);
+    };
+    act_besides(tables, state, duplicate, &packet, now)
+        .unwrap_or_else(|reason| Verdict::Drop(lose(state, duplicate.rule, packet.len(), now, reason)))
+}
+
+fn act_besides<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    duplicate: &Duplicate<'t>,
+    packet: &Packet<'_, V6>,
+    now: u64,
+) -> Result<Verdict<'t>, DropReason> {
+    let Duplicate { rule, aside, at, flow, .. } = *duplicate;
+    let verdict = match &aside.action {
+        Action::Route(port) => route(tables, *port, packet, at, counted(rule))?,
+        Action::RouteMarked(port, marking) => remark(route(tables, *port, packet, at, counted(rule))?, *marking),
+        Action::Relay(relay) => pass_on(tables, at, packet.len(), relay, flow, counted(rule))?,
+        Action::Tunnel(tunnel) => encapsulate(tables, at, packet.len(), tunnel, counted(rule))?,
+        Action::Drop(reason) => return Err(*reason),
+        Action::Buffer(_) | Action::Aside(_) => return Err(DropReason::UnsupportedPath),
+    };
+    count(state, rule, rule.is_uplink(), packet.len(), now);
+    Ok(verdict)
+}
+
+/// A packet is not sent, because of `reason`; or by another rule where a quota is used up. The rule that it has matched is
+/// looked for again, and only where somebody counts: what is sent pays nothing.
+#[cold]
+#[inline(never)]
+fn forgo<'t>(
+    tables: &'t Version,
+    state: &mut State,
+    class: &Class<'t>,
+    head: &[u8],
+    now: u64,
+    reason: DropReason,
+) -> Verdict<'t> {
+    let Class::User { rules, at, .. } = *class else { return Verdict::Drop(reason) };
+    if rules.iter().all(|rule| rule.usages().is_empty()) {
+        return Verdict::Drop(reason);
+    }
+    let Some(rule) = matching(class, head) else { return Verdict::Drop(reason) };
+    match ip::is_v6(&head[usize::from(at)..]) {
+        Some(true) => forgo_by::<true>(tables, state, rule, class, head, now, reason),
+        _ => forgo_by::<false>(tables, state, rule, class, head, now, reason),
+    }
+    .unwrap_or_else(Verdict::Drop)
+}
+
+fn forgo_by<'t, const V6: bool>(
+    tables: &'t Version,
+    state: &mut State,
+    rule: &'t Rule,
+    class: &Class<'t>,
+    head: &[u8],
+    now: u64,
+    reason: DropReason,
+) -> Result<Verdict<'t>, DropReason> {
+    let Class::User { arrival, at, len, .. } = *class else { return Err(reason) };
+    let Ok(packet) = Packet::<V6>::parse(&head[usize::from(at)..], len.into()) else { return Err(reason) };
+    let substitute = rule.substitute(packet.len()).filter(|_| reason == DropReason::QuotaExhausted);
+    let Some(other) = substitute else { return Err(lose(state, rule, packet.len(), now, reason)) };
+    let verdict = match arrival {
+        Arrival::Tunnelled { v6, flow } => {
+            treat_tunnelled(tables, state, other, &packet, at, &outer(head, v6, flow), now)
+        }
+        Arrival::Plain => treat_plain(tables, state, other, &packet, now),
+    };
+    verdict.map_err(|reason| lose(state, other, packet.len(), now, reason))
+}
+
+/// A packet is dropped by what the rule says, unless it is too long and can be cut.
+#[cold]
+fn lose(state: &mut State, rule: &Rule, len: usize, now: u64, reason: DropReason) -> DropReason {
+    usage::note(rule.usages(), now, &mut state.alarms);
+    if !rule.is_uplink() && reason != DropReason::TooLong {
+        usage::lose(rule.usages(), len, &mut state.alarms);
     }
     reason
 }
@@ -699,7 +866,7 @@ pub(crate) fn mark(mut verdict: Verdict<'_>, flow: Option<u8>) -> Verdict<'_> {
 #[cold]
 fn pass_on_end_marker<'t>(tables: &'t Version, rules: &'t [Rule], outer: &Outer) -> Result<Verdict<'t>, DropReason> {
     let rule = rules.iter().find(|rule| rule.takes_end_markers(outer)).ok_or(DropReason::EndMarker)?;
-    let Action::Relay(relay) = rule.action() else { return Err(DropReason::EndMarker) };
+    let Action::Relay(relay) = rule.main_action() else { return Err(DropReason::EndMarker) };
     match encapsulate(tables, ETHERNET_LEN as u16, 0, relay.marker(), None)? {
         Verdict::Forward(forward) => Ok(Verdict::Forward(forward)),
         // Nothing was sent there, and so there is nothing to mark the end of.

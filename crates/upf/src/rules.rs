@@ -176,6 +176,8 @@ pub struct Far {
     pub id: u32,
     /// What to do.
     pub action: FarAction,
+    /// Where copies of the packets go, unless they wait.
+    pub copies: Vec<Forwarding>,
 }
 
 /// What a FAR does with a packet.
@@ -266,4 +268,6 @@ pub struct Urr {
     pub measures: bool,
     /// The counters, which stay the same while the rule is there.
     pub usage: Usage,
+    /// The FAR that applies to packets which would go beyond a quota; without one they are dropped.
+    pub quota_far_id: Option<u32>,
 }

@@ -164,10 +164,10 @@ impl Tracer {
                 let neighbour = neighbour(named, &head[usize::from(forward.strip)..]);
                 Traced::Unresolved { port: forward.port, neighbour }
             }
-            Verdict::Buffer(_) => Traced::Waits,
+            Verdict::Buffer(..) => Traced::Waits,
             Verdict::Punt(Punt::UnknownTeid) => Traced::Dropped(DropReason::UnknownTeid),
             Verdict::Punt(Punt::UnknownExtension) => Traced::Dropped(DropReason::GtpuExtension),
-            Verdict::Punt(_) => Traced::SlowPath,
+            Verdict::Punt(_) | Verdict::Duplicate(..) => Traced::SlowPath,
         };
         self.leave(Record {
             at_ns: now,

@@ -3,8 +3,8 @@
 //! Each side writes a cache line of its own; the worker's may lie where it outlives the process ([`crate::counters`]). N4 changes the terms while packets pass; a worker that has not seen them yet
 //! counts by the former ones for a moment, so N4 looks again a little later.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use vport::tally::Tally;
@@ -31,6 +31,17 @@ struct Lines {
     counted: Line,
     terms: Terms,
     id: UsageId,
+    /// Downlink traffic that was dropped, where that is to be told.
+    dropped: OnceLock<Box<Dropped>>,
+}
+
+/// Numbers of packets and of octets; N4 is told when either gets to its bound.
+#[derive(Debug, Default)]
+struct Dropped {
+    /// Written by the worker alone.
+    counted: [AtomicU64; 2],
+    /// Written by N4 alone.
+    tell_at: [AtomicU64; 2],
 }
 
 /// In place of a rule's ID: what the UPF watches by, for itself, whether a session has packets. IDs that session managers
@@ -95,6 +106,8 @@ pub struct Reading {
     pub last_ns: Option<u64>,
     /// Whether a packet was refused since the terms were last set.
     pub refused: bool,
+    /// Downlink packets and octets that were dropped, since they are watched.
+    pub dropped: [u64; 2],
 }
 
 /// Bounds on what may be counted; none where there is none.
@@ -119,6 +132,8 @@ pub struct UsageTerms {
     pub inactivity_ns: Option<u64>,
     /// Whether N4 is to be told of the next packet.
     pub tell_first: bool,
+    /// N4 is told when so many downlink packets, or octets, are dropped.
+    pub tell_dropped_at: Option<[Option<u64>; 2]>,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -164,7 +179,7 @@ impl Usage {
             epoch: AtomicU32::new(epoch),
             tell_first: AtomicBool::new(false),
         };
-        Self(Arc::new(Lines { counted, terms, id }))
+        Self(Arc::new(Lines { counted, terms, id, dropped: OnceLock::new() }))
     }
 
     /// Where the counters lie, and the epoch: what [`Usage::found`] needs of them.
@@ -182,14 +197,19 @@ impl Usage {
     /// Whether a packet of `octets` octets stays within the bounds. If not, N4 is told, once.
     #[inline]
     fn admits(&self, uplink: bool, octets: u64, alarms: &mut Alarms) -> bool {
-        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
-        let [total, up, down] = octets_of(counted);
-        let one_way = if uplink { (up, &terms.stop_at[1]) } else { (down, &terms.stop_at[2]) };
-        let within = total + octets <= terms.stop_at[0].load(Relaxed) && one_way.0 + octets <= one_way.1.load(Relaxed);
+        let within = self.has_room(uplink, octets);
         if !within {
             self.refuse(alarms);
         }
         within
+    }
+
+    #[inline]
+    fn has_room(&self, uplink: bool, octets: u64) -> bool {
+        let (counted, terms) = (self.0.counted.words(), &self.0.terms);
+        let [total, up, down] = octets_of(counted);
+        let one_way = if uplink { (up, &terms.stop_at[1]) } else { (down, &terms.stop_at[2]) };
+        total + octets <= terms.stop_at[0].load(Relaxed) && one_way.0 + octets <= one_way.1.load(Relaxed)
     }
 
     #[cold]
@@ -251,6 +271,20 @@ impl Usage {
         counted[LAST_NS].store(now_ns, Relaxed);
     }
 
+    /// A downlink packet was dropped.
+    fn lose(&self, octets: u64, alarms: &mut Alarms) {
+        let Some(dropped) = self.0.dropped.get() else { return };
+        let mut tell = false;
+        for ((counted, tell_at), number) in dropped.counted.iter().zip(&dropped.tell_at).zip([1, octets]) {
+            let (before, at) = (counted.load(Relaxed), tell_at.load(Relaxed));
+            counted.store(before + number, Relaxed);
+            tell |= before < at && at <= before + number;
+        }
+        if tell {
+            alarms.tell(Alarm::Usage(self.0.id));
+        }
+    }
+
     fn uncount(&self, uplink: bool, octets: u64) {
         let counted = self.0.counted.words();
         let (octets_at, packets_at) =
@@ -280,6 +314,11 @@ impl Usage {
         store(&terms.stop_at, &own.stop_at);
         own.inactivity_ns.store(terms.inactivity_ns.unwrap_or(NEVER), Relaxed);
         own.tell_first.store(terms.tell_first, Relaxed);
+        if terms.tell_dropped_at.is_some() || self.0.dropped.get().is_some() {
+            let dropped = self.0.dropped.get_or_init(Box::default);
+            let bounds = terms.tell_dropped_at.unwrap_or_default();
+            dropped.tell_at.iter().zip(bounds).for_each(|(at, bound)| at.store(bound.unwrap_or(NEVER), Relaxed));
+        }
     }
 
     /// What was counted until `now_ns`.
@@ -301,6 +340,7 @@ impl Usage {
             first_ns: (seen == epoch).then(|| at(FIRST_NS)),
             last_ns: (seen != 0).then_some(last),
             refused: refused_in == epoch,
+            dropped: self.0.dropped.get().map_or([0; 2], |d| d.counted.each_ref().map(|number| number.load(Relaxed))),
         }
     }
 }
@@ -363,15 +403,21 @@ pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms:
     usages.iter().for_each(|usage| usage.count(uplink, octets as u64, now_ns, alarms));
 }
 
-/// Whether packets that are not sent matter to any of them.
+/// The first that a packet would take beyond its bounds.
 #[cold]
-pub fn wants_lost(usages: &[Usage]) -> bool {
-    usages.iter().any(|usage| usage.id().urr == ACTIVITY)
+pub fn refusing(usages: &[Usage], uplink: bool, octets: usize) -> Option<usize> {
+    usages.iter().position(|usage| !usage.has_room(uplink, octets as u64))
 }
 
-/// A packet that would count for them was not to be sent.
+/// A downlink packet that would count for them was dropped.
 #[cold]
-pub fn lose(usages: &[Usage], now_ns: u64, alarms: &mut Alarms) {
+pub fn lose(usages: &[Usage], octets: usize, alarms: &mut Alarms) {
+    usages.iter().for_each(|usage| usage.lose(octets as u64, alarms));
+}
+
+/// A packet came that would count for them, and is not sent now.
+#[cold]
+pub fn note(usages: &[Usage], now_ns: u64, alarms: &mut Alarms) {
     usages.iter().filter(|usage| usage.id().urr == ACTIVITY).for_each(|usage| usage.note(now_ns, alarms));
 }
 

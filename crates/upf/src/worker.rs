@@ -21,8 +21,8 @@ use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, classify, classify_from, decide, end_marker_frame,
-    neighbour,
+    Class, Duplicate, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, besides, classify, classify_from, decide,
+    end_marker_frame, matching, neighbour,
 };
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
@@ -30,7 +30,9 @@ use crate::state::State;
 use crate::tables::{BUCKETS, Network, News, Reader, Rule, Version};
 use crate::trace::Tracer;
 use crate::tunnel::Tunnel;
+use crate::usage;
 
+mod copies;
 mod too_long;
 
 /// Rounds between two publications of the counters while there is work.
@@ -319,8 +321,9 @@ impl Hands {
             match news {
                 News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
                 News::Discard { up_seid, .. } => {
-                    let discarded = self.state.buffers.take(*up_seid).len();
-                    self.drops.add(DropReason::BufferDiscarded, discarded as u64);
+                    for (port, frame) in self.state.buffers.take(*up_seid) {
+                        self.discard(tables, port, &frame);
+                    }
                 }
                 News::Release { up_seid, .. } => {
                     for (port, frame) in self.state.buffers.take(*up_seid) {
@@ -328,6 +331,16 @@ impl Hands {
                     }
                 }
             }
+        }
+    }
+
+    /// A packet that waited is not sent any more.
+    fn discard(&mut self, tables: &Version, from: PortId, frame: &[u8]) {
+        self.drops.count(DropReason::BufferDiscarded);
+        let head = &frame[..frame.len().min(HEAD_MAX)];
+        let class = classify(tables, from, head, frame.len());
+        if let Some(rule) = matching(&class, head) {
+            usage::lose(rule.usages(), frame.len() - ETHERNET_LEN, &mut self.state.alarms);
         }
     }
 
@@ -431,7 +444,9 @@ impl Hands {
         now: u64,
     ) -> Option<Fate<'t>> {
         let verdict = decide(tables, &mut self.state, class, packet.head(), now);
-        self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+        if !matches!(verdict, Verdict::Duplicate(_)) {
+            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+        }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
     }
 
@@ -465,19 +480,42 @@ impl Hands {
                 self.drops.count(reason);
                 None
             }
-            Verdict::Buffer(waiting) => {
-                self.keep(waiting, from, &whole(packet, *behind));
+            Verdict::Buffer(waiting, rule) => {
+                self.keep(waiting, rule, from, &whole(packet, *behind));
                 None
             }
             Verdict::Punt(punt) => {
                 self.punt(from, punt, &whole(packet, *behind), now);
                 None
             }
+            Verdict::Duplicate(duplicate) => self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now),
             Verdict::Resolve(forward, named) => {
                 self.leave_unresolved(&forward, named, packet, behind, now);
                 None
             }
         }
+    }
+
+    /// A packet of which copies are made.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
+    fn carry_out_twice<'t>(
+        &mut self,
+        tables: &'t Version,
+        from: PortId,
+        class: &Class<'t>,
+        duplicate: &Duplicate<'t>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<Fate<'t>> {
+        self.duplicate(tables, duplicate, &whole(packet, *behind), now);
+        let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
+        if self.tracer.is_on() {
+            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+        }
+        self.carry_out(tables, from, class, verdict, packet, behind, now)
     }
 
     /// A packet that was to be sent by a port which does not take it.
@@ -490,7 +528,7 @@ impl Hands {
 
     /// A packet that waits for its UE.
     #[cold]
-    fn keep(&mut self, waiting: &Waiting, from: PortId, packet: &PacketRef<'_>) {
+    fn keep(&mut self, waiting: &Waiting, rule: &Rule, from: PortId, packet: &PacketRef<'_>) {
         match self.state.buffers.keep(waiting, from, packet) {
             Kept::Waits => {}
             Kept::IsNews => {
@@ -498,7 +536,10 @@ impl Hands {
                     self.state.buffers.told(waiting);
                 }
             }
-            Kept::Full => self.drops.count(DropReason::BufferFull),
+            Kept::Full => {
+                self.drops.count(DropReason::BufferFull);
+                usage::lose(rule.usages(), packet.len() - ETHERNET_LEN, &mut self.state.alarms);
+            }
         }
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Books {
     is_after: bool,
     /// Where thresholds begin.
     threshold: Grant,
+    /// Downlink packets and octets that were dropped before the last report.
+    dropped: [u64; 2],
     /// Where quotas begin.
     quota: Grant,
     /// Whether nothing passes any more, whatever the volume.
@@ -87,6 +89,7 @@ impl Account {
             before: None,
             is_after: false,
             threshold: Grant { from, volume: terms.volume_threshold, time_s: terms.time_threshold_s },
+            dropped: [0; 2],
             quota: Grant { from, volume: terms.volume_quota, time_s: terms.time_quota_s },
             stopped: false,
             told: Why::default(),
@@ -105,7 +108,9 @@ impl Account {
 
     /// The account that an earlier process kept. None if it cannot be one.
     pub fn found(usage: Usage, books: Books, urr: &Urr, now_ns: u64) -> Option<Self> {
-        let account = Self { usage, books: Some(books).filter(|books| books.can_be(now_ns))? };
+        let mut account = Self { usage, books: Some(books).filter(|books| books.can_be(now_ns))? };
+        // What is dropped is counted anew by each process.
+        account.books.dropped = [0; 2];
         account.usage.resume(&account.terms(urr));
         Some(account)
     }
@@ -165,6 +170,9 @@ impl Account {
         let reading = self.usage.read(now_ns);
         let now = self.mark(urr, &reading, now_ns);
         let mut why = self.reached(&now) | self.used_up(&reading, &now, urr) | self.idle(&reading, urr, now_ns);
+        if self.too_much_is_dropped(&reading, urr) {
+            why |= Why::DROTH.0;
+        }
         if self.books.period_ns.is_some_and(|at| at <= now_ns) {
             why |= Why::PERIO.0;
         }
@@ -187,6 +195,7 @@ impl Account {
             self.books.sequence = self.books.sequence.wrapping_add(1);
         }
         self.books.threshold.from = self.books.reported;
+        self.books.dropped = reading.dropped;
         if why.contains(Why::START) {
             self.books.started = true;
         }
@@ -263,6 +272,19 @@ impl Account {
         volume | time
     }
 
+    fn too_much_is_dropped(&self, reading: &Reading, urr: &Urr) -> bool {
+        let bounds = self.dropped_bounds(urr).unwrap_or_default();
+        reading.dropped.iter().zip(bounds).any(|(&dropped, bound)| bound.is_some_and(|bound| dropped >= bound))
+    }
+
+    /// How many downlink packets and octets may be dropped.
+    fn dropped_bounds(&self, urr: &Urr) -> Option<[Option<u64>; 2]> {
+        let threshold = urr.terms.dropped_threshold.filter(|_| urr.triggers.contains(Asked::DROTH))?;
+        let [packets, octets] = self.books.dropped;
+        let bound = |from: u64, number: Option<u64>| number.map(|number| from.saturating_add(number));
+        Some([bound(packets, threshold.packets), bound(octets, threshold.octets)])
+    }
+
     /// Quotas that are used up. Of volume the worker itself sees that no more passes.
     fn used_up(&mut self, reading: &Reading, now: &Mark, urr: &Urr) -> u32 {
         let mut why = 0;
@@ -325,7 +347,8 @@ impl Account {
 
     fn set_terms(&mut self, urr: &Urr, now_ns: u64) {
         self.usage.set(&self.terms(urr));
-        self.books.look_again = self.books.threshold.volume.is_some() || self.books.quota.volume.is_some();
+        let limited = self.books.threshold.volume.is_some() || self.books.quota.volume.is_some();
+        self.books.look_again = limited || self.dropped_bounds(urr).is_some();
         self.schedule(urr, &self.usage.read(now_ns), now_ns);
     }
 
@@ -337,6 +360,7 @@ impl Account {
             tell_at: threshold.sooner(&quota),
             stop_at: if self.books.stopped { nothing } else { quota },
             inactivity_ns: urr.terms.inactivity_detection_time_s.map(|s| u64::from(s) * SECOND_NS),
+            tell_dropped_at: self.dropped_bounds(urr),
             // Time counts from the first packet on, so its threshold is timed from there.
             tell_first: !self.books.started && urr.triggers.contains(Asked::START) || self.times(urr),
         }

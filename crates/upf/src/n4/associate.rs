@@ -16,7 +16,8 @@ use crate::log::Escaped;
 use crate::tables::SessionUpdate;
 
 /// What this UPF tells that it can do: delayed notifications of downlink data, choice of F-TEIDs, end markers, as many
-/// packets buffered as is suggested, framed routes, traffic endpoints, descriptions of applications.
+/// packets buffered as is suggested, framed routes, traffic endpoints, descriptions of applications, FARs for used quotas, numbers
+/// of packets, times for which quotas are valid.
 const FEATURES: &[UpFeature] = &[
     UpFeatures::DDND,
     UpFeatures::FTUP,
@@ -25,6 +26,9 @@ const FEATURES: &[UpFeature] = &[
     UpFeatures::FRRT,
     UpFeatures::PDIU,
     UpFeatures::PFDM,
+    UpFeatures::QUOAC,
+    UpFeatures::MNOP,
+    UpFeatures::VTIME,
 ];
 
 /// Most peers that one report names, so that it fits a datagram of any path.

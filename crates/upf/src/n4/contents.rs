@@ -50,12 +50,18 @@ struct Bar {
 struct HeldFar {
     action: ApplyAction,
     forwarding: Option<Forwarding>,
+    /// Where copies go, while it duplicates.
+    copies: Vec<Forwarding>,
     bar: Option<u8>,
 }
 
 impl HeldFar {
     fn forwards(&self) -> bool {
         self.action.contains(ApplyAction::FORW)
+    }
+
+    fn duplicates(&self) -> bool {
+        self.action.contains(ApplyAction::DUPL)
     }
 
     fn buffers(&self) -> bool {
@@ -315,36 +321,52 @@ fn distinct(ids: &[u32], kind: IeType, around: Surroundings) -> Result<Vec<u32>,
 fn new_far(create: &wire::CreateFar, around: Surroundings) -> Result<HeldFar, Fault> {
     refuse(Place::Far, &create.others)?;
     let action = translate::action(create.apply_action)?;
-    if !create.duplicating_parameters.is_empty() {
-        return Err(Fault::of(Cause::ServiceNotSupported, IeType::DuplicatingParameters));
-    }
+    check_copies(create.duplicating_parameters.len(), IeType::DuplicatingParameters)?;
+    let copies = create.duplicating_parameters.iter().map(|copy| translate::copy(copy, around.local));
+    let copies = copies.collect::<Result<Vec<_>, _>>()?;
     let forwarding = match &create.forwarding_parameters {
         Some(parameters) => Some(translate::forwarding(parameters, around.local)?),
         None => None,
     };
-    let far = HeldFar { action, forwarding, bar: create.bar_id };
+    let far = HeldFar { action, forwarding, copies, bar: create.bar_id };
     if far.forwards() && far.forwarding.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::ForwardingParameters));
+    }
+    if far.duplicates() && far.copies.is_empty() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::DuplicatingParameters));
     }
     Ok(far)
 }
 
 fn update_far(far: &mut HeldFar, update: &wire::UpdateFar, around: Surroundings) -> Result<(), Fault> {
     refuse(Place::Far, &update.others)?;
-    if !update.duplicating_parameters.is_empty() {
-        return Err(Fault::of(Cause::ServiceNotSupported, IeType::UpdateDuplicatingParameters));
-    }
+    check_copies(update.duplicating_parameters.len(), IeType::UpdateDuplicatingParameters)?;
     if let Some(action) = update.apply_action {
         far.action = translate::action(action)?;
     }
     far.bar = update.bar_id.or(far.bar);
+    if !update.duplicating_parameters.is_empty() {
+        let updates = update.duplicating_parameters.iter().enumerate();
+        let copies = updates.map(|(at, copy)| translate::update_copy(far.copies.get(at), copy, around.local));
+        far.copies = copies.collect::<Result<_, _>>()?;
+    }
     if let Some(parameters) = &update.forwarding_parameters {
         far.forwarding = Some(translate::update_forwarding(far.forwarding.as_ref(), parameters, around.local)?);
     }
     if far.forwards() && far.forwarding.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UpdateForwardingParameters));
     }
+    if far.duplicates() && far.copies.is_empty() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::UpdateDuplicatingParameters));
+    }
     Ok(())
+}
+
+/// Most places that a FAR's copies go to.
+const COPIES_MAX: usize = 8;
+
+fn check_copies(copies: usize, kind: IeType) -> Result<(), Fault> {
+    if copies > COPIES_MAX { Err(Fault::of(Cause::NoResourcesAvailable, kind)) } else { Ok(()) }
 }
 
 impl Contents {
@@ -397,6 +419,7 @@ impl Contents {
                 return too_many(IeType::LinkedUrrId);
             }
             urr.check_links(id, |linked| self.has_urr(linked))?;
+            self.check_quota_far(id, urr)?;
         }
         translate::check_correlated(self.qers.values())?;
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
@@ -417,15 +440,24 @@ impl Contents {
             return Err(blamed(IeType::NetworkInstance));
         }
         let far = self.fars.get(&pdr.far_id).ok_or(blamed(IeType::FarId))?;
+        let quota_fars = pdr.urr_ids.iter().filter_map(|id| self.urrs.get(id)?.terms.quota_action_far_id);
+        quota_fars
+            .filter_map(|id| Some((id, self.fars.get(&id)?)))
+            .try_for_each(|(id, far)| check_forwarding(pdr, id, far, around))?;
         if far.buffers() {
             return self.check_buffering(pdr, far);
         }
-        let Some(forwarding) = far.forwarding.as_ref().filter(|_| far.forwards()) else { return Ok(()) };
-        if !around.serves(forwarding.destination_interface, &forwarding.network_instance) {
-            let failed = Fault::rule(RuleId::Far(pdr.far_id));
-            return Err(Fault { offending_ie: Some(IeType::NetworkInstance as u16), ..failed });
+        check_forwarding(pdr, pdr.far_id, far, around)
+    }
+
+    /// The FAR for a used quota has to be there, and to send or discard.
+    fn check_quota_far(&self, id: u32, urr: &Urr) -> Result<(), Fault> {
+        let Some(far_id) = urr.terms.quota_action_far_id else { return Ok(()) };
+        match self.fars.get(&far_id) {
+            None => Err(Fault { offending_ie: Some(IeType::FarId as u16), ..Fault::rule(RuleId::Urr(id)) }),
+            Some(far) if far.buffers() => Err(Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction)),
+            Some(_) => Ok(()),
         }
-        check_path(pdr, forwarding)
     }
 
     /// Only what comes from N6 waits.
@@ -466,7 +498,8 @@ impl Contents {
 
     /// Tunnels to peers, whether or not packets go into them at present.
     pub fn tunnels(&self) -> impl Iterator<Item = OuterHeaderCreation> {
-        self.fars.values().filter_map(|far| far.forwarding.as_ref()?.outer_header_creation)
+        let all = self.fars.values().flat_map(|far| far.forwarding.iter().chain(&far.copies));
+        all.filter_map(|forwarding| forwarding.outer_header_creation)
     }
 
     /// Tunnels that `after` leaves, of the FARs that `request` wants end markers for.
@@ -611,8 +644,12 @@ impl Contents {
             }),
             _ => FarAction::Drop,
         };
-        let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far) }).collect();
-        let urr = |(&id, urr): (&u32, &Urr)| rules::Urr { id, measures: urr.measures(), usage: usage(id) };
+        let copies = |far: &HeldFar| if far.duplicates() { far.copies.clone() } else { vec![] };
+        let fars = self.fars.iter().map(|(&id, far)| Far { id, action: action(far), copies: copies(far) }).collect();
+        let urr = |(&id, urr): (&u32, &Urr)| {
+            let quota_far_id = urr.terms.quota_action_far_id;
+            rules::Urr { id, measures: urr.measures(), usage: usage(id), quota_far_id }
+        };
         let qers = self.qers.values().copied().collect();
         let activity = self.urrs.contains_key(&ACTIVITY).then(|| usage(ACTIVITY));
         let urrs = self.urrs.range(..ACTIVITY).map(urr).collect();
@@ -627,6 +664,15 @@ impl Bar {
         self.suggested_packets = update.suggested_packets.or(self.suggested_packets);
         Ok(())
     }
+}
+
+/// Whether the FAR with this ID can be applied to packets of the PDR.
+fn check_forwarding(pdr: &Pdr, id: u32, far: &HeldFar, around: Surroundings) -> Result<(), Fault> {
+    let Some(forwarding) = far.forwarding.as_ref().filter(|_| far.forwards()) else { return Ok(()) };
+    if !around.serves(forwarding.destination_interface, &forwarding.network_instance) {
+        return Err(Fault { offending_ie: Some(IeType::NetworkInstance as u16), ..Fault::rule(RuleId::Far(id)) });
+    }
+    check_path(pdr, forwarding)
 }
 
 /// Out of a tunnel or from N6, into a tunnel or to N6, but not from N6 back to it.

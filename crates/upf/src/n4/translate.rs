@@ -74,9 +74,7 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         ),
         Place::Far => matches!(
             kind,
-            DuplicatingParameters
-                | UpdateDuplicatingParameters
-                | RedundantTransmissionForwardingParameters
+            RedundantTransmissionForwardingParameters
                 | MbsMulticastParameters
                 | AddMbsUnicastParameters
                 | RemoveMbsUnicastParameters
@@ -89,11 +87,10 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         },
         // Paging of machines that sleep long.
         Place::Bar => matches!(kind, MtedtControlInformation),
-        // Its events, and features not advertised: QUOAC, and aggregation.
+        // Its events, and features not advertised, such as aggregation.
         Place::Urr => matches!(
             kind,
-            DroppedDlTrafficThreshold
-                | EventThreshold
+            EventThreshold
                 | EventQuota
                 | SubsequentEventThreshold
                 | SubsequentEventQuota
@@ -172,6 +169,8 @@ pub(super) struct Choice {
 
 /// Source and destination interface *CP function* (8.2.2, 8.2.24).
 const CP_FUNCTION: u8 = 3;
+/// Destination interface *LI function* (8.2.24).
+const LI_FUNCTION: u8 = 4;
 
 /// *Core* is N6 unless there is a tunnel, which is N9's.
 fn source_interface(pdi: &wire::Pdi) -> Result<Interface, Fault> {
@@ -254,10 +253,10 @@ pub(super) fn outer_header_removal(
     }
 }
 
-/// Drop, forward, or buffer with or without notification. Of the basic actions exactly one is to be set (8.2.26).
+/// Drop, forward, or buffer with or without notification, each with or without duplicates. Of the basic actions exactly one is to be set (8.2.26).
 pub(super) fn action(action: ApplyAction) -> Result<ApplyAction, Fault> {
     use ApplyAction as Action;
-    const NOT_SUPPORTED: u16 = !(Action::DROP.0 | Action::FORW.0 | Action::BUFF.0 | Action::NOCP.0);
+    const NOT_SUPPORTED: u16 = !(Action::DROP.0 | Action::FORW.0 | Action::BUFF.0 | Action::NOCP.0 | Action::DUPL.0);
     /// Drop, forward, buffer, join and leave a multicast group.
     const BASIC: u16 = 0b110_0111;
     let fault = |cause| Err(Fault::of(cause, IeType::ApplyAction));
@@ -285,6 +284,38 @@ pub(super) fn forwarding(parameters: &wire::ForwardingParameters, local: &[IpAdd
         },
         marking: parameters.transport_level_marking.map_or(Marking::default(), marking),
     })
+}
+
+/// Where copies go: into a tunnel on N3's side, whoever has its other end.
+pub(super) fn copy(parameters: &wire::ForwardingParameters, local: &[IpAddr]) -> Result<Forwarding, Fault> {
+    let update = wire::UpdateForwardingParameters {
+        destination_interface: Some(parameters.destination_interface),
+        outer_header_creation: parameters.outer_header_creation,
+        transport_level_marking: parameters.transport_level_marking,
+        others: parameters.others.clone(),
+        ..wire::UpdateForwardingParameters::default()
+    };
+    update_copy(None, &update, local)
+}
+
+/// Applies `update` to what there was; without anything before it must be complete.
+pub(super) fn update_copy(
+    before: Option<&Forwarding>,
+    update: &wire::UpdateForwardingParameters,
+    local: &[IpAddr],
+) -> Result<Forwarding, Fault> {
+    let is_for_lawful_interception = update.destination_interface == Some(wire::Interface::Other(LI_FUNCTION));
+    let known = wire::Interface::Other(CP_FUNCTION);
+    let destination_interface = if is_for_lawful_interception { Some(known) } else { update.destination_interface };
+    let update = wire::UpdateForwardingParameters { destination_interface, network_instance: None, ..update.clone() };
+    let copy = update_forwarding(before, &update, local)?;
+    if copy.destination_interface == Interface::SgiLan {
+        return Err(Fault::of(Cause::ServiceNotSupported, IeType::DestinationInterface));
+    }
+    if copy.outer_header_creation.is_none() {
+        return Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation));
+    }
+    Ok(copy)
 }
 
 /// Applies `update` to what there was; without anything before it must be complete.

@@ -1,7 +1,7 @@
 //! Usage reporting rules as session managers state them (TS 29.244, 7.5.2.4, 7.5.4.4).
 
 use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UpdateUrr, UrrTerms};
-use pfcp::{Cause, Fault, IeType, RuleId, Volume};
+use pfcp::{Cause, DroppedThreshold, Fault, IeType, RuleId, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::translate::{Place, refuse};
@@ -21,6 +21,7 @@ const SUPPORTED: ReportingTriggers = ReportingTriggers::PERIO
     .and(ReportingTriggers::QUHTI)
     .and(ReportingTriggers::START)
     .and(ReportingTriggers::STOPT)
+    .and(ReportingTriggers::DROTH)
     .and(ReportingTriggers::LIUSA)
     .and(ReportingTriggers::VOLQU)
     .and(ReportingTriggers::TIMQU)
@@ -93,13 +94,6 @@ impl Urr {
         if self.terms.measurement_information.is_some_and(|bits| bits & !(INAM | ISTM | MNOP) != 0) {
             return fault(Cause::ServiceNotSupported, IeType::MeasurementInformation);
         }
-        if self.terms.dropped_threshold.is_some() {
-            return fault(Cause::ServiceNotSupported, IeType::DroppedDlTrafficThreshold);
-        }
-        if self.terms.quota_action_far_id.is_some() {
-            // The feature QUOAC is not advertised.
-            return fault(Cause::ServiceNotSupported, IeType::FarId);
-        }
         self.check_triggers()
     }
 
@@ -111,6 +105,7 @@ impl Urr {
             (Trigger::PERIO, terms.period_s.map(u64::from), IeType::MeasurementPeriod),
             (Trigger::VOLTH, terms.volume_threshold.map(least), IeType::VolumeThreshold),
             (Trigger::TIMTH, terms.time_threshold_s.map(u64::from), IeType::TimeThreshold),
+            (Trigger::DROTH, terms.dropped_threshold.map(least_dropped), IeType::DroppedDlTrafficThreshold),
             (Trigger::QUHTI, terms.quota_holding_time_s.map(u64::from), IeType::QuotaHoldingTime),
             (Trigger::QUVTI, terms.quota_validity_time_s.map(u64::from), IeType::QuotaValidityTime),
         ];
@@ -152,6 +147,11 @@ impl Urr {
         }
         Err(Fault { offending_ie: Some(IeType::LinkedUrrId as u16), ..Fault::rule(RuleId::Urr(id)) })
     }
+}
+
+/// The least of its numbers.
+fn least_dropped(threshold: DroppedThreshold) -> u64 {
+    [threshold.packets, threshold.octets].into_iter().flatten().min().unwrap_or(0)
 }
 
 /// The least of a volume's numbers.

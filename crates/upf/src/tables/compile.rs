@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use vport::steering::teid_bucket;
 
 use super::filter::Filter;
-use super::rule::{Action, AddressesV4, AddressesV6, More, Net, Rule};
+use super::rule::{Action, AddressesV4, AddressesV6, Aside, More, Net, Rule};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
@@ -199,7 +199,7 @@ impl Compiler<'_> {
         use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
-        Rule {
+        let mut rule = Rule {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
             any_ue: pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty(),
             v4: addresses_v4(pdr),
@@ -211,10 +211,36 @@ impl Compiler<'_> {
             meters: self.meters(&qers, uplink),
             uplink,
             usages: usages(self.session, pdr),
-            action: self.action(pdr, &qers),
+            action: self.action(pdr, pdr.far_id, &qers),
             up_seid: self.session.up_seid,
             pdr: pdr.id,
+        };
+        let substitutes = self.substitutes(pdr, &rule, &qers);
+        if !substitutes.is_empty() {
+            rule.action = match rule.action {
+                Action::Aside(aside) => Action::Aside(Box::new(Aside { substitutes, ..*aside })),
+                // What waits uses up no quota.
+                Action::Buffer(waiting) => Action::Buffer(waiting),
+                action => Action::Aside(Box::new(Aside { action, copies: Box::default(), substitutes })),
+            };
         }
+        rule
+    }
+
+    /// What stands in for `rule` where a quota is used up whose usage reporting rule says so. It counts for those without
+    /// such a FAR.
+    fn substitutes(&mut self, pdr: &Pdr, rule: &Rule, qers: &[Qer]) -> Box<[(usize, Rule)]> {
+        let fars: Vec<_> = counting(self.session, pdr).map(|(_, quota_far_id)| quota_far_id).collect();
+        if fars.iter().all(Option::is_none) {
+            return Box::default();
+        }
+        let unbound = counting(self.session, pdr).filter(|(_, quota_far_id)| quota_far_id.is_none());
+        let usages: Few<Usage> = unbound.map(|(usage, _)| usage.clone()).collect();
+        let substitute = |(at, far_id): (usize, Option<u32>)| {
+            let action = self.action(pdr, far_id?, qers);
+            Some((at, Rule { action, usages: usages.clone(), ..rule.clone() }))
+        };
+        fars.into_iter().enumerate().filter_map(substitute).collect()
     }
 
     fn meters(&mut self, qers: &[Qer], uplink: bool) -> Few<Meter> {
@@ -229,8 +255,25 @@ impl Compiler<'_> {
         limited.into_iter().map(|(key, rate)| self.context.meter(key, rate)).collect()
     }
 
-    fn action(&mut self, pdr: &Pdr, qers: &[Qer]) -> Action {
-        let forwarding = match far(self.session, pdr).map(|far| &far.action) {
+    /// What the FAR does with packets of the PDR.
+    fn action(&mut self, pdr: &Pdr, far_id: u32, qers: &[Qer]) -> Action {
+        let far = self.session.fars.iter().find(|far| far.id == far_id);
+        let action = self.main_action(pdr, far, qers);
+        let copies: Box<[_]> = far.into_iter().flat_map(|far| &far.copies).filter_map(|copy| self.copy(copy)).collect();
+        if copies.is_empty() || matches!(action, Action::Buffer(_)) {
+            return action;
+        }
+        Action::Aside(Box::new(Aside { action, copies, substitutes: Box::default() }))
+    }
+
+    /// A tunnel for copies.
+    fn copy(&mut self, forwarding: &Forwarding) -> Option<Tunnel> {
+        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding).ok()?;
+        Some(Tunnel::new(source, peer, teid, None, hop)?.with_mtu(mtu).with_tos(forwarding.marking.octet()))
+    }
+
+    fn main_action(&mut self, pdr: &Pdr, far: Option<&Far>, qers: &[Qer]) -> Action {
+        let forwarding = match far.map(|far| &far.action) {
             Some(FarAction::Forward(forwarding)) => forwarding,
             Some(FarAction::Buffer(buffering)) => {
                 let Buffering { notify, max_packets } = *buffering;
@@ -322,9 +365,14 @@ fn is_reflective(qers: &[Qer]) -> bool {
 
 /// What the session's rules that the PDR names count by, and what sees that there are packets.
 fn usages(session: &Session, pdr: &Pdr) -> Few<Usage> {
+    counting(session, pdr).map(|(usage, _)| usage.clone()).collect()
+}
+
+/// The same, with the FARs for used quotas.
+fn counting<'s>(session: &'s Session, pdr: &Pdr) -> impl Iterator<Item = (&'s Usage, Option<u32>)> {
     let named = session.urrs.iter().filter(|urr| pdr.urr_ids.contains(&urr.id));
-    let usages = named.filter(|urr| urr.measures).map(|urr| &urr.usage);
-    session.activity.iter().chain(usages).cloned().collect()
+    let usages = named.filter(|urr| urr.measures).map(|urr| (&urr.usage, urr.quota_far_id));
+    session.activity.iter().map(|usage| (usage, None)).chain(usages)
 }
 
 fn addresses_v4(pdr: &Pdr) -> AddressesV4 {

@@ -25,7 +25,7 @@ use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
 pub use network::Network;
 pub use publish::Reader;
-pub use rule::{Action, Origin, Outer, Rule};
+pub use rule::{Action, Aside, Origin, Outer, Rule};
 use teid::TeidAllocator;
 pub use teid::TeidsExhausted;
 pub use version::{Hop, News, Rules, Version};

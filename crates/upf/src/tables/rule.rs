@@ -10,7 +10,7 @@ use crate::marking::Marking;
 use crate::policer::Meter;
 use crate::side::PortId;
 use crate::tunnel::{Relay, Tunnel};
-use crate::usage::Usage;
+use crate::usage::{self, Usage};
 
 /// A PDR with its QERs and its FAR, on three cache lines: what a packet over and with IPv4 is matched with and held against
 /// is on the first ones, the headers of a tunnel are on the last. What few rules have lies elsewhere.
@@ -78,6 +78,19 @@ pub enum Action {
     Relay(Box<Relay>),
     /// Keep until there are other rules.
     Buffer(Waiting),
+    /// One of those that send or discard, with what few rules have besides.
+    Aside(Box<Aside>),
+}
+
+/// What few rules have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// What becomes of packets.
+    pub action: Action,
+    /// Tunnels that copies of the packets are put into.
+    pub copies: Box<[Tunnel]>,
+    /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
+    pub substitutes: Box<[(usize, Rule)]>,
 }
 
 /// Addresses that match; none matches where there is none.
@@ -174,7 +187,7 @@ impl Rule {
 
     /// Whether an end marker that came by a tunnel there is one for this rule.
     pub fn takes_end_markers(&self, outer: &Outer) -> bool {
-        self.is_local(outer) && matches!(self.action, Action::Relay(_))
+        self.is_local(outer) && matches!(self.main_action(), Action::Relay(_))
     }
 
     /// Whether the gates are open.
@@ -193,6 +206,22 @@ impl Rule {
     #[inline]
     pub fn usages(&self) -> &[Usage] {
         &self.usages
+    }
+
+    /// What the FAR does, for those who do not care for what few rules have.
+    pub fn main_action(&self) -> &Action {
+        match &self.action {
+            Action::Aside(aside) => &aside.action,
+            action => action,
+        }
+    }
+
+    /// The rule that stands in for this one where a packet of `octets` octets would go beyond a quota, if one does.
+    #[cold]
+    pub fn substitute(&self, octets: usize) -> Option<&Rule> {
+        let Action::Aside(aside) = &self.action else { return None };
+        let refusing = usage::refusing(&self.usages, self.uplink, octets)?;
+        aside.substitutes.iter().find(|(usage, _)| *usage == refusing).map(|(_, rule)| rule)
     }
 
     /// What the FAR does.

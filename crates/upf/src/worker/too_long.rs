@@ -14,7 +14,7 @@ use crate::tables::Version;
 use crate::tunnel::TUNNEL_MAX_LEN;
 
 /// Most octets before the payload of a fragment.
-const FRONT_MAX: usize = ETHERNET_LEN + TUNNEL_MAX_LEN + IPV4_HEADER_MAX;
+pub(super) const FRONT_MAX: usize = ETHERNET_LEN + TUNNEL_MAX_LEN + IPV4_HEADER_MAX;
 
 impl Hands {
     /// A packet that was found too long is cut, or its sender is told.
@@ -80,7 +80,7 @@ impl Hands {
 }
 
 /// Writes what stands before a fragment's payload, and returns it.
-fn write_front<'f>(
+pub(super) fn write_front<'f>(
     forward: &Forward<'_>,
     header: &[u8],
     payload: &[u8],
@@ -104,7 +104,7 @@ fn write_front<'f>(
 }
 
 /// The whole packet in one piece.
-fn linear<'s>(packet: &PacketRef<'_>, scratch: &'s mut [u8; FRAME_MAX]) -> &'s [u8] {
+pub(super) fn linear<'s>(packet: &PacketRef<'_>, scratch: &'s mut [u8; FRAME_MAX]) -> &'s [u8] {
     let len = packet.copy_to(&mut scratch[..]);
     &scratch[..len]
 }

@@ -85,8 +85,8 @@ pub fn session(seid: u64, teid: u32, ue_number: u32) -> Session {
             },
         ],
         fars: vec![
-            Far { id: 1, action: forward(Interface::SgiLan, None) },
-            Far { id: 2, action: forward(Interface::Access, Some(gnb)) },
+            Far { id: 1, action: forward(Interface::SgiLan, None), copies: vec![] },
+            Far { id: 2, action: forward(Interface::Access, Some(gnb)), copies: vec![] },
         ],
         qers: vec![],
         urrs: vec![],

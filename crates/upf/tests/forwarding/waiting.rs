@@ -87,7 +87,7 @@ fn teid(frame: &[u8]) -> u32 {
 fn what_waits_leaves_in_order_before_anything_newer_and_counts_once() {
     let usage = Usage::new(UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
     let metered = |mut session: Session| {
-        session.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone() }];
+        session.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone(), quota_far_id: None }];
         session.pdrs[1].urr_ids = vec![1];
         put(session)
     };

@@ -81,3 +81,75 @@ fn users_packets_are_marked_on_their_way_into_the_data_network() {
     };
     assert!(response.outcome.is_ok() && forwarding(&bench, seid, 0).marking.is_none());
 }
+
+/// *LI function* as destination interface.
+const LI_FUNCTION: Interface = Interface::Other(4);
+
+fn copy_to(interface: Interface, teid: u32) -> ForwardingParameters {
+    ForwardingParameters {
+        destination_interface: interface,
+        network_instance: None,
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, GNB.into())),
+        transport_level_marking: Some((0x48, 0xff)),
+        others: vec![],
+    }
+}
+
+fn copies(bench: &Bench, seid: u64) -> Vec<u32> {
+    let session = bench.seen().sessions[&seid].clone();
+    let tunnels = session.fars[0].copies.iter().filter_map(|copy| copy.outer_header_creation);
+    tunnels.map(|tunnel| tunnel.teid).collect()
+}
+
+#[test]
+fn packets_are_duplicated_while_the_session_manager_says_so() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    let with_dupl = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0);
+    request.create_fars[0].duplicating_parameters = vec![copy_to(LI_FUNCTION, 1), copy_to(Interface::Core, 2)];
+    let seid = establish(&mut bench, request).unwrap();
+    assert!(copies(&bench, seid).is_empty());
+    let update = |action, copies| {
+        let update = UpdateFar {
+            id: 1,
+            apply_action: action,
+            forwarding_parameters: None,
+            duplicating_parameters: copies,
+            bar_id: None,
+            others: vec![],
+        };
+        Modification { update_fars: vec![update], ..Modification::default() }
+    };
+    modify(&mut bench, seid, update(Some(with_dupl), vec![])).unwrap();
+    assert_eq!(copies(&bench, seid), [1, 2]);
+    let third = OuterHeaderCreation::gtpu(3, GNB.into());
+    let change = UpdateForwardingParameters { outer_header_creation: Some(third), ..Default::default() };
+    modify(&mut bench, seid, update(None, vec![change])).unwrap();
+    assert_eq!(copies(&bench, seid), [3]);
+    modify(&mut bench, seid, update(Some(ApplyAction::DROP), vec![])).unwrap();
+    assert!(copies(&bench, seid).is_empty());
+}
+
+#[test]
+fn copies_that_cannot_be_made_are_refused_for_the_right_reason() {
+    use Cause::{ConditionalIeMissing, NoResourcesAvailable, ServiceNotSupported};
+    let mut bench = Bench::associated();
+    let with_dupl = ApplyAction(ApplyAction::DROP.0 | ApplyAction::DUPL.0);
+    let mut refused = |copies| {
+        let mut request = establishment(1);
+        (request.create_fars[0].apply_action, request.create_fars[0].duplicating_parameters) = (with_dupl, copies);
+        establish(&mut bench, request).unwrap_err()
+    };
+    let plain = ForwardingParameters { outer_header_creation: None, ..copy_to(LI_FUNCTION, 1) };
+    let cases = [
+        (vec![], ConditionalIeMissing, IeType::DuplicatingParameters),
+        (vec![plain], ConditionalIeMissing, IeType::OuterHeaderCreation),
+        (vec![copy_to(Interface::SgiLan, 1)], ServiceNotSupported, IeType::DestinationInterface),
+        (vec![copy_to(Interface::Other(5), 1)], ServiceNotSupported, IeType::DestinationInterface),
+        (vec![copy_to(LI_FUNCTION, 1); 9], NoResourcesAvailable, IeType::DuplicatingParameters),
+    ];
+    for (copies, cause, kind) in cases {
+        assert_eq!(refused(copies), Fault::of(cause, kind));
+    }
+    assert_eq!(bench.seen(), Seen::default());
+}

@@ -68,7 +68,7 @@ impl Watched {
         let now_ns = self.bench.clock.ns(self.bench.now);
         match is_sent {
             true => usage::count(&usages, true, 100, now_ns, &mut self.alarms),
-            false => usage::lose(&usages, now_ns, &mut self.alarms),
+            false => usage::note(&usages, now_ns, &mut self.alarms),
         }
         while let Some(alarm) = self.heard.take() {
             assert_eq!(self.bench.node.alarm(alarm, self.bench.now), []);

@@ -342,7 +342,7 @@ fn an_establishment_that_forwards_where_there_is_no_way_is_refused_for_the_right
             { blame(ServiceNotSupported, IeType::ApplyAction) },
         ),
         ("duplicating", |r| r.create_fars[1].apply_action = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0), {
-            blame(ServiceNotSupported, IeType::ApplyAction)
+            blame(ConditionalIeMissing, IeType::DuplicatingParameters)
         }),
         ("dropping and forwarding", |r| r.create_fars[1].apply_action = ApplyAction(3), {
             blame(MandatoryIeIncorrect, IeType::ApplyAction)

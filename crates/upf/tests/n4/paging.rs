@@ -173,7 +173,8 @@ fn what_would_not_be_buffered_as_it_is_asked_for_is_refused() {
     let not_supported = Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction);
     let wrong = Fault::of(Cause::MandatoryIeIncorrect, IeType::ApplyAction);
     assert_eq!(idle(&mut bench, ApplyAction(ApplyAction::FORW.0 | ApplyAction::NOCP.0), None), Err(wrong));
-    assert_eq!(idle(&mut bench, ApplyAction(ApplyAction::BUFF.0 | ApplyAction::DUPL.0), None), Err(not_supported));
+    let missing = Fault::of(Cause::ConditionalIeMissing, IeType::DuplicatingParameters);
+    assert_eq!(idle(&mut bench, ApplyAction(ApplyAction::BUFF.0 | ApplyAction::DUPL.0), None), Err(missing));
     // Uplink packets do not wait.
     let mut request = establishment(1);
     request.create_fars[0].apply_action = ApplyAction::BUFF;

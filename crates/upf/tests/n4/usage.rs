@@ -7,8 +7,10 @@ use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;
-use pfcp::session::{Modification, Modified};
-use pfcp::{Cause, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume};
+use pfcp::session::{Establishment, Modification, Modified};
+use pfcp::{
+    Cause, DroppedThreshold, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume,
+};
 use upf::alarms::{self, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
@@ -189,6 +191,73 @@ fn nothing_passes_beyond_a_volume_quota_until_there_is_another() {
     // What was used since the report is used of the new quota.
     assert!(session.packet(true, 100) && !session.packet(true, 1));
     assert_eq!(session.told(), [(1, Why::VOLQU, 500)]);
+}
+
+#[test]
+fn a_far_may_apply_where_a_quota_is_used_up() {
+    let terms = UrrTerms { volume_quota: total(1_000), quota_action_far_id: Some(3), ..UrrTerms::default() };
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    request.create_pdrs[0].urr_ids = vec![1];
+    request.create_urrs = vec![urr(1, On::VOLQU, terms)];
+    let portal = |action| CreateFar { apply_action: action, ..uplink_far(3) };
+    let ask = |bench: &mut Bench, request: &Establishment| {
+        let Response::SessionEstablishment(response) = bench.ask(0, &Request::SessionEstablishment(request.clone()))
+        else {
+            panic!()
+        };
+        response.outcome
+    };
+    request.create_fars.push(portal(ApplyAction::BUFF));
+    let refused = Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction);
+    assert_eq!(ask(&mut bench, &request), Err(refused));
+    // From the UE back to the UE there is no way without a tunnel.
+    let parameters = portal(ApplyAction::FORW).forwarding_parameters.unwrap();
+    let nowhere =
+        ForwardingParameters { destination_interface: Interface::Access, network_instance: None, ..parameters };
+    request.create_fars[2] = CreateFar { forwarding_parameters: Some(nowhere), ..portal(ApplyAction::FORW) };
+    let missing = Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation);
+    assert_eq!(ask(&mut bench, &request), Err(missing));
+    request.create_fars[2] = portal(ApplyAction::FORW);
+    let seid = ask(&mut bench, &request).unwrap().up_f_seid.seid;
+    assert_eq!(bench.seen().sessions[&seid].urrs[0].quota_far_id, Some(3));
+    let refused = modify(&mut bench, seid, Modification { remove_fars: vec![3], ..Modification::default() });
+    let failed = Fault { offending_ie: Some(IeType::FarId as u16), ..Fault::rule(RuleId::Urr(1)) };
+    assert_eq!(refused, Err(failed));
+}
+
+#[test]
+fn downlink_traffic_that_is_dropped_is_told_when_it_gets_to_its_threshold() {
+    let threshold = |packets, octets| Some(DroppedThreshold { packets, octets });
+    let terms = UrrTerms { dropped_threshold: threshold(Some(3), None), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::DROTH, terms)]);
+    let lose = |session: &mut Metered, packets: usize| {
+        let usage = [session.usage(1)];
+        (0..packets).for_each(|_| usage::lose(&usage, 100, &mut session.alarms));
+        while let Some(alarm) = session.heard.take() {
+            let datagrams = session.bench.node.alarm(alarm, session.bench.now);
+            session.take_in(datagrams);
+        }
+        session.told()
+    };
+    assert_eq!(lose(&mut session, 2), []);
+    session.packet(false, 40);
+    assert_eq!(lose(&mut session, 1), [(1, Why::DROTH, 40)]);
+    assert_eq!(lose(&mut session, 2), []);
+    assert_eq!(lose(&mut session, 1), [(1, Why::DROTH, 0)]);
+    session.update(1, UrrTerms { dropped_threshold: threshold(None, Some(250)), ..UrrTerms::default() });
+    assert_eq!(lose(&mut session, 2), []);
+    assert_eq!(lose(&mut session, 1), [(1, Why::DROTH, 0)]);
+    // Nobody asks for it any more.
+    let triggers = Some(On::VOLTH);
+    let update = UpdateUrr {
+        id: 1,
+        triggers,
+        terms: UrrTerms { volume_threshold: total(1_000), ..UrrTerms::default() },
+        ..UpdateUrr::default()
+    };
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    assert_eq!(lose(&mut session, 10), []);
 }
 
 #[test]
@@ -469,6 +538,7 @@ fn rules_that_would_not_be_carried_out_in_full_are_refused() {
     let volume_only = |triggers| urr(1, triggers, UrrTerms::default());
     let with = |terms| urr(1, On::default(), terms);
     let failed = Fault { offending_ie: Some(IeType::LinkedUrrId as u16), ..Fault::rule(RuleId::Urr(1)) };
+    let no_far = Fault { offending_ie: Some(IeType::FarId as u16), ..failed };
     let not_supported = |kind| Fault::of(Cause::ServiceNotSupported, kind);
     let missing = |kind| Fault::of(Cause::ConditionalIeMissing, kind);
     let wrong = |kind| Fault::of(Cause::MandatoryIeIncorrect, kind);
@@ -480,13 +550,14 @@ fn rules_that_would_not_be_carried_out_in_full_are_refused() {
         (volume_only(On::QUHTI), missing(IeType::QuotaHoldingTime)),
         (volume_only(On::QUVTI), missing(IeType::QuotaValidityTime)),
         (urr(1, On::VOLTH, threshold(0)), wrong(IeType::VolumeThreshold)),
-        (volume_only(On::DROTH), not_supported(IeType::ReportingTriggers)),
+        (volume_only(On::DROTH), missing(IeType::DroppedDlTrafficThreshold)),
+        (volume_only(On::MACAR), not_supported(IeType::ReportingTriggers)),
         (volume_only(On::EVETH), not_supported(IeType::ReportingTriggers)),
         (
             with(UrrTerms { measurement_information: Some(1), ..UrrTerms::default() }),
             not_supported(IeType::MeasurementInformation),
         ),
-        (with(UrrTerms { quota_action_far_id: Some(1), ..UrrTerms::default() }), not_supported(IeType::FarId)),
+        (with(UrrTerms { quota_action_far_id: Some(9), ..UrrTerms::default() }), no_far),
         (with(UrrTerms { linked_urr_ids: vec![4], ..UrrTerms::default() }), failed),
         (
             CreateUrr { method: Some(MeasurementMethod::EVENT), ..volume_only(On::default()) },

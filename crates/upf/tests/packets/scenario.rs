@@ -54,6 +54,8 @@ pub struct Scenario {
     counted: Vec<String>,
     /// By URR ID.
     used: Vec<(u32, Counts)>,
+    /// Downlink packets and octets that were dropped, by URR ID.
+    lost: Vec<(u32, [u64; 2])>,
     /// UPF's SEIDs of sessions that packets have come for, or none.
     active: Vec<(u64, bool)>,
     unresolved: Vec<IpAddr>,
@@ -112,6 +114,7 @@ impl Scenario {
                 session.urrs.push(urr(session.up_seid, &mut words)?);
             }
             "used" => self.used.push((words.number()? as u32, words.counts()?)),
+            "lost" => self.lost.push((words.number()? as u32, [words.number()?, words.number()?])),
             "active" => self.active.push((words.number()?, true)),
             "inactive" => self.active.push((words.number()?, false)),
             "unresolved" => self.unresolved.push(words.parse()?),
@@ -193,6 +196,12 @@ impl Scenario {
             let is = urr.usage.read(0).counts;
             if is != should {
                 return Err(format!("URR {id} counts {is:?} instead of {should:?}"));
+            }
+        }
+        for (id, should) in self.lost {
+            let is = urrs.iter().find(|urr| urr.id == id).map(|urr| urr.usage.read(0).dropped);
+            if is != Some(should) {
+                return Err(format!("URR {id} has lost {is:?} instead of {should:?}"));
             }
         }
         for (up_seid, should) in self.active {
@@ -577,12 +586,14 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 /// `far ID drop`, `far ID buffer MOST [notify]`, or `far ID to access|core|n6 [tunnel TEID peer ADDRESS [tos OCTET]]`.
 fn far(words: &mut Words<'_>) -> Result<Far, String> {
     let id = words.number()? as u32;
+    let copies = words.all_after("copy", copy)?;
     if words.flag("drop") {
-        return Ok(Far { id, action: FarAction::Drop });
+        return Ok(Far { id, action: FarAction::Drop, copies });
     }
     if let Some(most) = words.after("buffer")? {
         let max_packets = number(&most)? as u16;
-        return Ok(Far { id, action: FarAction::Buffer(Buffering { notify: words.flag("notify"), max_packets }) });
+        let action = FarAction::Buffer(Buffering { notify: words.flag("notify"), max_packets });
+        return Ok(Far { id, action, copies });
     }
     let destination_interface = interface(&words.after("to")?.ok_or("to")?)?;
     let teid = words.after("tunnel")?.map(|text| number(&text)).transpose()?;
@@ -599,6 +610,20 @@ fn far(words: &mut Words<'_>) -> Result<Far, String> {
             outer_header_creation,
             marking,
         }),
+        copies,
+    })
+}
+
+/// `TEID@ADDRESS[,TOS]`.
+fn copy(text: &str) -> Result<Forwarding, String> {
+    let (tunnel, tos) = text.split_once(',').unwrap_or((text, "0"));
+    let (teid, address) = tunnel.split_once('@').ok_or(text)?;
+    let tunnel = OuterHeaderCreation { teid: number(teid)? as u32, address: address.parse().map_err(|_| text)? };
+    Ok(Forwarding {
+        destination_interface: Interface::Core,
+        network_instance: None,
+        outer_header_creation: Some(tunnel),
+        marking: marking(tos)?,
     })
 }
 
@@ -627,6 +652,8 @@ fn urr(up_seid: u64, words: &mut Words<'_>) -> Result<Urr, String> {
     let id = words.number()? as u32;
     let mut octets = |key| words.after(key)?.map(|text| number(&text)).transpose();
     let stop_at = Bounds { total: octets("quota")?, uplink: octets("ul-quota")?, downlink: octets("dl-quota")? };
-    let terms = UsageTerms { stop_at, ..UsageTerms::default() };
-    Ok(Urr { id, measures: true, usage: Usage::new(UsageId { up_seid, urr: id }, &terms) })
+    let tell_dropped_at = octets("dropped")?.map(|octets| [None, Some(octets)]);
+    let terms = UsageTerms { stop_at, tell_dropped_at, ..UsageTerms::default() };
+    let quota_far_id = words.after("far")?.map(|text| number(&text)).transpose()?.map(|id| id as u32);
+    Ok(Urr { id, measures: true, usage: Usage::new(UsageId { up_seid, urr: id }, &terms), quota_far_id })
 }

@@ -10,7 +10,7 @@ use pfcp::node::{AssociationRelease, AssociationUpdate, Heartbeat};
 use pfcp::report::SessionReportResponse;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, FSeid, Modification};
-use pfcp::{Cause, Fault, Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response, Volume};
+use pfcp::{Cause, DroppedThreshold, Fault, Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response, Volume};
 use upf::tables::ApplyError;
 
 use super::*;
@@ -366,6 +366,13 @@ fn any_far(choices: &mut Choices) -> CreateFar {
             transport_level_marking: None,
             others: vec![],
         });
+        far.duplicating_parameters = choices.many(2, |choices| ForwardingParameters {
+            destination_interface: choices.of(&[Interface::Other(4), Interface::Core, Interface::SgiLan]),
+            network_instance: None,
+            outer_header_creation: choices.maybe(|_| OuterHeaderCreation::gtpu(4, GNB.into())),
+            transport_level_marking: None,
+            others: vec![],
+        });
     }
     far
 }
@@ -400,7 +407,10 @@ fn any_bar(choices: &mut Choices) -> CreateBar {
 }
 
 fn any_urr(choices: &mut Choices) -> CreateUrr {
-    let triggers = ReportingTriggers::PERIO.and(ReportingTriggers::VOLTH).and(ReportingTriggers::LIUSA);
+    let triggers = ReportingTriggers::PERIO
+        .and(ReportingTriggers::VOLTH)
+        .and(ReportingTriggers::LIUSA)
+        .and(ReportingTriggers::DROTH);
     let number = |choices: &mut Choices| u32::from(choices.octet());
     CreateUrr {
         id: choices.below(3) as u32,
@@ -419,6 +429,9 @@ fn any_urr(choices: &mut Choices) -> CreateUrr {
             monitoring_time: choices.maybe(|choices| 3_900_000_000 + number(choices)),
             inactivity_detection_time_s: choices.maybe(number),
             linked_urr_ids: choices.many(1, |choices| choices.below(3) as u32),
+            dropped_threshold: choices
+                .maybe(|choices| DroppedThreshold { packets: Some(number(choices).into()), octets: None }),
+            quota_action_far_id: if choices.rarely() { Some(choices.below(5) as u32) } else { None },
             measurement_information: choices.maybe(|choices| choices.octet() & 0x1a),
             ..UrrTerms::default()
         },
