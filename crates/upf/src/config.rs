@@ -6,7 +6,7 @@
 //! n6: {port: n6, networkInstances: [internet]}   # or a list
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use slice::{Cidr, Mac, Route};
 
 use crate::address_pool::AddressPool;
 use crate::n4::PathTerms;
+use crate::predefined::{PredefinedConfig, PredefinedRule};
 use crate::side::{PortId, PortKind};
 
 /// The whole file.
@@ -47,6 +48,9 @@ pub struct Config {
     /// Mebibytes of packets that may wait, of all sessions.
     #[serde(default = "default_max_buffered_mib")]
     pub max_buffered_mib: u32,
+    /// Rules that session managers activate by their names.
+    #[serde(default)]
+    pub predefined_rules: BTreeMap<String, PredefinedConfig>,
     /// Addresses to give to UEs where session managers leave the choice to the UPF.
     #[serde(default)]
     pub address_pools: Vec<AddressPool>,
@@ -226,6 +230,11 @@ impl Config {
         }
         if !(1..=65_536).contains(&self.max_buffered_mib) {
             return wrong("maxBufferedMib", "must be from 1 to 65536");
+        }
+        for (number, rule) in self.predefined_rules.values().enumerate() {
+            if let Err(reason) = PredefinedRule::new(number, rule) {
+                return wrong("predefinedRules", reason);
+            }
         }
         if let Err(reason) = AddressPool::check(&self.address_pools) {
             return wrong("addressPools", reason);

@@ -23,6 +23,7 @@ pub mod open;
 pub mod oversize;
 pub mod packet;
 pub mod policer;
+pub mod predefined;
 pub mod program;
 pub mod rules;
 mod seids;

@@ -135,8 +135,8 @@ impl<T: RuleTables> Node<T> {
             open.contents.describe(&known);
             sessions.push((up_seid, open));
         }
-        let most = self.config.max_buffered_packets;
-        let updates = sessions.iter().map(|(up_seid, open)| SessionUpdate::Put(open.session(*up_seid, most)));
+        let config = &self.config;
+        let updates = sessions.iter().map(|(up_seid, open)| SessionUpdate::Put(open.session(*up_seid, config)));
         self.tables.apply(updates.collect()).map_err(|error| match error {
             ApplyError::Stopped => Fault::new(Cause::SystemFailure),
             _ => Fault::new(Cause::NoResourcesAvailable),

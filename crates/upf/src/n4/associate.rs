@@ -37,7 +37,8 @@ const PEERS_OF_REPORT: usize = 32;
 impl<T: RuleTables> Node<T> {
     /// All that it can do, by its configuration, too.
     fn features(&self) -> Vec<u8> {
-        up_features(&[FEATURES, &self.addresses.borrow().features()].concat())
+        let predefined: &[_] = if self.config.predefined_rules.is_empty() { &[] } else { &[UpFeatures::ADPDP] };
+        up_features(&[FEATURES, &self.addresses.borrow().features(), predefined].concat())
     }
 
     pub(super) fn association_of(&self, node_id: &NodeId) -> Result<AssociationId, Fault> {

@@ -35,6 +35,8 @@ pub(super) struct Contents {
     endpoints: Endpoints,
     /// PDRs that detect an application, with its ID.
     pub(super) applications: BTreeMap<u16, String>,
+    /// PDRs for which predefined rules are active, with their names.
+    pub(super) predefined: BTreeMap<u16, Vec<String>>,
 }
 
 /// A buffering action rule.
@@ -173,6 +175,8 @@ impl Draft {
                 return Err(Fault::rule(RuleId::Pdr(create.id)));
             }
             self.contents.detect(create.id, create.pdi.application_id.as_ref(), around.applications)?;
+            self.contents.predefined.remove(&create.id);
+            self.contents.activate(create.id, &create.activate, &[], &around.config.predefined_rules)?;
             self.choices.extend(choice.map(|choice| (Chooser::Pdr(create.id), choice)));
             self.address_choices.extend(AddressChoice::of_pdr(create));
         }
@@ -182,6 +186,10 @@ impl Draft {
             }
         }
         for create in qers {
+            if create.id >> 31 != 0 {
+                // Those of predefined rules (8.2.75).
+                return Err(Fault::of(Cause::MandatoryIeIncorrect, IeType::QerId));
+            }
             if self.contents.qers.insert(create.id, translate::qer(create)?).is_some() {
                 return Err(Fault::rule(RuleId::Qer(create.id)));
             }
@@ -203,6 +211,8 @@ impl Draft {
             let pdr = self.contents.pdrs.get_mut(&update.id).ok_or(Fault::rule(RuleId::Pdr(update.id)))?;
             let failed = |fault: Fault| fault.in_rule(RuleId::Pdr(update.id));
             update_pdr(pdr, update, &self.contents.endpoints, around).map_err(failed)?;
+            let (known, activate) = (&around.config.predefined_rules, &update.activate);
+            self.contents.activate(update.id, activate, &update.deactivate, known)?;
             if let Some(pdi) = &update.pdi {
                 self.contents.detect(update.id, pdi.application_id.as_ref(), around.applications)?;
                 self.choices.retain(|(chooser, _)| *chooser != Chooser::Pdr(update.id));
@@ -241,9 +251,6 @@ fn new_pdr(
     around: Surroundings,
 ) -> Result<(Pdr, Option<Choice>), Fault> {
     refuse(Place::Pdr, &create.others)?;
-    if !create.activate.is_empty() {
-        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::ActivatePredefinedRules));
-    }
     let (pdi, choice) = endpoints::pdi(&create.pdi, endpoints, around)?;
     let removal = create.outer_header_removal;
     let pdr = Pdr {
@@ -268,12 +275,6 @@ fn update_pdr(
     around: Surroundings,
 ) -> Result<(), Fault> {
     refuse(Place::Pdr, &update.others)?;
-    if !update.activate.is_empty() {
-        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::ActivatePredefinedRules));
-    }
-    if !update.deactivate.is_empty() {
-        return Err(Fault::of(Cause::UnknownPredefinedRule, IeType::DeactivatePredefinedRules));
-    }
     if let Some(wire_pdi) = &update.pdi {
         let (pdi, choice) = endpoints::pdi(wire_pdi, endpoints, around)?;
         if wire_pdi.ue_ip.is_some_and(|ue_ip| ue_ip.is_choice()) {
@@ -374,6 +375,7 @@ impl Contents {
         for id in &request.remove_pdrs {
             self.pdrs.remove(id).ok_or(Fault::rule(RuleId::Pdr(*id)))?;
             self.applications.remove(id);
+            self.predefined.remove(id);
         }
         for id in &request.remove_fars {
             self.fars.remove(id).ok_or(Fault::rule(RuleId::Far(*id)))?;
@@ -391,6 +393,7 @@ impl Contents {
             self.endpoints.remove(id).ok_or(endpoints::fault(IeType::RemoveTrafficEndpoint))?;
             // With it go all PDRs that name it (table 7.5.4.1-1).
             self.pdrs.retain(|_, pdr| pdr.pdi.traffic_endpoint != Some(*id));
+            self.predefined.retain(|pdr, _| self.pdrs.contains_key(pdr));
         }
         Ok(())
     }
@@ -422,6 +425,7 @@ impl Contents {
             self.check_quota_far(id, urr)?;
         }
         translate::check_correlated(self.qers.values())?;
+        self.check_predefined(&around.config.predefined_rules)?;
         self.pdrs.values().try_for_each(|pdr| self.check_pdr(pdr, around))?;
         self.check_reachable()
     }
@@ -631,9 +635,10 @@ impl Contents {
         &self.urrs
     }
 
-    /// The session in the form that the tables take. `usage` has the counters of the URRs. Where no BAR suggests a number,
-    /// `max_packets` packets wait.
-    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid, max_packets: u16, usage: impl Fn(u32) -> Usage) -> Session {
+    /// The session in the form that the tables take. `usage` has the counters of the URRs. `config` says how many packets
+    /// wait where no BAR suggests a number, and what predefined rules are.
+    pub fn session(&self, up_seid: u64, cp_f_seid: CpFSeid, config: &Config, usage: impl Fn(u32) -> Usage) -> Session {
+        let max_packets = config.max_buffered_packets;
         let mut pdrs: Vec<_> = self.pdrs.values().cloned().collect();
         pdrs.sort_by_key(|pdr| pdr.precedence);
         let action = |far: &HeldFar| match &far.forwarding {
@@ -653,7 +658,9 @@ impl Contents {
         let qers = self.qers.values().copied().collect();
         let activity = self.urrs.contains_key(&ACTIVITY).then(|| usage(ACTIVITY));
         let urrs = self.urrs.range(..ACTIVITY).map(urr).collect();
-        Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs, activity, parting: Parting::default() }
+        let mut session = Session { up_seid, cp_f_seid, pdrs, fars, qers, urrs, activity, parting: Parting::default() };
+        self.expand(&mut session, &config.predefined_rules);
+        session
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Config;
 use super::account::{Account, Books};
 use super::association::AssociationId;
 use super::contents::Contents;
@@ -157,9 +158,9 @@ const OWN: &str = "packed here";
 
 impl Open {
     /// The session as it is in force.
-    pub fn session(&self, up_seid: u64, max_packets: u16) -> Session {
+    pub fn session(&self, up_seid: u64, config: &Config) -> Session {
         let usage = |id: u32| self.accounts[&id].usage().clone();
-        self.contents.session(up_seid, self.owner.cp_f_seid, max_packets, usage)
+        self.contents.session(up_seid, self.owner.cp_f_seid, config, usage)
     }
 
     fn pack(self) -> (Box<[u8]>, Few<Usage>) {

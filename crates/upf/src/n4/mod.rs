@@ -7,6 +7,7 @@
 //! [`Node`] is all of this without a socket or a clock: datagrams in, datagrams out. [`Endpoint`] is a node on a socket.
 
 mod account;
+mod activation;
 mod activity;
 mod address_choice;
 mod addresses;
@@ -33,6 +34,7 @@ mod sessions;
 mod translate;
 mod urr;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -50,6 +52,7 @@ pub use restore::{NotRestored, RestoreError};
 
 use crate::address_pool::AddressPool;
 use crate::config;
+use crate::predefined::{PredefinedConfig, PredefinedRule};
 use crate::rules::{Interface, UeIp};
 use crate::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
@@ -78,6 +81,8 @@ pub struct Config {
     pub paths: PathTerms,
     /// For how long peers are asked to release their associations before this UPF ends; zero for not at all.
     pub release: Duration,
+    /// Rules that session managers activate by their names.
+    pub predefined_rules: BTreeMap<String, PredefinedRule>,
     /// Addresses to give to UEs.
     pub address_pools: Vec<AddressPool>,
     /// How long an address that was given back is not given out again.
@@ -108,6 +113,7 @@ impl From<&config::Config> for Config {
             managers: config.n4.managers.iter().map(|manager| manager.0).collect(),
             paths: config.path_terms(),
             release: Duration::from_secs(config.n4.release_s.into()),
+            predefined_rules: predefined(&config.predefined_rules),
             address_pools: config.address_pools.clone(),
             address_cooling: Duration::from_secs(config.address_cooling_s.into()),
             access_instances: config.instances(true),
@@ -115,6 +121,12 @@ impl From<&config::Config> for Config {
             limits: Limits { sessions: config.max_sessions, ..Limits::default() },
         }
     }
+}
+
+/// A configuration that was checked has no others.
+fn predefined(config: &BTreeMap<String, PredefinedConfig>) -> BTreeMap<String, PredefinedRule> {
+    let rules = config.iter().enumerate();
+    rules.filter_map(|(number, (name, rule))| Some((name.clone(), PredefinedRule::new(number, rule).ok()?))).collect()
 }
 
 /// What N4 needs of the session tables.

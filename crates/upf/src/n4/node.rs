@@ -346,13 +346,13 @@ impl<T: RuleTables> Node<T> {
 
     /// All sessions, as they are in force.
     pub fn sessions(&self) -> impl Iterator<Item = Session> {
-        self.sessions.iter().map(|(seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+        self.sessions.iter().map(|(seid, held)| held.open().session(seid, &self.config))
     }
 
     /// Sessions as they are in force, from the one with the UPF's SEID `first` on, in their order.
     pub fn sessions_from(&self, first: u64) -> impl Iterator<Item = Session> {
         let held = self.sessions.from(first);
-        held.map(|(seid, held)| held.open().session(seid, self.config.max_buffered_packets))
+        held.map(|(seid, held)| held.open().session(seid, &self.config))
     }
 
     /// What there is to be counted.
@@ -377,7 +377,7 @@ impl<T: RuleTables> Node<T> {
 
     /// The session with the UPF's SEID `up_seid`.
     pub fn session(&self, up_seid: u64) -> Option<Session> {
-        self.sessions.get(&up_seid).map(|held| held.open().session(up_seid, self.config.max_buffered_packets))
+        self.sessions.get(&up_seid).map(|held| held.open().session(up_seid, &self.config))
     }
 
     /// How full the pools of UE addresses are.

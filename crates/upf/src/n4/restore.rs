@@ -208,7 +208,7 @@ impl<T: RuleTables> Node<T> {
             if !open.teids.iter().all(|teid| is_given(teid) && taken.teids.insert(*teid)) {
                 return Err(RestoreError::Teids);
             }
-            updates.push(SessionUpdate::Put(open.session(up_seid, self.config.max_buffered_packets)));
+            updates.push(SessionUpdate::Put(open.session(up_seid, &self.config)));
             self.list(up_seid, &open.contents);
             self.applications.learn(&open.contents);
             self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);

@@ -304,8 +304,7 @@ impl<T: RuleTables> Node<T> {
             let account = plan.accounts.get(&id).or_else(|| accounts.get(&id));
             account.expect("a usage reporting rule has an account").usage().clone()
         };
-        let max_packets = self.config.max_buffered_packets;
-        let session = Session { parting, ..plan.contents.session(up_seid, cp_f_seid, max_packets, usage) };
+        let session = Session { parting, ..plan.contents.session(up_seid, cp_f_seid, &self.config, usage) };
         if let Err(error) = self.tables.apply(vec![SessionUpdate::Put(session)]) {
             tracing::debug!(up_seid = %Hex(up_seid), %error, "the tables refuse a session");
             self.give_back(&plan);

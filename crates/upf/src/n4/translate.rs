@@ -55,7 +55,6 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             | MbsSessionN4mbControlInformation | MbsSessionN4ControlInformation
         ),
         Place::Pdr => match kind {
-            ActivatePredefinedRules | DeactivatePredefinedRules => return Some(Cause::UnknownPredefinedRule),
             ActivationTime | DeactivationTime | MarId | TrafficEndpointId => true,
             PacketReplicationAndDetectionCarryOnInformation | IpMulticastAddressingInfo => true,
             UeIpAddressPoolIdentity | TransportDelayReporting => true,

@@ -21,8 +21,8 @@ fn an_association_tells_the_upfs_name_start_and_features() {
     let Response::AssociationSetup(response) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
     assert_eq!(response.outcome, Ok(()));
     assert_eq!((response.node_id, response.recovery), (config().node_id, config().recovery));
-    // DDND, FTUP and PFDM, EMPU, PDIU, UDBC, QUOAC and FRRT, UEIP and MNOP, VTIME and IP6PL.
-    assert_eq!(response.up_features, Some(vec![0x32, 0x2f, 0x14, 0x24]));
+    // DDND, FTUP and PFDM, EMPU, PDIU, UDBC, QUOAC and FRRT, ADPDP, UEIP and MNOP, VTIME and IP6PL.
+    assert_eq!(response.up_features, Some(vec![0x32, 0x2f, 0x16, 0x24]));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_manager_in_the_configuration_is_asked_until_it_accepts() {
     assert_ne!(first.sequence, second.sequence);
     let Request::AssociationSetup(setup) = request else { panic!("{request:?}") };
     assert_eq!((setup.node_id, setup.recovery), (config().node_id, config().recovery));
-    assert_eq!(setup.up_features, Some(vec![0x32, 0x2f, 0x14, 0x24]));
+    assert_eq!(setup.up_features, Some(vec![0x32, 0x2f, 0x16, 0x24]));
 
     // It is late, and says no; then yes.
     answer(&mut bench, first.sequence, Ok(()));

@@ -17,6 +17,7 @@ mod inactivity;
 mod node;
 mod paging;
 mod paths;
+mod predefined;
 mod procedures;
 mod qers;
 mod random;

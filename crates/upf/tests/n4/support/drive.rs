@@ -248,6 +248,7 @@ fn any_pdr(ue: u8, choices: &mut Choices) -> CreatePdr {
     pdr.far_id = if choices.rarely() { None } else { pdr.far_id };
     pdr.qer_ids = choices.many(2, |choices| choices.below(3) as u32);
     pdr.urr_ids = choices.many(1, |choices| choices.below(3) as u32);
+    pdr.activate = choices.few(2, any_predefined);
     pdr.pdi.sdf_filters = choices.many(1, any_filter);
     if choices.octet().is_multiple_of(4) {
         let (choose_v4, choose_v6) = choices.of(&[(true, None), (false, Some(64)), (true, Some(64)), (true, Some(56))]);
@@ -280,8 +281,14 @@ fn any_pdr_update(ue: u8, choices: &mut Choices) -> UpdatePdr {
         qer_ids: choices.many(2, |choices| choices.below(3) as u32),
         urr_ids: choices.many(1, |choices| choices.below(3) as u32),
         outer_header_removal: choices.maybe(|choices| OuterHeaderRemoval { description: choices.octet() % 12 }),
+        activate: choices.few(1, any_predefined),
+        deactivate: choices.few(1, any_predefined),
         ..UpdatePdr::new(choices.below(6) as u16)
     }
+}
+
+fn any_predefined(choices: &mut Choices) -> String {
+    choices.of(&["dns", "slow", "closed", "dns", "slow", "unknown"]).into()
 }
 
 fn any_f_teid(choices: &mut Choices) -> FTeid {

@@ -18,6 +18,7 @@ use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
 use upf::clock::Clock;
 use upf::n4::{Config, Limits, Node, PathTerms, RuleTables, Taken, UeAddress};
+use upf::predefined::{PredefinedConfig, PredefinedRule, QerConfig};
 use upf::rules::{self, Parting, Session};
 use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
 
@@ -141,6 +142,11 @@ pub fn config() -> Config {
         peer_port: pfcp::PORT,
         managers: vec![],
         release: Duration::ZERO,
+        predefined_rules: BTreeMap::from([
+            ("dns".into(), predefined(0, &["permit out 17 from any 53 to assigned"], None)),
+            ("slow".into(), predefined(1, &[], Some(1))),
+            ("closed".into(), predefined(2, &["permit out 6 from any 25 to assigned"], Some(0))),
+        ]),
         address_pools: vec![
             pool("internet", &["10.60.0.30-10.60.0.39"], &["2001:db8:5::/61"], 64),
             pool("wide", &[], &["2001:db8:6::/54"], 56),
@@ -151,6 +157,18 @@ pub fn config() -> Config {
         data_instances: vec!["internet".into()],
         limits: Limits { associations: 4, sessions: 32, pdrs: 8, fars: 8, qers: 8, per_pdr: 4, ..Limits::default() },
     }
+}
+
+/// With this downlink rate, if any; 0 closes the gate.
+fn predefined(number: usize, filters: &[&str], kbps: Option<u64>) -> PredefinedRule {
+    let qer = kbps.map(|kbps| QerConfig {
+        downlink_gate_closed: kbps == 0,
+        downlink_mbr_kbps: Some(kbps),
+        qfi: Some(7),
+        ..QerConfig::default()
+    });
+    let filters = filters.iter().map(|&text| text.to_owned()).collect();
+    PredefinedRule::new(number, &PredefinedConfig { filters, qer }).unwrap()
 }
 
 fn pool(name: &str, ipv4: &[&str], ipv6: &[&str], ipv6_prefix_length: u8) -> AddressPool {
