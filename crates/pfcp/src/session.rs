@@ -325,6 +325,8 @@ fn write_id(kind: IeType, id_kind: IeType, id: &[u8], out: &mut Vec<u8>) {
 impl Modification {
     /// Flag: drop all packets that are buffered.
     pub const DROBU: u8 = 1;
+    /// Flag: send end markers; of account in forwarding parameters only.
+    pub const SNDEM: u8 = 1 << 1;
     /// Flag: report the usage of all URRs.
     pub const QAURR: u8 = 1 << 2;
 

@@ -22,6 +22,8 @@ pub enum Letter {
     Punt(PortId, Punt),
     /// Send it to this port once the neighbour is resolved; its Ethernet header has no addresses yet.
     Resolve(PortId, IpAddr),
+    /// Once this neighbour of the port is resolved, have a worker process the frame as if it had come from the first port then.
+    Await(PortId, PortId, IpAddr),
     /// Tell the sender of the packet that it is too long.
     TooLong(TooLong),
 }
@@ -116,6 +118,8 @@ fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
         Letter::Punt(port, punt) => (2, port, punt as u8, 0, Ipv6Addr::UNSPECIFIED),
         Letter::Enter(port) => (3, port, 0, 0, Ipv6Addr::UNSPECIFIED),
         Letter::TooLong(TooLong { port, from_ue, mtu }) => (4, port, from_ue.into(), mtu, Ipv6Addr::UNSPECIFIED),
+        Letter::Await(from, port, IpAddr::V4(address)) => (6, port, 4, from.number() as u16, address.to_ipv6_mapped()),
+        Letter::Await(from, port, IpAddr::V6(address)) => (6, port, 6, from.number() as u16, address),
         Letter::Resolve(port, IpAddr::V4(address)) => (5, port, 4, 0, address.to_ipv6_mapped()),
         Letter::Resolve(port, IpAddr::V6(address)) => (5, port, 6, 0, address),
     };
@@ -129,13 +133,16 @@ fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
 
 fn read_header(header: &[u8; HEADER_LEN]) -> (Letter, usize) {
     let &[l0, l1, kind, port, detail, _, n0, n1, ref address @ ..] = header;
+    let number = u16::from_ne_bytes([n0, n1]);
     let port = PortId::new(port.into());
     let letter = match (kind, detail) {
         (0, _) => Letter::Process(port),
         (1, _) => Letter::Send(port),
         (2, punt) => Letter::Punt(port, PUNTS[usize::from(punt)]),
         (3, _) => Letter::Enter(port),
-        (4, from_ue) => Letter::TooLong(TooLong { port, from_ue: from_ue != 0, mtu: u16::from_ne_bytes([n0, n1]) }),
+        (4, from_ue) => Letter::TooLong(TooLong { port, from_ue: from_ue != 0, mtu: number }),
+        (6, 4) => Letter::Await(PortId::new(number.into()), port, Ipv6Addr::from(*address).to_canonical()),
+        (6, _) => Letter::Await(PortId::new(number.into()), port, Ipv6Addr::from(*address).into()),
         (_, 4) => Letter::Resolve(port, Ipv6Addr::from(*address).to_canonical()),
         _ => Letter::Resolve(port, Ipv6Addr::from(*address).into()),
     };
@@ -158,6 +165,8 @@ mod tests {
             Letter::Enter(PortId::new(PortId::MAX - 1)),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: false, mtu: 1_280 }),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: true, mtu: 65_535 }),
+            Letter::Await(PortId::N3, PortId::N6, "10.0.0.1".parse().unwrap()),
+            Letter::Await(PortId::N6, PortId::N3, "2001:db8::1".parse().unwrap()),
             Letter::Resolve(PortId::N6, "10.0.0.1".parse().unwrap()),
             Letter::Resolve(PortId::N3, "2001:db8::1".parse().unwrap()),
             Letter::Resolve(PortId::N3, "::ffff:10.0.0.1".parse().unwrap()),

@@ -362,7 +362,7 @@ impl Hands {
                 Letter::Send(port) => {
                     self.send(port, &[PacketRef::from_slice(frame)], exits);
                 }
-                Letter::Punt(..) | Letter::Resolve(..) | Letter::TooLong(_) => {
+                Letter::Punt(..) | Letter::Resolve(..) | Letter::Await(..) | Letter::TooLong(_) => {
                     debug_assert!(false, "these go to the slow path")
                 }
             }
@@ -490,7 +490,7 @@ impl Hands {
             }
             Verdict::Duplicate(duplicate) => self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now),
             Verdict::Resolve(forward, named) => {
-                self.leave_unresolved(&forward, named, packet, behind, now);
+                self.wait_for_neighbour(from, &forward, named, &whole(packet, *behind), now);
                 None
             }
         }
@@ -514,6 +514,11 @@ impl Hands {
         let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
         if self.tracer.is_on() {
             self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+        }
+        if let Verdict::Resolve(forward, named) = verdict {
+            // Were it decided about again, it would be duplicated again.
+            self.leave_unresolved(&forward, named, packet, behind, now);
+            return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
     }
@@ -541,6 +546,24 @@ impl Hands {
                 usage::lose(rule.usages(), packet.len() - ETHERNET_LEN, &mut self.state.alarms);
             }
         }
+    }
+
+    /// A packet whose next hop is not resolved comes again once it is, and counts then.
+    #[cold]
+    fn wait_for_neighbour(
+        &mut self,
+        from: PortId,
+        forward: &Forward<'_>,
+        named: Option<&IpAddr>,
+        packet: &PacketRef<'_>,
+        now: u64,
+    ) {
+        fate(forward).uncount();
+        if !self.unresolved.allow(now) {
+            return self.drops.count(DropReason::NeighbourUnresolved);
+        }
+        let address = neighbour(named, &packet.head[usize::from(forward.strip)..]);
+        self.leave_to_slow_path(Letter::Await(from, forward.port, address), packet);
     }
 
     /// A packet whose next hop is not resolved: the slow path sends it once it is.

@@ -132,6 +132,10 @@ impl Draft {
     /// What `request` makes of `contents`: first it removes, then creates, then updates.
     pub fn modify(contents: &Contents, request: &Modification, around: Surroundings) -> Result<Self, Fault> {
         refuse(Place::Message, &request.others)?;
+        if request.flags & !(Modification::DROBU | Modification::SNDEM | Modification::QAURR) != 0 {
+            // A pause of charging, the end of all rules of a tunnel, or multicast.
+            return Err(Fault::of(Cause::ServiceNotSupported, IeType::PfcpsmReqFlags));
+        }
         let mut draft = Self { contents: contents.clone(), choices: vec![], address_choices: vec![] };
         draft.contents.remove(request)?;
         let updated = request.update_pdrs.iter().filter_map(|update| update.pdi.as_ref());

@@ -52,14 +52,20 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
             | CreateBridgeInfoForTsc | TscManagementInformationWithinSessionModificationRequest
             | ProvideRdsConfigurationInformation
             | L2tpTunnelInformation | L2tpSessionInformation
+            | EthernetContextInformation | QueryPacketRateStatusWithinSessionModificationRequest
             | MbsSessionN4mbControlInformation | MbsSessionN4ControlInformation
         ),
-        Place::Pdr => match kind {
-            ActivationTime | DeactivationTime | MarId | TrafficEndpointId => true,
-            PacketReplicationAndDetectionCarryOnInformation | IpMulticastAddressingInfo => true,
-            UeIpAddressPoolIdentity | TransportDelayReporting => true,
-            _ => false,
-        },
+        Place::Pdr => matches!(
+            kind,
+            ActivationTime
+                | DeactivationTime
+                | MarId
+                | TrafficEndpointId
+                | PacketReplicationAndDetectionCarryOnInformation
+                | IpMulticastAddressingInfo
+                | UeIpAddressPoolIdentity
+                | TransportDelayReporting
+        ),
         Place::Pdi => matches!(
             kind,
             EthernetPduSessionInformation
@@ -89,7 +95,10 @@ fn cause_of_refusal(place: Place, kind: IeType) -> Option<Cause> {
         // Its events, and features not advertised, such as aggregation.
         Place::Urr => matches!(
             kind,
-            EventThreshold
+            // Exemptions from quotas.
+            ApplicationId
+                | SdfFilter
+                | EventThreshold
                 | EventQuota
                 | SubsequentEventThreshold
                 | SubsequentEventQuota

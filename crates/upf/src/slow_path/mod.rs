@@ -62,7 +62,7 @@ pub struct SlowPath {
     quiet_until: Instant,
     bell: Arc<Bell>,
     alarms: Alarms,
-    neighbours: Neighbours,
+    neighbours: Neighbours<Waiting>,
     fragments: Reassembly,
     drops: Drops,
     counters: Arc<Counters>,
@@ -113,6 +113,15 @@ impl Links {
     pub fn echo_line(&self) -> EchoLine {
         EchoLine { echoes: self.echoes.0.clone(), bell: self.bell.clone() }
     }
+}
+
+/// A frame that waits for a neighbour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// It is sent as it is, but for the Ethernet addresses.
+    Ready(Vec<u8>),
+    /// As it came from this port: it is a worker's to decide about it.
+    Came(PortId, Vec<u8>),
 }
 
 impl SlowPath {
@@ -210,7 +219,11 @@ impl SlowPath {
     fn read(&mut self, letter: Letter, frame: &[u8], now: Instant) {
         match letter {
             Letter::Resolve(port, address) => {
-                let actions = self.neighbours.wait((port, address), frame.to_vec(), now);
+                let actions = self.neighbours.wait((port, address), Waiting::Ready(frame.to_vec()), now);
+                self.act(actions);
+            }
+            Letter::Await(from, port, address) => {
+                let actions = self.neighbours.wait((port, address), Waiting::Came(from, frame.to_vec()), now);
                 self.act(actions);
             }
             Letter::Punt(port, Punt::Fragment) => self.join(port, frame, now),
@@ -226,7 +239,7 @@ impl SlowPath {
         for (port, side) in sides.iter().filter(|(_, side)| side.kind.has_tunnels()) {
             let frame = answer::echo_request(side, echo);
             if let (Some(next_hop), Some(frame)) = (side.next_hop(echo.peer), frame) {
-                let actions = self.neighbours.wait((port, next_hop), frame, now);
+                let actions = self.neighbours.wait((port, next_hop), Waiting::Ready(frame), now);
                 self.act(actions);
             }
         }
@@ -290,7 +303,7 @@ impl SlowPath {
         self.post(letter, &message);
     }
 
-    fn act(&mut self, actions: Vec<Action>) {
+    fn act(&mut self, actions: Vec<Action<Waiting>>) {
         let published: Vec<(PortId, IpAddr, Option<[u8; 6]>)> = actions
             .iter()
             .filter_map(|action| match *action {
@@ -309,7 +322,9 @@ impl SlowPath {
                     Some(frame) => self.send(port, &frame),
                     None => tracing::debug!(?port, %address, "no address to ask for a neighbour from"),
                 },
-                Action::Release((port, _), mac, frame) => self.release(port, mac, frame),
+                Action::Release((port, _), mac, Waiting::Ready(frame)) => self.release(port, mac, frame),
+                // Workers know the neighbour by now.
+                Action::Release(_, _, Waiting::Came(from, frame)) => self.post(Letter::Enter(from), &frame),
                 Action::GiveUp(frames) => self.drops.add(DropReason::NeighbourUnresolved, frames as u64),
             }
         }

@@ -26,28 +26,28 @@ const UNANSWERED_MAX: usize = 4_096;
 /// A neighbour.
 pub type Key = (PortId, IpAddr);
 
-/// What is to be done.
+/// What is to be done. `F` are frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum Action<F> {
     /// Ask for the neighbour's Ethernet address: everyone, or the one who had it.
     Solicit(Key, Option<[u8; 6]>),
     /// Let workers use this address, or no address.
     Publish(Key, Option<[u8; 6]>),
-    /// Send a frame that waited; its Ethernet header lacks the destination.
-    Release(Key, [u8; 6], Vec<u8>),
+    /// The neighbour has this address: send a frame that waited.
+    Release(Key, [u8; 6], F),
     /// That many frames waited in vain.
     GiveUp(usize),
 }
 
 /// The table.
-#[derive(Debug, Default)]
-pub struct Neighbours {
-    entries: HashMap<Key, Entry>,
+#[derive(Debug)]
+pub struct Neighbours<F> {
+    entries: HashMap<Key, Entry<F>>,
     unanswered: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<F> {
     /// Rules or routes lead to it, so it is asked for until it answers. Otherwise packets do, and it is forgotten if not.
     lasting: bool,
     mac: Option<[u8; 6]>,
@@ -57,12 +57,18 @@ struct Entry {
     asked: Instant,
     /// When the next one is due.
     due: Instant,
-    waiting: VecDeque<Vec<u8>>,
+    waiting: VecDeque<F>,
 }
 
-impl Neighbours {
+impl<F> Default for Neighbours<F> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), unanswered: 0 }
+    }
+}
+
+impl<F> Neighbours<F> {
     /// Rules or routes lead to the neighbour.
-    pub fn want(&mut self, key: Key, now: Instant) -> Vec<Action> {
+    pub fn want(&mut self, key: Key, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();
         match self.entries.get_mut(&key) {
             Some(entry) => {
@@ -84,7 +90,7 @@ impl Neighbours {
     }
 
     /// A frame for the neighbour waits to be sent.
-    pub fn wait(&mut self, key: Key, frame: Vec<u8>, now: Instant) -> Vec<Action> {
+    pub fn wait(&mut self, key: Key, frame: F, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();
         if !self.entries.contains_key(&key) {
             if self.unanswered >= UNANSWERED_MAX {
@@ -104,7 +110,7 @@ impl Neighbours {
     }
 
     /// The neighbour's address was heard. Nothing comes of it if nobody asked.
-    pub fn heard(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action> {
+    pub fn heard(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
         let Some(entry) = self.entries.get_mut(&key) else { return vec![] };
         let mut actions = Vec::new();
         self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
@@ -119,7 +125,7 @@ impl Neighbours {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, now: Instant) -> Vec<Action> {
+    pub fn tick(&mut self, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();
         let unanswered = &mut self.unanswered;
         self.entries.retain(|&key, entry| {
@@ -160,7 +166,7 @@ impl Neighbours {
     }
 }
 
-impl Entry {
+impl<F> Entry<F> {
     /// A neighbour for whom the first question is out.
     fn new(lasting: bool, now: Instant) -> Self {
         Self { lasting, mac: None, tries: 1, asked: now, due: now + HASTY_RETRY, waiting: VecDeque::new() }
@@ -171,7 +177,7 @@ impl Entry {
     }
 
     /// A frame waits. Its neighbour may have come back since it was last asked for, and has all its tries again.
-    fn hold(&mut self, frame: Vec<u8>) {
+    fn hold(&mut self, frame: F) {
         if self.waiting.is_empty() && self.tries >= TRIES {
             self.tries = 0;
             self.due = self.due.min(self.asked + HASTY_RETRY);
@@ -191,7 +197,7 @@ mod tests {
     }
 
     /// Ticks every 50 ms for `time`.
-    fn pass(neighbours: &mut Neighbours, now: &mut Instant, time: Duration) -> Vec<Action> {
+    fn pass(neighbours: &mut Neighbours<Vec<u8>>, now: &mut Instant, time: Duration) -> Vec<Action<Vec<u8>>> {
         let end = *now + time;
         let mut actions = vec![];
         while *now < end {
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_waiting_frame_leaves_once_the_neighbour_answers() {
-        let (mut neighbours, now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         assert_eq!(neighbours.wait(key(), vec![1], now), [Action::Solicit(key(), None)]);
         assert_eq!(neighbours.wait(key(), vec![2], now), []);
         let release = |frame| Action::Release(key(), MAC, frame);
@@ -215,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_never_answers_is_asked_three_times_and_forgotten() {
-        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.wait(key(), vec![1], now);
         let actions = pass(&mut neighbours, &mut now, Duration::from_secs(5));
         let ask = Action::Solicit(key(), None);
@@ -225,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_wanted_neighbour_is_asked_until_it_answers() {
-        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.want(key(), now);
         assert!(pass(&mut neighbours, &mut now, Duration::from_secs(20)).len() > 15);
         assert_eq!(neighbours.heard(key(), MAC, now), [Action::Publish(key(), Some(MAC))]);
@@ -233,12 +239,13 @@ mod tests {
 
     #[test]
     fn a_silent_gateway_is_asked_in_haste_while_frames_wait() {
-        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.want(key(), now);
         pass(&mut neighbours, &mut now, Duration::from_secs(20));
         assert_eq!(neighbours.wait(key(), vec![1], now), []);
-        let asked =
-            |actions: &[Action]| actions.iter().filter(|action| **action == Action::Solicit(key(), None)).count();
+        let asked = |actions: &[Action<Vec<u8>>]| {
+            actions.iter().filter(|action| **action == Action::Solicit(key(), None)).count()
+        };
         let actions = pass(&mut neighbours, &mut now, Duration::from_millis(450));
         assert!(asked(&actions) >= 3 && actions.contains(&Action::GiveUp(1)), "{actions:?}");
         assert!(asked(&pass(&mut neighbours, &mut now, Duration::from_secs(3))) <= 3, "nobody waits any more");
@@ -246,7 +253,7 @@ mod tests {
 
     #[test]
     fn an_address_is_confirmed_with_its_owner_and_given_up_if_that_is_silent() {
-        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.want(key(), now);
         neighbours.heard(key(), MAC, now);
         assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
@@ -258,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_answer_in_time_keeps_the_address_and_another_address_replaces_it() {
-        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.want(key(), now);
         neighbours.heard(key(), MAC, now);
         pass(&mut neighbours, &mut now, REACHABLE + RETRY);
@@ -269,13 +276,13 @@ mod tests {
 
     #[test]
     fn nobody_is_learned_that_nobody_asked_for() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = Neighbours::<Vec<u8>>::default();
         assert!(neighbours.heard(key(), MAC, Instant::now()).is_empty() && neighbours.is_empty());
     }
 
     #[test]
     fn frames_for_a_silent_neighbour_and_silent_neighbours_are_bounded() {
-        let (mut neighbours, now) = (Neighbours::default(), Instant::now());
+        let (mut neighbours, now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         for _ in 0..WAITING_MAX {
             assert_ne!(neighbours.wait(key(), vec![], now), [Action::GiveUp(1)]);
         }

@@ -664,3 +664,16 @@ fn what_is_asked_for_in_vain_is_refused_and_what_only_informs_is_passed_over() {
         assert!(response.outcome.is_ok(), "{kind}");
     }
 }
+
+#[test]
+fn flags_that_ask_for_what_is_not_done_are_refused() {
+    let mut bench = Bench::associated();
+    let seid = establish(&mut bench, establishment(1)).unwrap().up_f_seid.seid;
+    for flag in 0..8 {
+        let flags = 1 << flag;
+        let outcome = modify(&mut bench, seid, Modification { flags, ..Modification::default() });
+        let is_done = [Modification::DROBU, Modification::SNDEM, Modification::QAURR].contains(&flags);
+        let refused = Fault::of(Cause::ServiceNotSupported, IeType::PfcpsmReqFlags);
+        assert_eq!(outcome.map(|created| created.len()), if is_done { Ok(0) } else { Err(refused) }, "{flags:#x}");
+    }
+}
