@@ -107,7 +107,7 @@ fn packets_are_duplicated_while_the_session_manager_says_so() {
     let mut request = establishment(1);
     let with_dupl = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0);
     request.create_fars[0].duplicating_parameters = vec![copy_to(LI_FUNCTION, 1), copy_to(Interface::Core, 2)];
-    let seid = establish(&mut bench, request).unwrap();
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
     assert!(copies(&bench, seid).is_empty());
     let update = |action, copies| {
         let update = UpdateFar {
