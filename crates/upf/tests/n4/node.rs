@@ -674,6 +674,10 @@ fn flags_that_ask_for_what_is_not_done_are_refused() {
         let outcome = modify(&mut bench, seid, Modification { flags, ..Modification::default() });
         let is_done = [Modification::DROBU, Modification::SNDEM, Modification::QAURR].contains(&flags);
         let refused = Fault::of(Cause::ServiceNotSupported, IeType::PfcpsmReqFlags);
-        assert_eq!(outcome.map(|created| created.len()), if is_done { Ok(0) } else { Err(refused) }, "{flags:#x}");
+        assert_eq!(
+            outcome.map(|modified| modified.created_pdrs.len()),
+            if is_done { Ok(0) } else { Err(refused) },
+            "{flags:#x}"
+        );
     }
 }
