@@ -23,6 +23,8 @@ const SAMPLED: u32 = 200;
 /// Packets of the traffic that are sent at a time, and the pause behind them: the process may have both cores.
 const AT_A_TIME: usize = 32;
 const PAUSE: Duration = Duration::from_micros(200);
+/// Nothing comes any more when nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(50);
 /// How long a start may take at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -81,6 +83,7 @@ impl Restarted {
         self.await_traffic()?;
         // SIGKILL; returns when the process is gone.
         self.process = None;
+        self.host.drain();
         let began = self.start()?;
         Ok(self.await_traffic()? - began)
     }
@@ -117,7 +120,6 @@ impl Restarted {
 
     /// Sends packets of all sampled sessions in turn until one of each has come out; when the last one did.
     fn await_traffic(&mut self) -> anyhow::Result<Instant> {
-        self.host.take(|_| ());
         let mut missing: Vec<_> = self.sampled.keys().copied().collect();
         let (begin, mut next) = (Instant::now(), 0);
         let frames: Vec<_> = self.sampled.values().collect();
@@ -142,11 +144,22 @@ struct End {
 }
 
 impl End {
-    /// Takes what has come: the source address of each IPv4 packet.
-    fn take(&mut self, mut with: impl FnMut(Ipv4Addr)) {
+    /// Takes all that is left of a process that is gone: none of it speaks for the next one.
+    fn drain(&mut self) {
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < QUIET {
+            if self.take(|_| ()) > 0 {
+                quiet = Instant::now();
+            }
+        }
+    }
+
+    /// Takes what has come: the source address of each IPv4 packet. How many frames there were.
+    fn take(&mut self, mut with: impl FnMut(Ipv4Addr)) -> usize {
         let mut answers = vec![];
         let burst = self.queue.rx.recv();
-        for at in 0..burst.len() {
+        let count = burst.len();
+        for at in 0..count {
             let head = burst.get(at).head;
             match (frame::ethertype(head), head.get(26..30)) {
                 (frame::ETHERTYPE_IPV4, Some(&[a, b, c, d])) => with(Ipv4Addr::new(a, b, c, d)),
@@ -157,6 +170,7 @@ impl End {
         for answer in answers {
             self.queue.tx.send(&[PacketRef::from_slice(&answer)]);
         }
+        count
     }
 }
 
