@@ -116,6 +116,11 @@ impl Control {
         }
     }
 
+    /// Whether the port is this process's alone: not as long as another one works off what it has of it.
+    pub fn has_port(&self) -> bool {
+        self.0.as_ref().is_none_or(|(_, succession)| succession.has_port())
+    }
+
     /// Of a port that was opened to be taken over ([`Succession::WhenReady`]): now. Peers send to this process from here on;
     /// it receives, and can send, as soon as the one that had the port has left it.
     pub fn take_over(&self) {
@@ -150,6 +155,19 @@ pub enum Succession {
     AtOnce,
     /// At [`Control::take_over`].
     WhenReady,
+}
+
+/// Waits until ports that were taken over are this process's alone, all of them: before, what comes by one could not leave by
+/// another. True when they are.
+pub fn await_ports(ports: &[Control], timeout: Duration) -> bool {
+    let begin = std::time::Instant::now();
+    while !ports.iter().all(Control::has_port) {
+        if begin.elapsed() >= timeout {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
 }
 
 impl Succession {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use port::PacketRef;
+use serde::{Deserialize, Serialize};
 
 use crate::side::PortId;
 
@@ -39,6 +40,14 @@ pub struct Buffers {
     max_octets: usize,
     octets: usize,
     packets: usize,
+}
+
+/// The waiting packets of a session, on their way to another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parked {
+    up_seid: u64,
+    frames: Vec<Vec<u8>>,
+    told: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +101,26 @@ impl Buffers {
         self.octets -= frames.iter().map(|(_, frame)| frame.len()).sum::<usize>();
         frames
     }
+
+    /// Takes everything out.
+    pub fn park(&mut self) -> Vec<Parked> {
+        (self.octets, self.packets) = (0, 0);
+        let parked = self.queues.drain().map(|(up_seid, queue)| {
+            let frames = queue.frames.into_iter().map(Vec::from).collect();
+            Parked { up_seid, frames, told: queue.told }
+        });
+        parked.collect()
+    }
+
+    /// Puts everything back in.
+    pub fn unpark(&mut self, parked: Vec<Parked>) {
+        for Parked { up_seid, frames, told } in parked {
+            self.octets += frames.iter().map(Vec::len).sum::<usize>();
+            self.packets += frames.len();
+            let frames = frames.into_iter().map(Vec::into_boxed_slice).collect();
+            self.queues.insert(up_seid, Queue { frames, told });
+        }
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +143,19 @@ mod tests {
         assert_eq!(buffers.take(2).len(), 0);
         assert_eq!(buffers.take(1).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>(), b"abc");
         assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), Kept::Waits);
+    }
+
+    #[test]
+    fn frames_that_were_parked_wait_as_before() {
+        let mut before = Buffers::new(1_000);
+        keep(&mut before, &WAITING, b"a");
+        before.told(&WAITING);
+        keep(&mut before, &WAITING, b"b");
+        let mut after = Buffers::new(1_000);
+        after.unpark(before.park());
+        assert_eq!((before.packets(), after.packets(), after.octets), (0, 2, 2));
+        assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits);
+        assert_eq!(after.take(1).iter().map(|frame| frame[0]).collect::<Vec<_>>(), b"abc");
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod side;
 pub mod slow_path;
 pub mod state;
 pub mod store;
+pub mod succession;
 pub mod tables;
 pub mod trace;
 pub mod tunnel;

@@ -2,7 +2,7 @@
 //! configuration says it.
 
 use anyhow::Context;
-use port::{OpenOptions, Port, PortInfo};
+use port::{OpenOptions, Port, PortInfo, Succession};
 
 use crate::config::PortConfig;
 use crate::function::Place;
@@ -14,8 +14,10 @@ impl PortConfig {
     /// # Errors
     /// There is no such port, or it cannot be used.
     pub fn open(&self) -> anyhow::Result<Port> {
-        let mut port =
-            port::open(&self.port, &OpenOptions::default()).with_context(|| format!("port {}", self.port))?;
+        // Taken over when the sessions are there.
+        let succession = if Succession::is_wanted() { Succession::WhenReady } else { Succession::No };
+        let options = OpenOptions { succession, ..OpenOptions::default() };
+        let mut port = port::open(&self.port, &options).with_context(|| format!("port {}", self.port))?;
         if self.is_interface() {
             self.describe(&mut port.info);
         }

@@ -3,14 +3,15 @@
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use port::Succession;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
@@ -22,9 +23,13 @@ use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
 use crate::store::{Identity, State};
+use crate::succession::{Goods, Holder, Inheritance};
+use crate::worker::Dryness;
 
 /// Between two reports of the counters.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How long ports may take to be left by the process that had them.
+const PORTS_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks whether a thread has ended.
 const END_POLL: Duration = Duration::from_millis(5);
 
@@ -45,20 +50,33 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
     let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
-    let socket = UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?;
     let n4_config = n4::Config::from(config);
-    let state = state(config, &n4_config, &places)?;
+    let mut inheritance = match Succession::is_wanted() {
+        true => Inheritance::ask(&config.control)?,
+        false => None,
+    };
+    let socket = match &inheritance {
+        Some(inheritance) => inheritance.socket.try_clone()?,
+        None => UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?,
+    };
+    let state = state(config, &n4_config, &places, inheritance.is_some())?;
+    let ports: Vec<_> = places.iter().map(|place| place.port.control()).collect();
     let clock = state.as_ref().map_or_else(Clock::new, State::clock);
-    let upf = Upf::over(&Plan { clock, ..Plan::from(config) }, places)?;
+    let mut upf = Upf::over(&Plan { clock, ..Plan::from(config) }, places)?;
     let n4_bell = upf.meters.bell.clone();
     let clock = upf.meters.clock;
+    let n4_socket = socket.try_clone()?;
     let mut endpoint = match state {
         Some(state) => n4::Endpoint::with_state(socket, n4_config, upf.tables.clone(), upf.meters, state)?,
         None => n4::Endpoint::new(socket, n4_config, upf.tables.clone(), upf.meters),
     };
     let sources =
         metrics::Sources { counts: upf.counts.clone(), ledger: endpoint.ledger(), tables: upf.tables.clone() };
+    let inherited = inheritance.as_mut().and_then(|inheritance| inheritance.metrics.take());
     let exporter = match config.metrics {
+        Some(address) if inherited.as_ref().is_some_and(|socket| socket.local_addr().ok() == Some(address)) => {
+            inherited.map(|socket| Exporter::on(socket, sources))
+        }
         Some(address) => Some(Exporter::bind(address, sources).with_context(|| format!("metrics address {address}"))?),
         None => None,
     };
@@ -73,56 +91,122 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         },
     );
 
+    let goods = Goods {
+        socket: n4_socket,
+        metrics: exporter.as_ref().map(Exporter::socket).transpose()?,
+        neighbours: upf.slow_path.acquaintances(),
+        custody: endpoint.custody(),
+    };
+    let mut slow_path = upf.slow_path;
+    if let Some(inheritance) = &inheritance {
+        slow_path.know(&inheritance.neighbours);
+    }
+    // Where nobody is to be succeeded, nothing comes of it.
+    ports.iter().for_each(port::Control::take_over);
+    if let Some(inheritance) = inheritance {
+        tracing::info!("ready to take over");
+        let Some(waiting) = inheritance.wait(signals)? else { return Ok(()) };
+        for (index, parked) in waiting {
+            upf.workers.get_mut(index).into_iter().for_each(|worker| worker.unpark(parked.clone()));
+        }
+    }
+
+    if !port::await_ports(&ports, PORTS_WITHIN) {
+        anyhow::bail!("whoever has the ports does not leave them");
+    }
+    drop(ports);
+
     let stop = Arc::new(AtomicBool::new(false));
     let (counts, bells, reports) = (upf.counts, upf.bells, upf.control);
+    // Whether they leave to another process.
+    let leaving = Arc::new(AtomicBool::new(false));
+    let dryness = Arc::new(Dryness::new(upf.workers.len()));
+    let (park, parked) = mpsc::channel();
     let mut threads = Vec::new();
     for (index, mut worker) in upf.workers.into_iter().enumerate() {
-        let stop = stop.clone();
-        threads.push(spawn(&format!("worker-{index}"), move || worker.run(&stop))?);
+        let (stop, leaving, dryness, park) = (stop.clone(), leaving.clone(), dryness.clone(), park.clone());
+        let work = move || {
+            worker.run(&stop)?;
+            if leaving.load(Ordering::Relaxed) {
+                worker.work_off(&dryness);
+                // Nobody listens any more only if the process ends otherwise.
+                let _ = park.send((index, worker.park()));
+            }
+            Ok(())
+        };
+        threads.push(spawn(&format!("worker-{index}"), work)?);
     }
-    let mut slow_path = upf.slow_path;
-    let stop_slow_path = stop.clone();
-    threads.push(spawn("slow-path", move || slow_path.run(&stop_slow_path))?);
+    drop(park);
+    let stop_slow_path = Arc::new(AtomicBool::new(false));
+    let slow_path_stops = stop_slow_path.clone();
+    let slow_path = spawn("slow-path", move || slow_path.run(&slow_path_stops))?;
     let end_n4 = Arc::new(AtomicBool::new(false));
     let n4_ends = end_n4.clone();
     let n4 = spawn("n4", move || endpoint.run(&n4_ends))?;
     // Whoever only looks has no part in the UPF's end.
     spawn("control", move || operators.run())?;
+    let holder = Holder::new();
+    let (server, control) = (holder.clone(), config.control.clone());
+    spawn("succession", move || server.run(&control, &goods))?;
     if let Some(exporter) = exporter {
         spawn("metrics", move || exporter.run())?;
     }
-    tracing::info!(workers = threads.len() - 1, n4 = %config.n4.listen, "ready");
+    tracing::info!(workers = threads.len(), n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| reports.report(&counts.all());
     wait_for_signal(signals, || {
         report(&counts);
         throttle.tell();
     })?;
-    tracing::info!("stopping");
-    // Packets are forwarded while peers release their associations.
+    let heir = holder.leave();
+    leaving.store(heir.is_some(), Ordering::Relaxed);
+    match heir {
+        Some(_) => tracing::info!("another process goes on"),
+        None => tracing::info!("stopping"),
+    }
     end_n4.store(true, Ordering::Relaxed);
     n4_bell.ring();
-    wait_for_end(&n4, signals)?;
+    // Packets are forwarded while peers release their associations. To another process these go as they are.
+    if heir.is_none() {
+        wait_for_end(&n4, signals)?;
+    }
     stop.store(true, Ordering::Relaxed);
     bells.iter().for_each(|bell| bell.ring());
     for thread in threads {
         // A thread that panicked has ended the process already.
         let _ = thread.join();
     }
+    stop_slow_path.store(true, Ordering::Relaxed);
+    bells.iter().for_each(|bell| bell.ring());
+    let _ = slow_path.join();
     report(&counts);
-    Ok(())
+    match heir {
+        Some(heir) => heir.tell(&parked.iter().collect()).context("the process that was to go on"),
+        None => Ok(()),
+    }
 }
 
 /// What is kept in the state directory, if there is to be one.
-fn state(config: &Config, n4: &n4::Config, places: &[Place]) -> anyhow::Result<Option<State>> {
+fn state(
+    config: &Config,
+    n4: &n4::Config,
+    places: &[Place],
+    is_inherited: bool,
+) -> anyhow::Result<Option<State>> {
     let Some(directory) = &config.state_directory else {
+        if is_inherited {
+            anyhow::bail!("no stateDirectory: there is nothing to go on with");
+        }
         tracing::info!("no stateDirectory: sessions end with this process");
         return Ok(None);
     };
     let tunnels = places.iter().filter(|place| place.kind.has_tunnels());
     let access = tunnels.flat_map(|place| &place.port.info.addresses).map(|(address, _)| address.to_string()).collect();
     let identity = Identity { node: format!("{:?} at {}", n4.node_id, n4.address), access };
-    Ok(Some(State::open(directory, identity, config.max_sessions, n4.recovery)?))
+    Ok(Some(match is_inherited {
+        true => State::inherit(directory, identity, config.max_sessions)?,
+        false => State::open(directory, identity, config.max_sessions, n4.recovery)?,
+    }))
 }
 
 /// A thread that fails takes the process with it: a UPF without one of its parts is restarted sooner than it is noticed.

@@ -33,7 +33,10 @@ use crate::tunnel::Tunnel;
 use crate::usage;
 
 mod copies;
+mod leaving;
 mod too_long;
+
+pub use leaving::Dryness;
 
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;

@@ -1,8 +1,12 @@
 //! `kaista-upf` as a process that is killed: ports of a broker in this process, a gNB and a data network that are this test,
 //! and a session manager on a loopback address.
 
+#[path = "stage/kills.rs"]
+mod kills;
 #[path = "n4/support/mod.rs"]
 mod n4_support;
+#[path = "stage/replacing.rs"]
+mod replacing;
 mod stage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +44,11 @@ fn establish(stage: &mut Stage, number: u32) -> Established {
         panic!()
     };
     response.outcome.unwrap()
+}
+
+/// A number from the environment.
+fn number(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Ends a session: octets and packets that were used uplink, as reported.

@@ -58,6 +58,11 @@ pub enum Coming {
 pub struct Succession(Arc<Lease>);
 
 impl Succession {
+    /// Whether the port is this process's: always, where it was not attached to succeed.
+    pub fn has_port(&self) -> bool {
+        self.0.shared.has_port.load(Ordering::Acquire)
+    }
+
     /// From now on peers send to this process. It receives, and can send, as soon as the one that has the port has left it.
     pub fn take_over(&self) {
         self.0.shared.take_over.store(true, Ordering::Release);
@@ -229,6 +234,7 @@ fn start(
         complaints: complaints.clone(),
         report: Mutex::new(None),
         take_over: AtomicBool::new(false),
+        has_port: AtomicBool::new(coming == Coming::Alone),
         stop: AtomicBool::new(false),
     });
     let mut control = Control {
@@ -280,6 +286,8 @@ struct Shared {
     report: Mutex<Option<Vec<(String, u64)>>>,
     /// The port is to be taken over: to be said.
     take_over: AtomicBool,
+    /// Nobody has it beside this process.
+    has_port: AtomicBool,
     stop: AtomicBool,
 }
 

@@ -18,6 +18,7 @@ use crate::usage::Counts;
 
 pub use seid::{NoSeid, Seid};
 pub use server::{Server, Sources};
+pub(crate) use socket::admits;
 pub use socket::{Address, DEFAULT};
 
 /// What can be asked.

@@ -42,7 +42,7 @@ impl Address {
     }
 
     /// Listens. A file that a UPF before has left is replaced.
-    pub(super) fn listen(&self) -> io::Result<UnixListener> {
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
         match self {
             Self::Abstract(name) => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?),
             Self::Path(path) => {
@@ -59,7 +59,7 @@ impl Address {
 
 /// Whether the peer may ask: root, and whoever the UPF runs as. In a container everybody may who gets there, for only the
 /// function's own programs and the host's root do; and root does not have its own number there.
-pub(super) fn admits(stream: &UnixStream) -> bool {
+pub(crate) fn admits(stream: &UnixStream) -> bool {
     if is_in_container() {
         return true;
     }

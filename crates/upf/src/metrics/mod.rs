@@ -40,9 +40,22 @@ impl Exporter {
     /// # Errors
     /// The address cannot be used.
     pub fn bind(address: SocketAddr, sources: Sources) -> io::Result<Self> {
+        Ok(Self::on(TcpListener::bind(address)?, sources))
+    }
+
+    /// On a socket that listens.
+    pub fn on(listener: TcpListener, sources: Sources) -> Self {
         let mut registry = Registry::with_prefix("kaista_upf");
         registry.register_collector(Box::new(sources));
-        Ok(Self { listener: TcpListener::bind(address)?, registry })
+        Self { listener, registry }
+    }
+
+    /// Another handle of the socket.
+    ///
+    /// # Errors
+    /// The system has no more.
+    pub fn socket(&self) -> io::Result<TcpListener> {
+        self.listener.try_clone()
     }
 
     /// Where it listens.

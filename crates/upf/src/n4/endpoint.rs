@@ -11,7 +11,7 @@ use pfcp::client::is_transient;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::inquiry::{self, Inquiry, Questions};
-use super::{Config, Datagram, Ledger, Node, NotRestored, RuleTables};
+use super::{Config, Custody, Datagram, Ledger, Node, NotRestored, RuleTables};
 use crate::function::Meters;
 use crate::store::{Batch, Keeper, State, StateError};
 
@@ -21,6 +21,8 @@ const DATAGRAM_MAX: usize = 65_507;
 const START_POLL: Duration = Duration::from_millis(5);
 /// Between two attempts to keep sessions again, where they could not be kept.
 const KEEP_AGAIN: Duration = Duration::from_secs(10);
+/// Between two looks whether it is to go on.
+const REST_POLL: Duration = Duration::from_millis(10);
 /// How long it may take to notice that the endpoint is to stop.
 const STOP_LATENCY: Duration = Duration::from_millis(500);
 
@@ -34,6 +36,7 @@ pub struct Endpoint<T> {
     inquiry: Inquiry<T>,
     questions: Questions<T>,
     keeping: Option<Keeping>,
+    custody: Custody,
 }
 
 /// What outlives the process.
@@ -49,7 +52,8 @@ impl<T: RuleTables> Endpoint<T> {
         let (inquiry, questions) = inquiry::channel(meters.bell.clone());
         let release = config.release;
         let node = Node::new(config, tables, meters.clock);
-        Self { socket, node, meters, ledger: Ledger::default(), inquiry, questions, release, keeping: None }
+        let custody = Custody::new(meters.bell.clone());
+        Self { socket, node, meters, ledger: Ledger::default(), inquiry, questions, release, keeping: None, custody }
     }
 
     /// An endpoint that goes on with the sessions in `state`, and keeps its own there. Its clock is the meters'.
@@ -76,6 +80,7 @@ impl<T: RuleTables> Endpoint<T> {
                     state.restored();
                     node
                 }
+                Err(not) if state.is_inherited() => return Err(StateError::NotInherited(not.error.to_string())),
                 Err(not) => {
                     let NotRestored { error, config, tables } = *not;
                     state.start_anew(&error.to_string(), new_start)?;
@@ -93,12 +98,18 @@ impl<T: RuleTables> Endpoint<T> {
         node.keep(keeper.durable());
         let (inquiry, questions) = inquiry::channel(meters.bell.clone());
         let keeping = Some(Keeping { keeper, again: began });
-        Ok(Self { socket, node, meters, ledger, inquiry, questions, release, keeping })
+        let custody = Custody::new(meters.bell.clone());
+        Ok(Self { socket, node, meters, ledger, inquiry, questions, release, keeping, custody })
     }
 
     /// What it sends, receives and holds.
     pub fn ledger(&self) -> Ledger {
         self.ledger.clone()
+    }
+
+    /// Has it rest, from other threads.
+    pub fn custody(&self) -> Custody {
+        self.custody.clone()
     }
 
     /// Asks it from other threads.
@@ -117,8 +128,32 @@ impl<T: RuleTables> Endpoint<T> {
         let mut buffer = vec![0; DATAGRAM_MAX];
         while !stop.load(Ordering::Relaxed) {
             self.turn(&mut buffer)?;
+            if self.custody.is_wanted() && !self.rest(stop) {
+                return Ok(());
+            }
         }
         self.leave(&mut buffer)
+    }
+
+    /// Closes the store, and does nothing that would change anything in it, as long as another process may go on with it. False
+    /// if that process has.
+    fn rest(&mut self, stop: &AtomicBool) -> bool {
+        self.pass_on(vec![]);
+        let rests = self.keeping.as_ref().is_some_and(|keeping| keeping.keeper.rest());
+        self.custody.rests(rests);
+        if !rests {
+            return true;
+        }
+        while !self.custody.wait(REST_POLL) {
+            if stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            self.questions.answer(&self.node);
+        }
+        if let Some(keeping) = &self.keeping {
+            keeping.keeper.resume();
+        }
+        true
     }
 
     fn leave(&mut self, buffer: &mut [u8]) -> io::Result<()> {

@@ -16,6 +16,7 @@ mod applications;
 mod associate;
 mod association;
 mod contents;
+mod custody;
 mod endpoint;
 mod endpoints;
 mod filter;
@@ -41,6 +42,7 @@ use std::time::Duration;
 use pfcp::{NodeId, RecoveryTimeStamp};
 
 pub use addresses::{PoolUsage, UeAddress};
+pub use custody::Custody;
 pub use endpoint::Endpoint;
 pub use filter::{FilterError, parse_flow_description};
 pub use inquiry::Inquiry;

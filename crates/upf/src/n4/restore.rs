@@ -19,6 +19,8 @@ use crate::tables::SessionUpdate;
 const AT_ONCE: usize = 512;
 /// So many times as many are read before they are put in force.
 const READ_AHEAD: usize = 4;
+/// Longer than it takes to restore everything.
+const COUNTED_WITHIN_NS: u64 = 60_000_000_000;
 /// Requests since the numbers were last kept are fewer than this. There are 2^24 sequence numbers.
 const SEQUENCES_AHEAD: u32 = 1 << 23;
 
@@ -195,7 +197,8 @@ impl<T: RuleTables> Node<T> {
 
     /// Puts sessions in force that were read.
     fn take_in_some(&mut self, some: Read, given: &[u32], taken: &mut Taken, now: Instant) -> Result<(), RestoreError> {
-        let now_ns = self.clock.ns(now);
+        // Workers of the process before may count while this one reads.
+        let now_ns = self.clock.ns(now) + COUNTED_WITHIN_NS;
         let first = some.first().map_or(0, |(up_seid, _)| *up_seid);
         let mut updates = Vec::with_capacity(some.len());
         for (up_seid, found) in some {

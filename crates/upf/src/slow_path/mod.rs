@@ -9,9 +9,9 @@ pub mod too_long;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use gtpu::ErrorIndication;
@@ -25,6 +25,7 @@ use crate::mail::{Inbox, Letter, Outbox, TooLong};
 use crate::n4::Echo;
 use crate::packet::{ETHERNET_LEN, Punt};
 use crate::side::{PortId, Side, Sides};
+use crate::succession::{Acquaintances, Known};
 use crate::tables::Tables;
 use crate::tunnel::TUNNEL_MAX_LEN;
 use neighbours::{Action, Key, Neighbours};
@@ -63,6 +64,8 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     alarms: Alarms,
     neighbours: Neighbours<Waiting>,
+    /// Those that are resolved, for a process that is to replace this one.
+    resolved: Acquaintances,
     fragments: Reassembly,
     drops: Drops,
     counters: Arc<Counters>,
@@ -138,10 +141,30 @@ impl SlowPath {
             bell: links.bell,
             alarms: links.alarms,
             neighbours: Neighbours::default(),
+            resolved: Acquaintances::default(),
             fragments: Reassembly::default(),
             drops: Drops::default(),
             counters: Arc::default(),
         }
+    }
+
+    /// The neighbours that are resolved.
+    pub fn acquaintances(&self) -> Acquaintances {
+        self.resolved.clone()
+    }
+
+    /// Goes on with neighbours that a process before this had resolved.
+    pub fn know(&mut self, neighbours: &[Known]) {
+        let now = Instant::now();
+        let sides = self.sides.clone();
+        for (name, address, mac) in neighbours {
+            let Some((port, _)) = sides.iter().find(|(_, side)| side.name == *name) else { continue };
+            let (address, mac) = (*address, *mac);
+            let asked = self.neighbours.want((port, address), now);
+            let heard = self.neighbours.heard((port, address), mac, now);
+            self.act([asked, heard].concat());
+        }
+        self.outbox.deliver();
     }
 
     /// What it has dropped.
@@ -312,6 +335,7 @@ impl SlowPath {
             })
             .collect();
         if !published.is_empty() {
+            self.note(&published);
             // Fails only when the workers have ended, and then nothing matters.
             let _ = self.tables.set_neighbours(&published);
         }
@@ -327,6 +351,17 @@ impl SlowPath {
                 Action::Release(_, _, Waiting::Came(from, frame)) => self.post(Letter::Enter(from), &frame),
                 Action::GiveUp(frames) => self.drops.add(DropReason::NeighbourUnresolved, frames as u64),
             }
+        }
+    }
+
+    fn note(&self, published: &[(PortId, IpAddr, Option<[u8; 6]>)]) {
+        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        for &(port, address, mac) in published {
+            let key = (self.side(port).name.clone(), address);
+            match mac {
+                Some(mac) => resolved.insert(key, mac),
+                None => resolved.remove(&key),
+            };
         }
     }
 

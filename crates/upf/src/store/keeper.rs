@@ -35,13 +35,22 @@ pub(super) struct Paper {
     pub preface: Vec<u8>,
     pub name: u64,
     pub head: Head,
-    pub _lock: File,
+    pub lock: File,
+}
+
+/// What the thread is to do.
+enum Order {
+    Write(Batch),
+    /// Close the store, as it is to be another process's, and say whether that could be done.
+    Rest(SyncSender<bool>),
+    /// Open it again.
+    Resume,
 }
 
 /// The thread's other end.
 #[derive(Debug)]
 pub struct Keeper {
-    batches: SyncSender<Batch>,
+    orders: SyncSender<Order>,
     shared: Arc<Shared>,
 }
 
@@ -60,17 +69,29 @@ impl Keeper {
         last: u64,
         send: Box<dyn Fn(&Datagram) + Send>,
     ) -> io::Result<Self> {
-        let (batches, received) = mpsc::sync_channel(WAITING);
+        let (orders, received) = mpsc::sync_channel(WAITING);
         let shared = Arc::new(Shared { durable: Arc::new(AtomicU64::new(last)), is_lost: AtomicBool::new(false) });
         let mut writer = Writer { database: Some(database), paper, shared: shared.clone(), send };
         std::thread::Builder::new().name("store".into()).spawn(move || writer.run(&received))?;
-        Ok(Self { batches, shared })
+        Ok(Self { orders, shared })
     }
 
     /// Has the changes written, and the datagrams sent afterwards, in the order of the calls.
     pub fn submit(&self, batch: Batch) {
         // Fails only when the thread has panicked, which ends the process.
-        let _ = self.batches.send(batch);
+        let _ = self.orders.send(Order::Write(batch));
+    }
+
+    /// Closes the store once all is written and sent, so that another process can open it. False if nothing is kept.
+    pub fn rest(&self) -> bool {
+        let (done, closed) = mpsc::sync_channel(1);
+        let _ = self.orders.send(Order::Rest(done));
+        closed.recv().unwrap_or(false)
+    }
+
+    /// Opens it again, after another process had it, which has changed nothing.
+    pub fn resume(&self) {
+        let _ = self.orders.send(Order::Resume);
     }
 
     /// Number of the changes that are durable.
@@ -93,16 +114,51 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, batches: &Receiver<Batch>) {
-        while let Ok(first) = batches.recv() {
-            let group: Vec<_> = std::iter::once(first).chain(batches.try_iter().take(GROUP - 1)).collect();
+    fn run(&mut self, orders: &Receiver<Order>) {
+        while let Ok(mut order) = orders.recv() {
+            let mut group = vec![];
+            let then = loop {
+                match order {
+                    Order::Write(batch) => group.push(batch),
+                    other => break Some(other),
+                }
+                if group.len() == GROUP {
+                    break None;
+                }
+                match orders.try_recv() {
+                    Ok(next) => order = next,
+                    Err(_) => break None,
+                }
+            };
             self.write(&group);
             group.iter().flat_map(|batch| &batch.datagrams).for_each(|datagram| (self.send)(datagram));
+            match then {
+                Some(Order::Rest(done)) => drop(done.send(self.close())),
+                Some(Order::Resume) => self.open(),
+                _ => {}
+            }
+        }
+    }
+
+    fn close(&mut self) -> bool {
+        let was_open = self.database.take().is_some();
+        was_open && self.paper.lock.unlock().is_ok()
+    }
+
+    fn open(&mut self) {
+        // Whoever had it is gone, and with it its lock.
+        let locked = self.paper.lock.lock().map_err(|error| StoreError::from(redb::Error::Io(error)));
+        match locked.and_then(|()| Database::open(&self.paper.path)) {
+            Ok(database) => self.database = Some(database),
+            Err(error) => self.give_up(&error),
         }
     }
 
     fn write(&mut self, group: &[Batch]) {
         // Before a batch that has everything there is nothing that matters.
+        if group.is_empty() {
+            return;
+        }
         let from = group.iter().rposition(|batch| batch.is_all);
         let changes = || group[from.unwrap_or(0)..].iter().flat_map(|batch| &batch.changes);
         let written = match (&self.database, from) {

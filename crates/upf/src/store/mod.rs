@@ -71,6 +71,7 @@ pub struct State {
     database: Database,
     counters: Option<Counters>,
     is_found: bool,
+    is_inherited: bool,
 }
 
 /// Why a state directory cannot be used at all.
@@ -87,6 +88,9 @@ pub enum StateError {
         /// Why.
         error: io::Error,
     },
+    /// What another process hands over cannot be used. It goes on with it.
+    #[error("sessions cannot be taken over: {0}")]
+    NotInherited(String),
     /// There is no thread for it.
     #[error("cannot begin to keep sessions: {0}")]
     Thread(io::Error),
@@ -113,7 +117,7 @@ impl State {
         std::fs::create_dir_all(directory).map_err(failed)?;
         let lock = File::create(directory.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
-        match find(directory, &identity, sessions) {
+        match find(directory, &identity, sessions, true) {
             Ok((preface, database, counters)) => Ok(Self {
                 directory: directory.into(),
                 _lock: lock,
@@ -123,6 +127,7 @@ impl State {
                 database,
                 counters: Some(counters),
                 is_found: true,
+                is_inherited: false,
             }),
             Err(why) => {
                 let latest = why.recovery.map_or(recovery.0, |old| recovery.0.max(old.wrapping_add(1)));
@@ -140,9 +145,35 @@ impl State {
                     database,
                     counters,
                     is_found: false,
+                    is_inherited: false,
                 })
             }
         }
+    }
+
+    /// Takes the directory over from a process that still forwards by what is in it, and changes nothing.
+    pub fn inherit(directory: &Path, identity: Identity, sessions: usize) -> Result<Self, StateError> {
+        let failed = |error| StateError::Io { path: directory.into(), error };
+        let lock = File::create(directory.join(LOCK)).map_err(failed)?;
+        lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
+        let found = find(directory, &identity, sessions, false);
+        let (preface, database, counters) = found.map_err(|unfit| StateError::NotInherited(unfit.why))?;
+        Ok(Self {
+            directory: directory.into(),
+            _lock: lock,
+            sessions,
+            identity,
+            preface,
+            database,
+            counters: Some(counters),
+            is_found: true,
+            is_inherited: true,
+        })
+    }
+
+    /// Whether another process still forwards by it.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// Whether there may be sessions to restore.
@@ -203,7 +234,7 @@ impl State {
     ) -> io::Result<Keeper> {
         let path = self.directory.join(STORE);
         let preface = postcard::to_allocvec(&self.preface).map_err(io::Error::other)?;
-        let paper = keeper::Paper { path, preface, name: self.preface.name, head: counters.head()?, _lock: self._lock };
+        let paper = keeper::Paper { path, preface, name: self.preface.name, head: counters.head()?, lock: self._lock };
         Keeper::start(self.database, paper, last, send)
     }
 }
@@ -231,12 +262,19 @@ impl<E: std::fmt::Display> From<E> for Unfit {
     }
 }
 
-fn find(directory: &Path, identity: &Identity, sessions: usize) -> Result<(Preface, Database, Counters), Unfit> {
+fn find(
+    directory: &Path,
+    identity: &Identity,
+    sessions: usize,
+    counts: bool,
+) -> Result<(Preface, Database, Counters), Unfit> {
     let path = directory.join(STORE);
     if !path.exists() {
         return Err("".into());
     }
-    count_attempt(&directory.join(RESTORING))?;
+    if counts {
+        count_attempt(&directory.join(RESTORING))?;
+    }
     let database = Database::open(&path)?;
     let preface = database.get(Kind::Preface, 0)?.ok_or("the store has no beginning")?;
     let (format, _) = postcard::take_from_bytes::<u32>(&preface)?;

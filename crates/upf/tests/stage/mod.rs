@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Stage {
     folder: tempfile::TempDir,
-    _broker: Broker,
+    broker: Broker,
     net: u8,
     gnb: Port,
     dn: Port,
@@ -33,6 +33,21 @@ pub struct Stage {
     child: Option<Running>,
     log: Arc<Mutex<String>>,
     arrived: u64,
+    probed: u64,
+    /// Packets of the first UE that have come out of N6.
+    first: u64,
+    /// Numbered packets, uplink and downlink.
+    streams: [Stream; 2],
+}
+
+/// Packets that are counted through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    pub sent: u64,
+    pub arrived: u64,
+    /// The number after the last that arrived.
+    next: u64,
+    pub out_of_order: u64,
 }
 
 /// The process.
@@ -43,6 +58,23 @@ impl Running {
         let mut child = self.0.lock().unwrap();
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        self.0.lock().unwrap().id() as i32
+    }
+
+    /// Whether it has ended, and how.
+    pub fn ended(&self) -> Option<std::process::ExitStatus> {
+        self.0.lock().unwrap().try_wait().unwrap()
+    }
+
+    /// Asks it to end.
+    pub fn dismiss(&self) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 }
 
@@ -124,15 +156,16 @@ impl Stage {
         let text = format!(
             "n4: {{listen: '{upf}', nodeId: 127.9.{net}.1, heartbeatS: 60}}\n\
              n3: {{port: n3, networkInstances: [access]}}\nn6: {{port: n6, networkInstances: [internet]}}\n\
-             maxSessions: {sessions}\nstateDirectory: {}\n{more}",
-            folder.path().join("state").display()
+             maxSessions: {sessions}\nstateDirectory: {}\ncontrol: '@kaista-stage-{}-{net}'\n{more}",
+            folder.path().join("state").display(),
+            std::process::id()
         );
         std::fs::write(folder.path().join("upf.yaml"), text).unwrap();
         std::fs::create_dir(folder.path().join("state")).unwrap();
         let log = Arc::default();
         Self {
             folder,
-            _broker: broker,
+            broker,
             net,
             gnb,
             dn,
@@ -144,6 +177,9 @@ impl Stage {
             child: None,
             log,
             arrived: 0,
+            streams: Default::default(),
+            probed: 0,
+            first: 0,
         }
     }
 
@@ -164,6 +200,13 @@ impl Stage {
 
     /// Starts the process; when it began.
     pub fn spawn(&mut self) -> Instant {
+        let (began, child) = self.spawn_beside(false);
+        self.child = Some(child);
+        began
+    }
+
+    /// Starts a process that is to replace the one that runs, where `succeeds`.
+    pub fn spawn_beside(&mut self, succeeds: bool) -> (Instant, Running) {
         let (program, config) = (env!("CARGO_BIN_EXE_kaista-upf"), self.folder.path().join("upf.yaml"));
         let mut command = if self.before.is_empty() {
             let mut command = Command::new(program);
@@ -176,6 +219,10 @@ impl Stage {
             command
         };
         command.env("KAISTA_PORTS", self.folder.path().join("upf")).env("STATE", self.state());
+        if succeeds {
+            self.broker.allow_succession("upf", true).unwrap();
+            command.env("KAISTA_SUCCEEDS", "1");
+        }
         command.env_remove("RUST_LOG").stderr(Stdio::piped());
         let began = Instant::now();
         let mut child = command.spawn().unwrap();
@@ -186,8 +233,7 @@ impl Stage {
                 log.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..len]));
             }
         });
-        self.child = Some(Running(Arc::new(Mutex::new(child))));
-        began
+        (began, Running(Arc::new(Mutex::new(child))))
     }
 
     /// Starts the process, and returns when N4 answers.
@@ -301,7 +347,179 @@ impl Stage {
         done.into_iter().map(|(_, established)| established).collect()
     }
 
+    /// As `kaista replace` does it: the heir goes on when it has the ports. Both processes, once they are so far; `traffic` goes
+    /// on meanwhile.
+    pub fn hand_over(&mut self, mut traffic: impl FnMut(&mut Self)) {
+        let (_, heir) = self.spawn_beside(true);
+        let holder = self.take_child();
+        self.until("the heir has the ports", |stage| {
+            traffic(stage);
+            assert!(heir.ended().is_none(), "{}", stage.log());
+            stage.holders().iter().all(|pid| *pid == heir.pid())
+        });
+        holder.dismiss();
+        self.until("the other has ended", |stage| {
+            traffic(stage);
+            holder.ended().inspect(|status| assert!(status.success(), "{}", stage.log())).is_some()
+        });
+        self.child = Some(heir);
+    }
+
+    pub fn until(&mut self, what: &str, mut happens: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        while !happens(self) {
+            assert!(begin.elapsed() < PATIENCE, "in vain: {what}; {:?}; the log: {}", self.reports(), self.log());
+        }
+    }
+
+    /// The processes that have the UPF's ports.
+    pub fn holders(&self) -> Vec<i32> {
+        let ports = self.broker.ports().unwrap();
+        ports.into_iter().filter(|port| port.name.function == "upf").filter_map(|port| port.pid).collect()
+    }
+
+    /// What the UPF reports, and what its ports count.
+    pub fn reports(&self) -> Vec<String> {
+        let ports = self.broker.ports().unwrap();
+        ports.iter().map(|port| format!("{:?}: {:?} {:?} {:?}", port.name, port.report, port.rx, port.tx)).collect()
+    }
+
+    pub fn set_child(&mut self, child: Running) {
+        self.child = Some(child);
+    }
+
     // The gNB and the data network.
+
+    /// Sends a numbered packet each way, takes those that have arrived, and rests a little.
+    pub fn turn(&mut self, teid: u32, number: u32) {
+        let [up, down] = self.streams.map(|stream| stream.sent);
+        let mut frame = self.frame(teid, number).0;
+        set_number(&mut frame, up);
+        self.streams[0].sent += self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) as u64;
+        let mut frame = self.downlink_frame(number);
+        set_number(&mut frame, down);
+        self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) as u64;
+        assert_eq!(self.streams.map(|stream| stream.sent), [up + 1, down + 1], "a packet was refused");
+        self.take();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+
+    /// Takes what has arrived.
+    pub fn take(&mut self) -> [Stream; 2] {
+        for (port, stream) in [&mut self.dn, &mut self.gnb].into_iter().zip(&mut self.streams) {
+            let numbers = arrivals(port);
+            stream.arrived += numbers.len() as u64;
+            for number in numbers {
+                stream.out_of_order += u64::from(number < stream.next);
+                stream.next = number + 1;
+            }
+        }
+        self.streams
+    }
+
+    /// Sends a packet of each of these UEs, as far as there is room.
+    pub fn offer(&mut self, teids: &[u32], ues: impl Iterator<Item = u32>) {
+        for number in ues {
+            let (frame, _) = self.frame(teids[number as usize], number);
+            self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]);
+            answer_arp(&mut self.gnb);
+        }
+    }
+
+    /// The UEs whose packets have come out of N6 since the last call.
+    pub fn arrived_from(&mut self) -> Vec<u32> {
+        let mut ues = vec![];
+        answer_arp_and(&mut self.dn, |frame| {
+            let source = frame.get(26..30).and_then(|octets| octets.first_chunk().copied());
+            ues.extend(source.map(|source| u32::from_be_bytes(source).wrapping_sub(0x0a40_0001)));
+        });
+        self.first += ues.iter().filter(|ue| **ue == 0).count() as u64;
+        ues
+    }
+
+    /// Takes what comes out of N6 until nothing has for a while.
+    pub fn settle_ues(&mut self) {
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(50) {
+            if !self.arrived_from().is_empty() {
+                quiet = Instant::now();
+            }
+        }
+    }
+
+    /// Packets of the first UE that have come out of N6.
+    pub fn of_the_first(&self) -> u64 {
+        self.first
+    }
+
+    /// Sends packets that may be lost, and do not count.
+    pub fn probe(&mut self, teid: u32, number: u32) {
+        self.turn_leniently(teid, number);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// As [`Stage::turn`], but that ports may refuse.
+    pub fn turn_leniently(&mut self, teid: u32, number: u32) {
+        let [up, down] = [self.frame(teid, number).0, self.downlink_frame(number)];
+        self.streams[0].sent += self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&up)]) as u64;
+        self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&down)]) as u64;
+        self.take();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+
+    /// Takes what arrives until nothing has for a while, and begins to count anew.
+    pub fn forget_losses(&mut self, mut traffic: impl FnMut(&mut Self)) {
+        self.streams = Default::default();
+        self.until("packets pass both ways", |stage| {
+            traffic(stage);
+            stage.take().iter().all(|stream| stream.arrived > 100)
+        });
+        self.settle();
+        self.begin_anew();
+    }
+
+    /// Takes what arrives until nothing has for a while.
+    pub fn settle(&mut self) {
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(150) {
+            let before = self.streams;
+            if self.take() != before {
+                quiet = Instant::now();
+            }
+        }
+    }
+
+    /// Nothing counts that was sent so far.
+    pub fn begin_anew(&mut self) {
+        self.probed += self.streams[0].arrived;
+        self.streams = Default::default();
+    }
+
+    /// Packets that arrived uplink and do not count.
+    pub fn probed(&self) -> u64 {
+        self.probed
+    }
+
+    /// Octets of a packet that count.
+    pub fn octets(&self, teid: u32, number: u32) -> u64 {
+        self.frame(teid, number).1
+    }
+
+    /// Replaces text of the configuration, for the next process.
+    pub fn reconfigure(&self, from: &str, to: &str) {
+        let path = self.folder.path().join("upf.yaml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(path, text.replace(from, to)).unwrap();
+    }
+
+    fn downlink_frame(&self, number: u32) -> Vec<u8> {
+        let payload = [0x22; 32];
+        let udp = [&[0x20, 0, 0x10, 0, 0, 8 + payload.len() as u8, 0, 0][..], &payload].concat();
+        let packet = ipv4(Ipv4Addr::new(192, 0, 2, 1), ue(number), &udp);
+        let to = vport::info::derived_mac("n610.6.0.1");
+        [&to[..], &self.dn.info.mac, &[8, 0], &packet].concat()
+    }
 
     /// Packets that came out of N6 in all.
     pub fn arrived(&self) -> u64 {
@@ -406,9 +624,33 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// The number is at the beginning of the last 32 octets.
+fn set_number(frame: &mut [u8], number: u64) {
+    let at = frame.len() - 32;
+    frame[at..at + 8].copy_from_slice(&number.to_be_bytes());
+}
+
+/// Answers requests for the port's address; the numbers of other packets.
+fn arrivals(port: &mut Port) -> Vec<u64> {
+    let mut numbers = vec![];
+    answer_arp_and(port, |frame| {
+        // Not the UPF's own echo requests.
+        if frame.get(36..38) == Some(&[0x08, 0x68]) && frame.get(43) != Some(&255) {
+            return;
+        }
+        let at = frame.len().saturating_sub(32);
+        numbers.extend(frame[at..].first_chunk().map(|octets| u64::from_be_bytes(*octets)));
+    });
+    numbers
+}
+
 /// Answers requests for the port's address; how many other packets came.
 fn answer_arp(port: &mut Port) -> u64 {
     take_frames(port).iter().filter(|frame| frame[12..14] == [8, 0]).count() as u64
+}
+
+fn answer_arp_and(port: &mut Port, mut other: impl FnMut(&[u8])) {
+    take_frames(port).iter().filter(|frame| frame[12..14] == [8, 0]).for_each(|frame| other(frame));
 }
 
 /// Answers requests for the port's address; all other frames that came.

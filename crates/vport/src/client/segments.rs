@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::control::{Control, Halves, Lost, ROOM_WITHIN};
@@ -150,6 +151,7 @@ impl Control {
         for halves in std::mem::take(&mut self.waiting) {
             self.deliver(halves);
         }
+        self.shared.has_port.store(true, Ordering::Release);
     }
 
     fn deliver(&self, halves: Vec<Halves>) {

@@ -1,0 +1,288 @@
+//! A planned replacement: a UPF process goes on where another one stops, while packets flow.
+//!
+//! ```text
+//! heir                                     holder
+//! opens its ports beside the holder's
+//! connects                            ->   N4 rests, the store is closed; packets are forwarded
+//!                                     <-   N4's socket, neighbours
+//! restores the sessions
+//! takes the ports over                     is told to end, works off what its ports have
+//!                                     <-   packets that wait for their UEs
+//! forwards, serves N4                      ends
+//! ```
+//!
+//! Until the holder has sent its last word, it goes on as before if the heir dies: the heir has changed nothing. If the holder
+//! dies, the heir goes on at once, as after any kill.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::buffers::Parked;
+use crate::control::Address;
+use crate::n4::Custody;
+
+/// Of what the two say to each other. An heir of another version begins without any of it, and is refused the store.
+const VERSION: u32 = 1;
+/// How long either waits for what the other has at hand.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Between two attempts to listen, where the UPF that this one has replaced still does.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// Octets of a message at most: waiting packets are the most of it.
+const MESSAGE_MAX: usize = 1 << 30;
+
+/// What the holder has beside the store; N4's socket comes along, and that of metrics if there is one.
+#[derive(Debug, Serialize, Deserialize)]
+struct Estate {
+    version: u32,
+    has_metrics: bool,
+    neighbours: Vec<Known>,
+}
+
+/// A neighbour, on the port of this name, and its Ethernet address.
+pub type Known = (String, IpAddr, [u8; 6]);
+
+/// The neighbours that are resolved, as the slow path shows them.
+pub type Acquaintances = Arc<Mutex<HashMap<(String, IpAddr), [u8; 6]>>>;
+
+/// Packets that wait for their UEs, by the index of their worker.
+pub type Waiting = Vec<(usize, Vec<Parked>)>;
+
+fn address(control: &str) -> Address {
+    Address::parse(&format!("{control}.succession"))
+}
+
+/// What an heir gets from the UPF that it replaces.
+pub struct Inheritance {
+    stream: UnixStream,
+    /// N4's socket, bound.
+    pub socket: UdpSocket,
+    /// Where scrapes come, if anywhere.
+    pub metrics: Option<TcpListener>,
+    /// Neighbours that are resolved.
+    pub neighbours: Vec<Known>,
+}
+
+impl Inheritance {
+    /// Asks the UPF that runs beside this one. None where there is none.
+    ///
+    /// # Errors
+    /// It does not hand anything over.
+    pub fn ask(control: &str) -> anyhow::Result<Option<Self>> {
+        let Ok(mut stream) = address(control).connect() else { return Ok(None) };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (answer, mut fds) = match receive::<Result<Estate, String>>(&mut stream) {
+            Ok(received) => received,
+            Err(error) => {
+                tracing::warn!(%error, "the UPF that was to be replaced has ended");
+                return Ok(None);
+            }
+        };
+        let estate = answer.map_err(|why| anyhow::anyhow!("the UPF that runs hands nothing over: {why}"))?;
+        if estate.version != VERSION {
+            bail!("the UPF that runs speaks version {} of succession, and this is version {VERSION}", estate.version);
+        }
+        let metrics = if estate.has_metrics { fds.pop() } else { None };
+        let socket = fds.pop().context("the UPF that runs has no socket for N4")?;
+        Ok(Some(Self {
+            stream,
+            socket: socket.into(),
+            metrics: metrics.map(Into::into),
+            neighbours: estate.neighbours,
+        }))
+    }
+
+    /// Waits for the holder's last word, or its end: packets that wait. None if this process is to end instead.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn wait(mut self, signals: &SignalFd) -> anyhow::Result<Option<Waiting>> {
+        loop {
+            let mut ends =
+                [PollFd::new(&self.stream, PollFlags::IN), PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+            match poll(&mut ends, None) {
+                Ok(_) if !ends[1].revents().is_empty() => return Ok(None),
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match receive::<Waiting>(&mut self.stream) {
+            Ok((waiting, _)) => Ok(Some(waiting)),
+            Err(error) => {
+                tracing::warn!(%error, "the UPF that was to be replaced has ended; its waiting packets are lost");
+                Ok(Some(vec![]))
+            }
+        }
+    }
+}
+
+/// What is handed over.
+#[derive(Debug)]
+pub struct Goods {
+    /// N4's socket.
+    pub socket: UdpSocket,
+    /// Where scrapes come.
+    pub metrics: Option<TcpListener>,
+    /// Neighbours, as they are at the time.
+    pub neighbours: Acquaintances,
+    /// Of N4.
+    pub custody: Custody,
+}
+
+/// Hands everything over to whoever comes to replace this UPF.
+#[derive(Clone)]
+pub struct Holder(Arc<Mutex<Stage>>);
+
+enum Stage {
+    /// Nobody has come, or whoever came is gone.
+    Alone,
+    /// An heir has what there is, and gets ready.
+    Given(UnixStream),
+    /// This process ends.
+    Leaving,
+}
+
+impl Holder {
+    /// One that hands nothing over yet.
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Stage::Alone)))
+    }
+
+    /// Serves heirs, one after the other, until the process ends.
+    ///
+    /// # Errors
+    /// None; it is a thread's whole work.
+    pub fn run(&self, control: &str, goods: &Goods) -> io::Result<()> {
+        let address = address(control);
+        let listener = loop {
+            match address.listen() {
+                Ok(listener) => break listener,
+                Err(_) => std::thread::sleep(TRY_AGAIN),
+            }
+        };
+        loop {
+            if let Err(error) = self.serve(&listener, goods) {
+                tracing::warn!(%error, "nothing was handed over");
+                std::thread::sleep(TRY_AGAIN);
+            }
+        }
+    }
+
+    fn serve(&self, listener: &UnixListener, goods: &Goods) -> io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        if !crate::control::admits(&stream) {
+            return Ok(());
+        }
+        if !goods.custody.take() {
+            let why = "sessions are not kept, so that there is nothing to go on with";
+            send(&mut stream, &Err::<Estate, _>(why), &[])?;
+            return Err(io::Error::other(why));
+        }
+        tracing::info!("sessions are handed over; N4 waits");
+        let given = self.give(&mut stream, goods);
+        if given.is_ok() {
+            // Nothing comes but its end.
+            let _ = stream.read(&mut [0]);
+        }
+        let mut stage = self.lock();
+        if !matches!(*stage, Stage::Leaving) {
+            *stage = Stage::Alone;
+            goods.custody.give_back();
+            tracing::warn!("the UPF that was to replace this one is gone; N4 goes on");
+        }
+        given
+    }
+
+    fn give(&self, stream: &mut UnixStream, goods: &Goods) -> io::Result<()> {
+        let neighbours = goods.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
+        let neighbours = neighbours.iter().map(|((port, address), mac)| (port.clone(), *address, *mac)).collect();
+        let estate = Estate { version: VERSION, has_metrics: goods.metrics.is_some(), neighbours };
+        let fds: Vec<_> = [goods.socket.as_fd()].into_iter().chain(goods.metrics.iter().map(AsFd::as_fd)).collect();
+        *self.lock() = Stage::Given(stream.try_clone()?);
+        stream.set_write_timeout(Some(PATIENCE))?;
+        send(stream, &Ok::<_, String>(estate), &fds)
+    }
+
+    /// This process is to end. The heir, if there is one: from now on it goes on, whatever happens.
+    pub fn leave(&self) -> Option<Heir> {
+        match std::mem::replace(&mut *self.lock(), Stage::Leaving) {
+            Stage::Given(stream) => Some(Heir(stream)),
+            Stage::Alone | Stage::Leaving => None,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Stage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Holder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An heir that is ready.
+pub struct Heir(UnixStream);
+
+impl Heir {
+    /// The last word: packets that wait.
+    ///
+    /// # Errors
+    /// The heir is gone.
+    pub fn tell(mut self, waiting: &Waiting) -> io::Result<()> {
+        send(&mut self.0, waiting, &[])
+    }
+}
+
+fn send(stream: &mut UnixStream, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let octets = postcard::to_allocvec(message).map_err(io::Error::other)?;
+    let len = (octets.len() as u64).to_le_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let sent = rustix::net::sendmsg(&*stream, &[io::IoSlice::new(&len)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(&len[sent..])?;
+    stream.write_all(&octets)
+}
+
+fn receive<M: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<(M, Vec<OwnedFd>)> {
+    let mut len = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut part = [io::IoSliceMut::new(&mut len)];
+    let received = rustix::net::recvmsg(&*stream, &mut part, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    if received == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = rights.flatten().collect();
+    stream.read_exact(&mut len[received..])?;
+    let len = usize::try_from(u64::from_le_bytes(len)).unwrap_or(usize::MAX);
+    if len > MESSAGE_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut octets = vec![];
+    stream.take(len as u64).read_to_end(&mut octets)?;
+    Ok((postcard::from_bytes(&octets).map_err(io::Error::other)?, fds))
+}
