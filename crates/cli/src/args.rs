@@ -23,6 +23,7 @@ Examples:
   kaista check slice.yaml                  find every mistake in a descriptor
   kaista up slice.yaml                     make it so; after an edit, make the difference
   kaista scale upf 4                       let a pool have four replicas
+  kaista replace upf                       a new process in place of the one that runs, without a packet lost
   kaista ps                                what runs
   kaista top                               packets, drops and latency at every port, live
   kaista exec ran -- ping -c 3 10.6.0.2    run a program in a function
@@ -48,6 +49,7 @@ pub enum Command {
     Check(Check),
     Up(Up),
     Scale(Scale),
+    Replace(Replace),
     Down(Down),
     Ls(Ls),
     Ps(Ps),
@@ -122,6 +124,22 @@ pub struct Scale {
     /// How long to wait until every function runs and every replica has its share; 0s does not wait
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
+}
+
+/// Start a function anew, and lose no packet
+///
+/// A new process, of the image as it is now, is started beside the one that runs. It takes the ports over when it is ready; the
+/// old one works off what it has, and ends. A UPF with a `stateDirectory` also hands over its sessions, N4's socket and the packets
+/// that wait. If the new process does not get that far, the old one goes on as if nothing had been.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kaista replace upf\n  kaista replace first-slice/upf --json | jq .pid")]
+pub struct Replace {
+    /// The function: FUNCTION, or SLICE/FUNCTION where several slices have one of that name
+    #[arg(value_name = "FUNCTION")]
+    pub function: FunctionRef,
+    /// Print the function and its new process as a JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Take slices away, with everything that belonged to them

@@ -12,6 +12,7 @@ mod out;
 mod outcome;
 mod pcap;
 mod publish;
+mod replace;
 mod scale;
 mod top;
 mod up;
@@ -31,6 +32,7 @@ fn run(command: Command) -> Outcome {
         Command::Check(args) => check::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Scale(args) => scale::run(&args),
+        Command::Replace(args) => replace::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Ls(args) => list::slices(&args),
         Command::Ps(args) => list::processes(&args),

@@ -34,6 +34,11 @@ pub enum Request {
         /// How many.
         replicas: u16,
     },
+    /// Has a new process of a function take over from the one that runs, while packets flow; answers [`Reply::Replaced`].
+    Replace {
+        /// Which.
+        function: FunctionRef,
+    },
     /// Takes slices away with everything that belonged to them; answers [`Reply::Down`]. A slice that is not there is no error.
     Down {
         /// Names; empty: every slice.
@@ -203,6 +208,15 @@ pub enum Reply {
         slice: String,
         /// How many functions and links were made, changed or removed; 0: all was as described already.
         changes: usize,
+    },
+    /// To `Replace`.
+    Replaced {
+        /// The slice's name.
+        slice: String,
+        /// The function.
+        function: String,
+        /// Its process now, on the host.
+        pid: Option<i32>,
     },
     /// To `Down`.
     Down {

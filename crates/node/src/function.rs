@@ -18,6 +18,7 @@ use crate::logs::{self, Capture, Pipes};
 use crate::node::Node;
 use crate::process::{Process, ProcessId};
 use crate::record::ProcessRecord;
+use crate::replace;
 use crate::supervised::{Supervise, Supervised};
 
 /// How long a function may take to end in good order.
@@ -33,6 +34,8 @@ pub(crate) struct Function {
     pub(crate) run: Supervised,
     sandbox: Sandbox,
     container: Container,
+    /// Which of the function's containers that is.
+    unit: FunctionId,
     /// None: to be resolved again, since another is described.
     image: Option<Image>,
     uid: u32,
@@ -62,9 +65,12 @@ impl Function {
         // What runs goes on running, whatever has become of its image.
         let image = resolve(node, spec).ok();
         let mut run = Supervised::adopt(record);
+        let known = if record.second { id.beside() } else { id.clone() };
+        let unit = replace::settle(node, &known, run.process().is_some())?;
+        run.set_second(unit.is_second());
         // The former daemon may have been killed before it could note what it had started.
         if run.process().is_none()
-            && let State::Running(pid) = Container::new(&node.layout, &node.runtime()?, &id).state()?
+            && let State::Running(pid) = Container::new(&node.layout, &node.runtime()?, &unit).state()?
             && let Some(process) = ProcessId::of(pid.as_raw()).and_then(Process::open)
         {
             run.started(process);
@@ -80,7 +86,8 @@ impl Function {
         image: Option<Image>,
         run: Supervised,
     ) -> Result<Self> {
-        let container = Container::new(&node.layout, &node.runtime()?, &id);
+        let unit = if run.record().second { id.beside() } else { id.clone() };
+        let container = Container::new(&node.layout, &node.runtime()?, &unit);
         let uid = sandbox.ids().first + image.as_ref().map_or(runtime::USER, |image| image.user.uid);
         let pipes = pipes(node, &id, uid, run.process().map(|process| process.id.pid))?;
         let capture = Capture::start(&pipes, &node.paths.logs(id.slice()), id.function())?;
@@ -91,6 +98,7 @@ impl Function {
             run,
             sandbox,
             container,
+            unit,
             image,
             uid,
             cores: Vec::new(),
@@ -181,18 +189,51 @@ impl Function {
 
     fn try_start(&mut self) -> Result<()> {
         let spec = self.container_spec()?;
-        self.container.prepare(&self.sandbox, &spec)?;
-        let streams = [self.node.null(), self.pipes.out.as_fd(), self.pipes.err.as_fd()];
-        let status = self.node.keeper.run(&self.container.create_command(), streams)?;
-        if status != 0 {
-            bail!("its container cannot be made: {}", self.container.create_log().trim());
-        }
-        let pid = self.container.after_create()?.as_raw();
-        let process = ProcessId::of(pid).and_then(Process::open).context("its container ended before it started")?;
-        self.container.start()?;
-        tracing::info!("{}: started as process {pid}", self.id);
+        let process = self.start_container(&self.container, &spec)?;
+        tracing::info!("{}: started as process {}", self.id, process.id.pid);
         self.run.started(process);
         Ok(())
+    }
+
+    fn start_container(&self, container: &Container, spec: &ContainerSpec) -> Result<Process> {
+        container.prepare(&self.sandbox, spec)?;
+        let streams = [self.node.null(), self.pipes.out.as_fd(), self.pipes.err.as_fd()];
+        let status = self.node.keeper.run(&container.create_command(), streams)?;
+        if status != 0 {
+            bail!("its container cannot be made: {}", container.create_log().trim());
+        }
+        let pid = container.after_create()?.as_raw();
+        let process = ProcessId::of(pid).and_then(Process::open).context("its container ended before it started")?;
+        container.start()?;
+        Ok(process)
+    }
+
+    /// Starts another container, of the image as it is now, that is to take over from the one that runs.
+    pub(crate) fn start_heir(&mut self, heir: &Container) -> Result<Process> {
+        let image = resolve(&self.node, &self.spec)?;
+        let mut spec = self.container_spec()?;
+        spec.image = image;
+        spec.env.insert("KAISTA_SUCCEEDS".into(), "1".into());
+        let process = self.start_container(heir, &spec)?;
+        tracing::info!("{}: process {} is to take over", self.id, process.id.pid);
+        Ok(process)
+    }
+
+    /// The heir's container is the function's from now on; the former is taken away.
+    pub(crate) fn install(&mut self, heir: Container, process: Process) -> Result<()> {
+        let former = std::mem::replace(&mut self.container, heir);
+        self.unit = self.unit.beside();
+        self.run.set_second(self.unit.is_second());
+        let ended = self.run.process().map(|process| process.id.pid);
+        self.run.started(process);
+        let deleted = former.delete();
+        ended.map(|pid| self.node.keeper.reap(pid));
+        Ok(deleted?)
+    }
+
+    /// Its container's name.
+    pub(crate) fn unit(&self) -> &FunctionId {
+        &self.unit
     }
 
     fn container_spec(&mut self) -> Result<ContainerSpec> {
@@ -274,7 +315,7 @@ pub(crate) fn stop(functions: &mut [&mut Function]) -> Result<()> {
 
 /// Whether SIGTERM means anything to the first process of a container: without a handler the kernel keeps it from it, and
 /// waiting would be in vain.
-fn hears_term(pid: i32) -> bool {
+pub(crate) fn hears_term(pid: i32) -> bool {
     const TERM: u64 = 1 << (15 - 1);
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let mask = |name: &str| {

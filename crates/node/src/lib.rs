@@ -22,6 +22,7 @@ mod pools;
 mod process;
 pub mod pump;
 mod record;
+mod replace;
 mod spread;
 mod supervised;
 mod worker;

@@ -44,6 +44,9 @@ pub(crate) struct ProcessRecord {
     pub last_exit: Option<String>,
     /// It ended, and its policy leaves it so.
     pub ended: bool,
+    /// It runs in the function's second container.
+    #[serde(default)]
+    pub second: bool,
 }
 
 impl Record {

@@ -76,6 +76,11 @@ impl Supervised {
         self.process = Some(process);
     }
 
+    /// It runs in the function's second container, or in the first.
+    pub(crate) fn set_second(&mut self, second: bool) {
+        self.history.second = second;
+    }
+
     /// It could not be started; it is tried again.
     pub(crate) fn failed_to_start(&mut self) {
         let now = Instant::now();

@@ -20,12 +20,15 @@ use crate::logs::now_ns;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::record::{self, Record};
+use crate::replace::Replaced;
 use crate::supervised::{Supervise, Supervised};
 
 /// What a worker is told.
 pub(crate) enum Command {
     /// Be as described.
     Apply(Box<Slice>, Sender<Event>, Sender<Outcome>),
+    /// Have another container of a function take over from the one that runs.
+    Replace(String, Sender<Event>, Sender<Outcome>),
     /// Be no more.
     Remove(Sender<Event>, Sender<Outcome>),
     /// The set of shared cores has changed.
@@ -172,6 +175,11 @@ impl Worker {
                         self.publish(None);
                         let _ = outcome.send(result);
                     }
+                    Ok(Command::Replace(function, events, outcome)) => {
+                        let result = self.replace(&function, &events);
+                        self.publish(None);
+                        let _ = outcome.send(result);
+                    }
                     Ok(Command::Remove(events, outcome)) => {
                         let result = self.remove(&events);
                         if self.is_nothing() {
@@ -266,6 +274,28 @@ impl Worker {
             Err(e) => format!("and undoing it failed, too: {e:#}"),
         });
         Err(Failure { message: format!("slice {}: {error:#}", self.name), details })
+    }
+
+    /// Has another container of a function take over; where that fails, all is as it was.
+    fn replace(&mut self, name: &str, events: &Sender<Event>) -> Outcome {
+        let Some(function) = self.functions.get_mut(name) else {
+            let message = format!("slice {}: there is no function {name}", self.name);
+            return Err(Failure { message, details: Vec::new() });
+        };
+        let replaced = function.replace(&self.node);
+        self.store_record(&[], &[]);
+        match replaced {
+            Ok(Replaced { former, pid }) => {
+                let action = format!("process {pid} has taken over from process {former}");
+                let _ = events.send(Event::Progress { subject: format!("function {name}"), action });
+                Ok(1)
+            }
+            Err(error) => {
+                tracing::error!("slice {}: {error:#}", self.name);
+                let details = self.last_words(&error);
+                Err(Failure { message: format!("slice {}: {error:#}", self.name), details })
+            }
+        }
     }
 
     /// What the function that an error names had last said.

@@ -42,15 +42,14 @@ const MASKED: &[&str] = &[
 ];
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// `<run>/<slice>/<function>/bundle`.
+/// `bundle` in the container's directory.
 pub(crate) fn directory(layout: &Layout, id: &FunctionId) -> PathBuf {
-    layout.function_dir(id).join("bundle")
+    layout.container_dir(id).join("bundle")
 }
 
 /// Makes bundle, root filesystem, port directory and state directory anew.
-pub(crate) fn make(layout: &Layout, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<()> {
-    let id = sandbox.id();
-    let (dir, bundle, ports) = (layout.function_dir(id), directory(layout, id), layout.ports_dir(id));
+pub(crate) fn make(layout: &Layout, id: &FunctionId, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<()> {
+    let (dir, bundle, ports) = (layout.container_dir(id), directory(layout, id), layout.ports_dir(id));
     for dir in [&bundle, &ports] {
         fs::create_dir_all(dir).attempt(|| format!("making {}", dir.display()))?;
     }
@@ -74,7 +73,7 @@ pub(crate) fn make(layout: &Layout, sandbox: &Sandbox, wanted: &ContainerSpec) -
     }
     root.mount(sandbox)?;
 
-    let config = config(layout, sandbox, wanted)?;
+    let config = config(layout, id, sandbox, wanted)?;
     let text = serde_json::to_vec_pretty(&config).map_err(std::io::Error::other);
     let path = bundle.join("config.json");
     text.and_then(|text| fs::write(&path, text)).attempt(|| format!("writing {}", path.display()))
@@ -93,9 +92,8 @@ fn make_state(state: &StateDirectory, root: &Root<'_>, user: &User, ids: IdRange
         .attempt(|| format!("making the state directory {}", host.display()))
 }
 
-fn config(layout: &Layout, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<Spec> {
-    let id = sandbox.id();
-    let root = Root::mount_point(&layout.function_dir(id));
+fn config(layout: &Layout, id: &FunctionId, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<Spec> {
+    let root = Root::mount_point(&layout.container_dir(id));
     let ids = LinuxIdMappingBuilder::default().container_id(0u32).host_id(sandbox.ids().first).size(IdRange::SIZE);
     let ids = vec![built(ids.build())?];
     let linux = LinuxBuilder::default()

@@ -218,7 +218,7 @@ impl Group {
 
 /// The function's cgroup, from each hierarchy's root.
 pub(crate) fn path(layout: &Layout, id: &FunctionId) -> PathBuf {
-    Path::new("/").join(layout.cgroup()).join(id.slice()).join(id.function())
+    Path::new("/").join(layout.cgroup()).join(id.slice()).join(id.unit())
 }
 
 /// `0,2,3`.

@@ -114,7 +114,7 @@ impl Container {
     pub fn prepare(&self, sandbox: &Sandbox, spec: &ContainerSpec) -> Result<()> {
         self.delete()?;
         make_dir(&self.layout.runtime_root())?;
-        bundle::make(&self.layout, sandbox, spec)?;
+        bundle::make(&self.layout, &self.id, sandbox, spec)?;
         Group::of(&self.layout, &self.id)?.deny_hugepages()
     }
 
@@ -272,7 +272,7 @@ struct Said {
 pub(crate) fn remove(layout: &Layout, id: &FunctionId) -> Result<()> {
     end_processes(layout, id)?;
     Group::of(layout, id)?.remove()?;
-    let dir = layout.function_dir(id);
+    let dir = layout.container_dir(id);
     for mounted in ["rootfs", "lower"] {
         rootfs::unmount_below(&dir.join(mounted))?;
     }
@@ -282,15 +282,19 @@ pub(crate) fn remove(layout: &Layout, id: &FunctionId) -> Result<()> {
     remove_dir_all(&layout.runtime_root().join(id.container()))
 }
 
-/// Kills what is in the function's cgroups, and what is in its user namespace but slipped out of (or was not yet in) those.
+/// Kills what is in the container's cgroups, and what is in its user namespace but slipped out of (or was not yet in) those.
+/// What is in those of the function's other container stays.
 fn end_processes(layout: &Layout, id: &FunctionId) -> Result<()> {
     let group = Group::of(layout, id)?;
+    let other = Group::of(layout, &id.beside())?;
     let user_namespace = layout.function_dir(id).join("ns/user");
     cgroup::kill_all(|| {
         let mut pids = group.members();
         pids.extend(sandbox::inhabitants(&user_namespace));
         pids.sort_unstable();
         pids.dedup();
+        let others = other.members();
+        pids.retain(|pid| !others.contains(pid));
         pids
     })
 }

@@ -71,6 +71,12 @@ impl Layout {
         self.slice_dir(id.slice()).join(id.function())
     }
 
+    /// Where bundle and root of a container lie: in the function's directory, or of its second container in one within.
+    pub fn container_dir(&self, id: &FunctionId) -> PathBuf {
+        let dir = self.function_dir(id);
+        if id.second { dir.join("second") } else { dir }
+    }
+
     /// `<run>/<slice>/<function>/ports`: the broker's socket lies here; the function sees it as `/run/kaista`.
     pub fn ports_dir(&self, id: &FunctionId) -> PathBuf {
         self.function_dir(id).join("ports")
@@ -96,6 +102,7 @@ fn cgroup_name(run: &Path) -> String {
 pub struct FunctionId {
     slice: String,
     function: String,
+    second: bool,
 }
 
 /// A name that is not a DNS label.
@@ -111,7 +118,17 @@ impl FunctionId {
                 return Err(InvalidName(name.into()));
             }
         }
-        Ok(Self { slice: slice.into(), function: function.into() })
+        Ok(Self { slice: slice.into(), function: function.into(), second: false })
+    }
+
+    /// The same function, by the other one of the two containers that it can have while one replaces the other.
+    pub fn beside(&self) -> Self {
+        Self { second: !self.second, ..self.clone() }
+    }
+
+    /// Whether it is named by its second container.
+    pub fn is_second(&self) -> bool {
+        self.second
     }
 
     /// The slice's name.
@@ -124,9 +141,14 @@ impl FunctionId {
         &self.function
     }
 
+    /// The container's name within the slice.
+    pub(crate) fn unit(&self) -> String {
+        if self.second { format!("{}.2", self.function) } else { self.function.clone() }
+    }
+
     /// The container's identity for the OCI runtime. Names have no dots, so this is unambiguous.
     pub fn container(&self) -> String {
-        format!("{}.{}", self.slice, self.function)
+        format!("{}.{}", self.slice, self.unit())
     }
 }
 

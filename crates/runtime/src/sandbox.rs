@@ -86,6 +86,7 @@ impl Sandbox {
     /// Needs no sandbox to be there and does not mind what is missing. The uid range and the state directory stay: see
     /// [`IdRanges::release`](crate::IdRanges::release).
     pub fn delete(layout: &Layout, id: &FunctionId) -> Result<()> {
+        container::remove(layout, &id.beside())?;
         container::remove(layout, id)?;
         let dir = layout.function_dir(id);
         rootfs::unmount_below(&dir)?;

@@ -102,6 +102,11 @@ impl Forwarder {
         self.refused
     }
 
+    /// Whether nothing comes any more: another process has taken the ports over.
+    pub fn is_over(&self) -> bool {
+        self.rx.iter().all(|rx| rx.is_over())
+    }
+
     /// The receiving halves, to wait for.
     pub fn queues(&mut self) -> Vec<&mut dyn RxQueue> {
         self.rx.iter_mut().map(|rx| rx.as_mut() as &mut dyn RxQueue).collect()

@@ -6,6 +6,7 @@ use port::{RxCounters, Sleep, Waiter};
 use serde::{Deserialize, Serialize};
 
 use crate::forwarder::Forwarder;
+use crate::interrupt::Interrupt;
 
 /// How to run a forwarder.
 #[derive(Clone, Copy, Debug)]
@@ -59,17 +60,31 @@ const TURNS: usize = 256;
 const BACK_OFF: u32 = 100;
 /// How long to wait for the peers of all ports at the start.
 const PEER_WAIT: Duration = Duration::from_secs(10);
+/// How long what waits is worked off at most, where nobody has taken the ports over.
+const WORK_OFF: Duration = Duration::from_millis(500);
+/// A peer that sends nothing for so long has nothing to send.
+const QUIET: Duration = Duration::from_millis(20);
 /// Time between two tries to send the first frames.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 
 /// Runs `forwarder` by `plan`; `names` are those of its ports.
 pub fn run(forwarder: &mut Forwarder, names: &[String], plan: Plan) -> anyhow::Result<Forwarded> {
+    run_until(None, forwarder, names, plan)
+}
+
+/// The same, but that it ends when it is interrupted, with what waits handled: another process may have taken the ports over.
+pub fn run_until(
+    interrupt: Option<&Interrupt>,
+    forwarder: &mut Forwarder,
+    names: &[String],
+    plan: Plan,
+) -> anyhow::Result<Forwarded> {
     send_first(forwarder, names.len(), plan);
     let mut waiter = Waiter::new(Sleep::After(Duration::from_micros(50)));
-    forward_for(forwarder, &mut waiter, plan.poll, Some(plan.warm_up))?;
+    forward_for(interrupt, forwarder, &mut waiter, plan.poll, Some(plan.warm_up))?;
     let before = forwarder.received();
     let begin = Instant::now();
-    let polls = forward_for(forwarder, &mut waiter, plan.poll, plan.window)?;
+    let polls = forward_for(interrupt, forwarder, &mut waiter, plan.poll, plan.window)?;
     let time = begin.elapsed();
     let seconds = time.as_secs_f64();
     let after = forwarder.received();
@@ -116,6 +131,7 @@ impl Polls {
 }
 
 fn forward_for(
+    interrupt: Option<&Interrupt>,
     forwarder: &mut Forwarder,
     waiter: &mut Waiter,
     poll: bool,
@@ -124,6 +140,10 @@ fn forward_for(
     let begin = Instant::now();
     let mut polls = Polls::default();
     while time.is_none_or(|time| begin.elapsed() < time) {
+        if interrupt.is_some_and(Interrupt::came) {
+            work_off(forwarder);
+            break;
+        }
         if poll {
             (0..TURNS).for_each(|_| turn_or_back_off(forwarder, &mut polls));
             continue;
@@ -137,11 +157,24 @@ fn forward_for(
         if !all_found {
             let left = time.map(|time| time.saturating_sub(begin.elapsed()));
             let since = Instant::now();
-            waiter.wait(&mut forwarder.queues(), &[], left)?;
+            let bell = interrupt.map(Interrupt::fd);
+            waiter.wait(&mut forwarder.queues(), bell.as_slice(), left)?;
             polls.waited += since.elapsed();
         }
     }
     Ok(polls)
+}
+
+/// Forwards what waits, until all peers have closed what they sent by, or send nothing.
+fn work_off(forwarder: &mut Forwarder) {
+    let (begin, mut last) = (Instant::now(), Instant::now());
+    while begin.elapsed() < WORK_OFF && !forwarder.is_over() && last.elapsed() < QUIET {
+        if forwarder.turn() > 0 {
+            last = Instant::now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 /// One poll. True if it found packets.

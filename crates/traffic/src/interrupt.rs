@@ -1,13 +1,18 @@
 //! Ctrl-C and SIGTERM end a measurement early: what was measured until then is reported.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 /// The two signals, taken over. To ask is a load.
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    came: Arc<AtomicBool>,
+    bell: OwnedFd,
+}
 
 impl Interrupt {
     /// Takes them over from now on. Call it before another thread is started.
@@ -16,17 +21,25 @@ impl Interrupt {
         set.thread_block().context("cannot block signals")?;
         let came = Arc::new(AtomicBool::new(false));
         let told = came.clone();
+        let (bell, ringer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).context("cannot make a pipe")?;
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while set.wait().is_ok() {
                 told.store(true, Ordering::Relaxed);
+                // A full pipe is a bell that rings already.
+                let _ = rustix::io::write(&ringer, &[1]);
             }
         })?;
-        Ok(Self(came))
+        Ok(Self { came, bell })
     }
 
     /// Whether one of them has come since the last call.
     #[inline]
     pub fn came(&self) -> bool {
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+        self.came.load(Ordering::Relaxed) && self.came.swap(false, Ordering::Relaxed)
+    }
+
+    /// Becomes readable when one comes, for good.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }

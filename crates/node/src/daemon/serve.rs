@@ -95,6 +95,7 @@ fn answer(daemon: &Arc<Daemon>, lines: &mut Lines, request: Request, fds: Vec<Ow
             answer
         }
         Request::Scale { function, replicas } => scale(daemon, lines.stream(), &function, replicas),
+        Request::Replace { function } => replace(daemon, lines.stream(), &function),
         Request::Down { slices } => down(daemon, lines.stream(), slices),
         Request::List => Ok(list(daemon)),
         Request::Processes { slice } => Ok(processes(daemon, slice.as_deref())),
@@ -214,6 +215,15 @@ fn scale(daemon: &Arc<Daemon>, stream: &UnixStream, pool: &FunctionRef, replicas
     let (changes, handle) = command(daemon, stream, &name, |events, done| Command::Apply(slice.clone(), events, done))?;
     settle(stream, &handle);
     Ok(Reply::Up { slice: name, changes })
+}
+
+fn replace(daemon: &Arc<Daemon>, stream: &UnixStream, function: &FunctionRef) -> Answer {
+    let (slice, _) = find(daemon, function)?;
+    let name = &function.function;
+    let (_, handle) = command(daemon, stream, &slice, |events, done| Command::Replace(name.clone(), events, done))?;
+    let view = handle.view();
+    let process = view.processes.iter().find(|process| process.kind == ProcessKind::Function && process.name == *name);
+    Ok(Reply::Replaced { slice, function: name.clone(), pid: process.and_then(|process| process.pid) })
 }
 
 fn mistakes(report: slice::Report) -> Failure {

@@ -43,6 +43,8 @@ enum Command {
     /// SIGINT and SIGTERM end it early; what was found until then is printed.
     Sink(Take),
     /// Send every frame back, or out of a second port
+    ///
+    /// SIGINT and SIGTERM end it once what waits was sent on; what was counted until then is printed.
     Forward(Forward),
 }
 
@@ -401,12 +403,17 @@ fn open_to_forward(args: &Forward) -> anyhow::Result<(Vec<QueuePair>, Option<Mem
                 joined => joined.context("cannot take the place in the pool")?.into_iter().next(),
             },
         };
+        let controls: Vec<_> = ports.iter().map(Port::control).collect();
+        if !port::await_ports(&controls, PEER_WAIT) {
+            bail!("whoever has the ports does not leave them");
+        }
         let queues = ports.into_iter().map(|port| Ok(Station::on(port)?.queue)).collect::<anyhow::Result<_>>()?;
         return Ok((queues, member));
     }
 }
 
 fn forward(args: &Forward) -> anyhow::Result<()> {
+    let interrupt = Interrupt::take()?;
     args.common.stay()?;
     let (queues, member) = open_to_forward(args)?;
     let mut queues = queues.into_iter();
@@ -426,7 +433,7 @@ fn forward(args: &Forward) -> anyhow::Result<()> {
         window: args.seconds.map(Duration::from_secs_f64),
         poll: args.poll,
     };
-    let forwarded = forwarding::run(&mut forwarder, &args.ports, plan)?;
+    let forwarded = forwarding::run_until(Some(&interrupt), &mut forwarder, &args.ports, plan)?;
     print(&forwarded, args.common.json)
 }
 
