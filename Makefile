@@ -69,10 +69,12 @@ models:
 sanitize:
 	scripts/sanitize.sh
 
-#: make soak       kills, restarts, steers, pools and deceives ports, for SECONDS_EACH (600) seconds each or longer; one line each
+#: make soak       kills, restarts, steers, pools and deceives ports, for SECONDS_EACH (600) seconds each or longer; replaces and
+#:                 kills a UPF with SESSIONS (100000) sessions REPLACEMENTS (20) and KILLS (100) times; one line each
 soak:
 	$(CARGO) build --release --locked -p soak
 	$(built)/kaista-soak --seconds-each $(SECONDS_EACH)
+	$(CARGO) test --release --locked -p upf --test restart campaign -- --ignored --nocapture --test-threads=1
 
 #: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
 fuzz:

@@ -30,6 +30,8 @@ use crate::worker::Dryness;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How long ports may take to be left by the process that had them.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// How long a process that has died may take to let go of addresses and files.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks whether a thread has ended.
 const END_POLL: Duration = Duration::from_millis(5);
 
@@ -57,9 +59,11 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     };
     let socket = match &inheritance {
         Some(inheritance) => inheritance.socket.try_clone()?,
-        None => UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen))?,
+        None => {
+            patiently(|| UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen)))?
+        }
     };
-    let state = state(config, &n4_config, &places, inheritance.is_some())?;
+    let state = patiently(|| state(config, &n4_config, &places, inheritance.is_some()))?;
     let ports: Vec<_> = places.iter().map(|place| place.port.control()).collect();
     let clock = state.as_ref().map_or_else(Clock::new, State::clock);
     let mut upf = Upf::over(&Plan { clock, ..Plan::from(config) }, places)?;
@@ -183,6 +187,17 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     match heir {
         Some(heir) => heir.tell(&parked.iter().collect()).context("the process that was to go on"),
         None => Ok(()),
+    }
+}
+
+/// Tries again for a while where this process is to replace another one: if that has died, it may not be gone altogether.
+fn patiently<T>(mut attempt: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(_) if Succession::is_wanted() && begin.elapsed() < GONE_WITHIN => std::thread::sleep(END_POLL),
+            done => return done,
+        }
     }
 }
 

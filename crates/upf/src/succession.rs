@@ -21,7 +21,7 @@ use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use nix::sys::signalfd::SignalFd;
@@ -66,6 +66,18 @@ fn address(control: &str) -> Address {
     Address::parse(&format!("{control}.succession"))
 }
 
+/// A UPF that has just replaced another one may not listen yet.
+fn connect(address: &Address) -> Option<UnixStream> {
+    let begin = Instant::now();
+    loop {
+        match address.connect() {
+            Ok(stream) => return Some(stream),
+            Err(_) if begin.elapsed() < 2 * TRY_AGAIN => std::thread::sleep(TRY_AGAIN / 10),
+            Err(_) => return None,
+        }
+    }
+}
+
 /// What an heir gets from the UPF that it replaces.
 pub struct Inheritance {
     stream: UnixStream,
@@ -83,7 +95,7 @@ impl Inheritance {
     /// # Errors
     /// It does not hand anything over.
     pub fn ask(control: &str) -> anyhow::Result<Option<Self>> {
-        let Ok(mut stream) = address(control).connect() else { return Ok(None) };
+        let Some(mut stream) = connect(&address(control)) else { return Ok(None) };
         stream.set_read_timeout(Some(PATIENCE))?;
         let (answer, mut fds) = match receive::<Result<Estate, String>>(&mut stream) {
             Ok(received) => received,

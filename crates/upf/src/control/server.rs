@@ -23,7 +23,7 @@ const REQUEST_MAX: u64 = 4 << 10;
 /// How long a peer may take to ask, and to take what it is told.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts to listen where somebody else does, say a UPF that this one is to replace.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Sessions that N4 is asked for at a time: so many, that it serves its peers in between.
 const SESSIONS_AT_A_TIME: usize = 64;
 
