@@ -92,18 +92,23 @@ fn missing() -> Option<String> {
 
 /// Packets of the UE, or for it, which go on until told to stop.
 fn load(node: &Node, uplink: bool) -> Child {
+    // The session is there, and all neighbours are resolved.
+    eventually("packets pass", PATIENCE, || {
+        let tried: Value = serde_json::from_slice(&node.run(&generate(uplink, "0.3")).stdout).ok()?;
+        (tried["found"]["received"].as_u64()? > 1_000).then_some(())
+    });
+    node.spawn(&generate(uplink, "100000"))
+}
+
+fn generate(uplink: bool, seconds: &str) -> Vec<&str> {
     let (ports, addresses) = if uplink {
         (["--port", "ue", "--sink", "dn"], ["--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"])
     } else {
         (["--port", "dn", "--sink", "ue"], ["--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"])
     };
-    let mut arguments = vec!["exec", "load", "--", "/bin/kaista-traffic", "generate", "--json"];
-    arguments.extend(ports.into_iter().chain(addresses));
-    arguments.extend(["--rate", "20k", "--seconds", "100000"]);
-    let load = node.spawn(&arguments);
-    let at = if uplink { "dn" } else { "ue" };
-    eventually("packets pass", PATIENCE, || received(node, at).filter(|packets| *packets > 1_000));
-    load
+    let program =
+        ["exec", "load", "--", "/bin/kaista-traffic", "generate", "--json", "--rate", "20k", "--seconds", seconds];
+    program.into_iter().chain(ports).chain(addresses).collect()
 }
 
 /// What `load` has got by a port.
@@ -159,7 +164,9 @@ fn functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_be
             }
             assert_nothing_is_missing(&end(&node, load));
         }
-        assert!(node.kaista(&["logs", "upf"]).contains("the recovery time stamp stays"));
+        let log = node.run(&["logs", "upf"]).stderr;
+        let restored = String::from_utf8_lossy(&log).matches("the recovery time stamp stays").count();
+        assert_eq!(restored, 2 * replacements());
     }
     before.assert_restored(Duration::from_secs(10));
 }
