@@ -46,7 +46,8 @@ pub struct Buffers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parked {
     up_seid: u64,
-    frames: Vec<Vec<u8>>,
+    /// With the numbers of the ports that they came by.
+    frames: Vec<(u8, Vec<u8>)>,
     told: Vec<u16>,
 }
 
@@ -106,18 +107,20 @@ impl Buffers {
     pub fn park(&mut self) -> Vec<Parked> {
         (self.octets, self.packets) = (0, 0);
         let parked = self.queues.drain().map(|(up_seid, queue)| {
-            let frames = queue.frames.into_iter().map(Vec::from).collect();
+            let frames = queue.frames.into_iter().map(|(port, frame)| (port.number() as u8, frame.into())).collect();
             Parked { up_seid, frames, told: queue.told }
         });
         parked.collect()
     }
 
-    /// Puts everything back in.
-    pub fn unpark(&mut self, parked: Vec<Parked>) {
+    /// Puts everything back in, but for what came by other ports than the first `ports`.
+    pub fn unpark(&mut self, parked: Vec<Parked>, ports: usize) {
         for Parked { up_seid, frames, told } in parked {
-            self.octets += frames.iter().map(Vec::len).sum::<usize>();
+            let known = frames.into_iter().filter(|(port, _)| usize::from(*port) < ports);
+            let frames: VecDeque<(PortId, Box<[u8]>)> =
+                known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
+            self.octets += frames.iter().map(|(_, frame)| frame.len()).sum::<usize>();
             self.packets += frames.len();
-            let frames = frames.into_iter().map(Vec::into_boxed_slice).collect();
             self.queues.insert(up_seid, Queue { frames, told });
         }
     }
@@ -152,10 +155,10 @@ mod tests {
         before.told(&WAITING);
         keep(&mut before, &WAITING, b"b");
         let mut after = Buffers::new(1_000);
-        after.unpark(before.park());
+        after.unpark(before.park(), 2);
         assert_eq!((before.packets(), after.packets(), after.octets), (0, 2, 2));
         assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits);
-        assert_eq!(after.take(1).iter().map(|frame| frame[0]).collect::<Vec<_>>(), b"abc");
+        assert_eq!(after.take(1).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>(), b"abc");
     }
 
     #[test]

@@ -202,12 +202,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> anyhow::Result<T>) -> anyhow::Resul
 }
 
 /// What is kept in the state directory, if there is to be one.
-fn state(
-    config: &Config,
-    n4: &n4::Config,
-    places: &[Place],
-    is_inherited: bool,
-) -> anyhow::Result<Option<State>> {
+fn state(config: &Config, n4: &n4::Config, places: &[Place], is_inherited: bool) -> anyhow::Result<Option<State>> {
     let Some(directory) = &config.state_directory else {
         if is_inherited {
             anyhow::bail!("no stateDirectory: there is nothing to go on with");

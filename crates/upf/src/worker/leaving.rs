@@ -64,6 +64,6 @@ impl Worker {
 
     /// Has packets wait that another process has parked.
     pub fn unpark(&mut self, parked: Vec<Parked>) {
-        self.hands.state.buffers.unpark(parked);
+        self.hands.state.buffers.unpark(parked, self.rx.len());
     }
 }
