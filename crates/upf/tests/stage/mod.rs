@@ -400,12 +400,12 @@ impl Stage {
         set_number(&mut frame, down);
         self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) as u64;
         assert_eq!(self.streams.map(|stream| stream.sent), [up + 1, down + 1], "a packet was refused");
-        self.take();
+        self.count_arrivals();
         std::thread::sleep(Duration::from_micros(50));
     }
 
     /// Takes what has arrived.
-    pub fn take(&mut self) -> [Stream; 2] {
+    pub fn count_arrivals(&mut self) -> [Stream; 2] {
         for (port, stream) in [&mut self.dn, &mut self.gnb].into_iter().zip(&mut self.streams) {
             let numbers = arrivals(port);
             stream.arrived += numbers.len() as u64;
@@ -463,7 +463,7 @@ impl Stage {
         let [up, down] = [self.frame(teid, number).0, self.downlink_frame(number)];
         self.streams[0].sent += self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&up)]) as u64;
         self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&down)]) as u64;
-        self.take();
+        self.count_arrivals();
         std::thread::sleep(Duration::from_micros(50));
     }
 
@@ -472,7 +472,7 @@ impl Stage {
         self.streams = Default::default();
         self.until("packets pass both ways", |stage| {
             traffic(stage);
-            stage.take().iter().all(|stream| stream.arrived > 100)
+            stage.count_arrivals().iter().all(|stream| stream.arrived > 100)
         });
         self.settle();
         self.begin_anew();
@@ -483,7 +483,7 @@ impl Stage {
         let mut quiet = Instant::now();
         while quiet.elapsed() < Duration::from_millis(150) {
             let before = self.streams;
-            if self.take() != before {
+            if self.count_arrivals() != before {
                 quiet = Instant::now();
             }
         }

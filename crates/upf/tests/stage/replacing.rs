@@ -23,7 +23,7 @@ fn begin_with(net: u8, sessions: u32) -> (Stage, u32, u64) {
     let teid = teid_of(&sessions[3]);
     stage.until("packets pass both ways", |stage| {
         stage.probe(teid, 3);
-        stage.take().iter().all(|stream| stream.arrived > 0)
+        stage.count_arrivals().iter().all(|stream| stream.arrived > 0)
     });
     stage.settle();
     stage.begin_anew();
@@ -39,7 +39,7 @@ fn traffic(stage: &mut Stage, teid: u32, time: Duration) {
 
 fn assert_nothing_is_lost(stage: &mut Stage) {
     stage.settle();
-    let streams = stage.take();
+    let streams = stage.count_arrivals();
     let whole = streams.iter().all(|stream| (stream.arrived, stream.out_of_order) == (stream.sent, 0));
     assert!(whole, "{streams:?}; {:?}; the log: {}", stage.reports(), stage.log());
 }
@@ -66,7 +66,7 @@ fn replace_again_and_again(net: u8, sessions: u32, count: u32) {
         assert_nothing_is_lost(&mut stage);
         assert_eq!(stage.recovery(), recovery);
     }
-    let [up, down] = stage.take();
+    let [up, down] = stage.count_arrivals();
     let lost = up.sent + down.sent - up.arrived - down.arrived;
     println!(
         "replace: {count} events, {lost} lost, {} reordered, of {} packets",
