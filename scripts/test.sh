@@ -10,7 +10,8 @@ cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
 
 grep -E '^(     Running|test result:)' "$log" | awk '/Running/ { program = $0; next } !/ 0 passed; 0 failed/ { print program; print }'
-grep -hE '^SKIPPED ' "$log" | sort -u
+skips() { { grep -hE '^SKIPPED ' "$log"; sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/SKIPPED \1: \3/p' "$log"; } | sort -u; }
+skips
 if ((status)); then
     grep -E '^error' "$log" | sort -u | head -20
     # What a failed test printed stands below its name, up to the next test's. The way to it is in the log.
@@ -23,6 +24,6 @@ if ((status)); then
     sed -n 's/^./FAILED &/p' <<<"$failed"
 fi
 sum() { awk -v word="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$log"; }
-skipped=$(grep -hE '^SKIPPED ' "$log" | sort -u | wc -l)
+skipped=$(skips | wc -l)
 echo "$(sum passed) passed, $(sum failed) failed, $skipped skipped"
 exit "$status"

@@ -6,4 +6,4 @@ mod census;
 mod node;
 
 pub use census::Census;
-pub use node::{Node, eventually, root, skip};
+pub use node::{Node, eventually, machine, root, skip};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -9,6 +10,13 @@ use tempfile::TempDir;
 /// The repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_path_buf()
+}
+
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine, for one test of a program at a time: each counts what is left on it, or loads it.
+pub fn machine() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says by name that a test does not run here, and why. True where `reason` is given.

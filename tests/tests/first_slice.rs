@@ -2,17 +2,9 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use e2e::{Census, Node, eventually, root, skip};
-
-/// One node at a time: they share the machine's hugepages and cores.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-fn machine() -> MutexGuard<'static, ()> {
-    MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+use e2e::{Census, Node, eventually, machine, root, skip};
 
 fn pid_of(node: &Node, function: &str) -> i64 {
     process(node, function)["pid"].as_i64().unwrap_or_else(|| panic!("{function} runs"))

@@ -2,20 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use e2e::{Census, Node, eventually, root, skip};
+use e2e::{Census, Node, eventually, machine, root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// The machine, for one test at a time: each counts what is left on it, or loads it.
-fn machine() -> MutexGuard<'static, ()> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Long enough to be no matter of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
 use std::time::Duration;
 
-use e2e::{Census, Node, eventually, root, skip};
+use e2e::{Census, Node, eventually, machine, root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -145,6 +145,7 @@ fn functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_be
     if skip("functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_behind", missing()) {
         return;
     }
+    let _machine = machine();
     let before = Census::take();
     {
         let node = Node::new();
@@ -176,6 +177,7 @@ fn a_replacement_that_fails_changes_nothing() {
     if skip("a_replacement_that_fails_changes_nothing", missing()) {
         return;
     }
+    let _machine = machine();
     let node = Node::new();
     up(&node);
     let load = load(&node, true);
@@ -205,6 +207,7 @@ fn whoever_is_killed_in_a_replacement_one_process_is_in_charge() {
     if skip("whoever_is_killed_in_a_replacement_one_process_is_in_charge", missing()) {
         return;
     }
+    let _machine = machine();
     let before = Census::take();
     {
         let node = Node::new();

@@ -209,26 +209,30 @@ impl Function {
     }
 
     /// Starts another container, of the image as it is now, that is to take over from the one that runs.
-    pub(crate) fn start_heir(&mut self, heir: &Container) -> Result<Process> {
+    pub(crate) fn start_heir(&mut self, heir: &Container) -> Result<(Process, Image)> {
         let image = resolve(&self.node, &self.spec)?;
         let mut spec = self.container_spec()?;
-        spec.image = image;
+        spec.image = image.clone();
         spec.env.insert("KAISTA_SUCCEEDS".into(), "1".into());
         let process = self.start_container(heir, &spec)?;
         tracing::info!("{}: process {} is to take over", self.id, process.id.pid);
-        Ok(process)
+        Ok((process, image))
     }
 
-    /// The heir's container is the function's from now on; the former is taken away.
-    pub(crate) fn install(&mut self, heir: Container, process: Process) -> Result<()> {
+    /// The heir's container and image are the function's from now on; the former container is taken away.
+    pub(crate) fn install(&mut self, heir: Container, process: Process, image: Image) {
+        self.uid = self.sandbox.ids().first + image.user.uid;
+        self.image = Some(image);
         let former = std::mem::replace(&mut self.container, heir);
         self.unit = self.unit.beside();
         self.run.set_second(self.unit.is_second());
         let ended = self.run.process().map(|process| process.id.pid);
         self.run.started(process);
-        let deleted = former.delete();
+        if let Err(e) = former.delete() {
+            // The next replacement, or the end of the function, tries again.
+            tracing::error!("{}: the former container stays: {e}", self.id);
+        }
         ended.map(|pid| self.node.keeper.reap(pid));
-        Ok(deleted?)
     }
 
     /// Its container's name.

@@ -45,10 +45,6 @@ impl Function {
         let heir = Container::new(&node.layout, &node.runtime()?, &self.unit().beside());
         let replaced = self.replace_by(node, &heir, former);
         let _ = node.broker.allow_succession(&self.id().to_string(), false);
-        if replaced.is_err() {
-            // Should it not go, the next replacement tries again.
-            let _ = heir.delete();
-        }
         replaced
     }
 
@@ -56,7 +52,8 @@ impl Function {
         let id = self.id().to_string();
         let holders = holders(node, &id);
         node.broker.allow_succession(&id, true)?;
-        let process = self.start_heir(heir)?;
+        // Should a container that is to go not go, the next replacement tries again.
+        let (process, image) = self.start_heir(heir).inspect_err(|_| drop(heir.delete()))?;
         let pid = process.id.pid;
         if let Err(error) = self.await_heir(node, &process, &holders) {
             let _ = heir.delete();
@@ -65,7 +62,7 @@ impl Function {
         }
         tracing::info!("{id}: process {pid} has taken over from process {former}");
         self.dismiss();
-        self.install(heir.clone(), process)?;
+        self.install(heir.clone(), process, image);
         Ok(Replaced { former, pid })
     }
 

@@ -140,7 +140,7 @@ fn forward_for(
     let begin = Instant::now();
     let mut polls = Polls::default();
     while time.is_none_or(|time| begin.elapsed() < time) {
-        if interrupt.is_some_and(Interrupt::came) {
+        if interrupt.is_some_and(Interrupt::has_come) {
             work_off(forwarder);
             break;
         }

@@ -38,6 +38,12 @@ impl Interrupt {
         self.came.load(Ordering::Relaxed) && self.came.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether one of them has ever come, and nobody has taken notice by [`came`](Self::came).
+    #[inline]
+    pub fn has_come(&self) -> bool {
+        self.came.load(Ordering::Relaxed)
+    }
+
     /// Becomes readable when one comes, for good.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()

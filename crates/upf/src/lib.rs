@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod counters;
+mod crew;
 pub mod drops;
 pub mod few;
 pub mod function;

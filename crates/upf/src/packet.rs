@@ -61,8 +61,12 @@ impl<'t> Duplicate<'t> {
     /// What becomes of each copy: sent, now or once its neighbour is resolved, or dropped.
     pub fn copies(&self, tables: &'t Version) -> impl Iterator<Item = Verdict<'t>> {
         let Self { aside, at, len, .. } = *self;
-        let verdict = move |tunnel| encapsulate(tables, at, len.into(), tunnel, None).unwrap_or_else(Verdict::Drop);
-        aside.copies.iter().map(verdict)
+        let sent = move |tunnel| encapsulate(tables, at, len.into(), tunnel, None);
+        aside
+            .copies
+            .iter()
+            .map(move |copy| copy.as_ref().map_err(|&reason| reason).and_then(sent))
+            .map(|verdict| verdict.unwrap_or_else(Verdict::Drop))
     }
 }
 
@@ -170,6 +174,16 @@ pub enum Class<'t> {
         /// Length of what begins there.
         len: u16,
     },
+}
+
+impl Class<'_> {
+    /// Octets of the user's packet; zero if it is none.
+    pub fn octets(&self) -> usize {
+        match *self {
+            Class::User { len, .. } => len.into(),
+            Class::Drop(_) | Class::Punt(_) | Class::EndMarker { .. } => 0,
+        }
+    }
 }
 
 /// How a user's packet came in.
@@ -627,7 +641,8 @@ fn forgo_by<'t, const V6: bool>(
         }
         Arrival::Plain => treat_plain(tables, state, other, &packet, now),
     };
-    verdict.map_err(|reason| lose(state, other, packet.len(), now, reason))
+    // It is the rule's own quota that it did not fit, and the substitute does not count by that.
+    verdict.map_err(|reason| lose(state, rule, packet.len(), now, reason))
 }
 
 /// A packet is dropped by what the rule says, unless it is too long and can be cut.

@@ -105,6 +105,17 @@ impl Policers {
         }
         true
     }
+
+    /// A packet of `len` bytes that was admitted will come again: what it was charged is given back.
+    #[cold]
+    pub fn give_back(&mut self, meters: &[Meter], len: usize) {
+        for meter in meters {
+            let state = &mut self.0[meter.index as usize];
+            if state.generation == meter.generation.get() {
+                state.tokens = state.tokens.saturating_add(len as u64 * TOKENS_PER_BYTE).min(meter.burst);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

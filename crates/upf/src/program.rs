@@ -1,10 +1,10 @@
 //! The User Plane Function as a program: what `kaista-upf` and `kaista upf` run.
 
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,14 @@ use tracing_subscriber::EnvFilter;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
+use crate::crew::Crew;
 use crate::function::{Counts, Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
 use crate::store::{Identity, State};
 use crate::succession::{Goods, Holder, Inheritance};
-use crate::worker::Dryness;
+use crate::worker::Worker;
 
 /// Between two reports of the counters.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
     let n4_config = n4::Config::from(config);
     let mut inheritance = match Succession::is_wanted() {
-        true => Inheritance::ask(&config.control)?,
+        true => Inheritance::ask(config.n4.listen)?,
         false => None,
     };
     let socket = match &inheritance {
@@ -77,13 +78,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let sources =
         metrics::Sources { counts: upf.counts.clone(), ledger: endpoint.ledger(), tables: upf.tables.clone() };
     let inherited = inheritance.as_mut().and_then(|inheritance| inheritance.metrics.take());
-    let exporter = match config.metrics {
-        Some(address) if inherited.as_ref().is_some_and(|socket| socket.local_addr().ok() == Some(address)) => {
-            inherited.map(|socket| Exporter::on(socket, sources))
-        }
-        Some(address) => Some(Exporter::bind(address, sources).with_context(|| format!("metrics address {address}"))?),
-        None => None,
-    };
+    let exporter = exporter(config, inherited, sources)?;
     let operators = control::Server::new(
         control::Address::parse(&config.control),
         control::Sources {
@@ -105,42 +100,13 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if let Some(inheritance) = &inheritance {
         slow_path.know(&inheritance.neighbours);
     }
-    // Where nobody is to be succeeded, nothing comes of it.
-    ports.iter().for_each(port::Control::take_over);
-    if let Some(inheritance) = inheritance {
-        tracing::info!("ready to take over");
-        let Some(waiting) = inheritance.wait(signals)? else { return Ok(()) };
-        for (index, parked) in waiting {
-            upf.workers.get_mut(index).into_iter().for_each(|worker| worker.unpark(parked.clone()));
-        }
-    }
-
-    if !port::await_ports(&ports, PORTS_WITHIN) {
-        anyhow::bail!("whoever has the ports does not leave them");
+    if !take_over(&ports, inheritance, &mut upf.workers, signals)? {
+        return Ok(());
     }
     drop(ports);
 
-    let stop = Arc::new(AtomicBool::new(false));
     let (counts, bells, reports) = (upf.counts, upf.bells, upf.control);
-    // Whether they leave to another process.
-    let leaving = Arc::new(AtomicBool::new(false));
-    let dryness = Arc::new(Dryness::new(upf.workers.len()));
-    let (park, parked) = mpsc::channel();
-    let mut threads = Vec::new();
-    for (index, mut worker) in upf.workers.into_iter().enumerate() {
-        let (stop, leaving, dryness, park) = (stop.clone(), leaving.clone(), dryness.clone(), park.clone());
-        let work = move || {
-            worker.run(&stop)?;
-            if leaving.load(Ordering::Relaxed) {
-                worker.work_off(&dryness);
-                // Nobody listens any more only if the process ends otherwise.
-                let _ = park.send((index, worker.park()));
-            }
-            Ok(())
-        };
-        threads.push(spawn(&format!("worker-{index}"), work)?);
-    }
-    drop(park);
+    let crew = Crew::start(upf.workers)?;
     let stop_slow_path = Arc::new(AtomicBool::new(false));
     let slow_path_stops = stop_slow_path.clone();
     let slow_path = spawn("slow-path", move || slow_path.run(&slow_path_stops))?;
@@ -150,12 +116,12 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     // Whoever only looks has no part in the UPF's end.
     spawn("control", move || operators.run())?;
     let holder = Holder::new();
-    let (server, control) = (holder.clone(), config.control.clone());
-    spawn("succession", move || server.run(&control, &goods))?;
+    let (server, address) = (holder.clone(), config.n4.listen);
+    spawn("succession", move || server.run(address, &goods))?;
     if let Some(exporter) = exporter {
         spawn("metrics", move || exporter.run())?;
     }
-    tracing::info!(workers = threads.len(), n4 = %config.n4.listen, "ready");
+    tracing::info!(workers = crew.len(), n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| reports.report(&counts.all());
     wait_for_signal(signals, || {
@@ -163,7 +129,6 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         throttle.tell();
     })?;
     let heir = holder.leave();
-    leaving.store(heir.is_some(), Ordering::Relaxed);
     match heir {
         Some(_) => tracing::info!("another process goes on"),
         None => tracing::info!("stopping"),
@@ -174,20 +139,52 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if heir.is_none() {
         wait_for_end(&n4, signals)?;
     }
-    stop.store(true, Ordering::Relaxed);
-    bells.iter().for_each(|bell| bell.ring());
-    for thread in threads {
-        // A thread that panicked has ended the process already.
-        let _ = thread.join();
-    }
+    let waiting = crew.end(&bells, heir.is_some());
     stop_slow_path.store(true, Ordering::Relaxed);
     bells.iter().for_each(|bell| bell.ring());
     let _ = slow_path.join();
     report(&counts);
     match heir {
-        Some(heir) => heir.tell(&parked.iter().collect()).context("the process that was to go on"),
+        Some(heir) => heir.tell(&waiting).context("the process that was to go on"),
         None => Ok(()),
     }
+}
+
+/// Serves scrapes where the configuration says: on the socket of the process that is replaced, if that is there.
+fn exporter(
+    config: &Config,
+    inherited: Option<TcpListener>,
+    sources: metrics::Sources,
+) -> anyhow::Result<Option<Exporter>> {
+    let Some(address) = config.metrics else { return Ok(None) };
+    Ok(Some(match inherited.filter(|socket| socket.local_addr().ok() == Some(address)) {
+        Some(socket) => Exporter::on(socket, sources),
+        None => Exporter::bind(address, sources).with_context(|| format!("metrics address {address}"))?,
+    }))
+}
+
+/// Takes the ports over, and packets that wait, from the process that is replaced if there is one. False if this process is to end.
+fn take_over(
+    ports: &[port::Control],
+    inheritance: Option<Inheritance>,
+    workers: &mut [Worker],
+    signals: &SignalFd,
+) -> anyhow::Result<bool> {
+    // Where nobody is to be succeeded, nothing comes of it.
+    ports.iter().for_each(port::Control::take_over);
+    if let Some(inheritance) = inheritance {
+        tracing::info!("ready to take over");
+        let Some(waiting) = inheritance.wait(signals)? else { return Ok(false) };
+        for (index, parked) in waiting {
+            if let Some(worker) = workers.get_mut(index) {
+                worker.unpark(parked);
+            }
+        }
+    }
+    if !port::await_ports(ports, PORTS_WITHIN) {
+        anyhow::bail!("whoever has the ports does not leave them");
+    }
+    Ok(true)
 }
 
 /// Tries again for a while where this process is to replace another one: if that has died, it may not be gone altogether.
@@ -228,7 +225,10 @@ fn end_with_any_thread() {
     }));
 }
 
-fn spawn(name: &str, work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(
+    name: &str,
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
     let name = name.to_owned();
     std::thread::Builder::new().name(name.clone()).spawn(move || {
         if let Err(error) = work() {

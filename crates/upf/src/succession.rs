@@ -3,7 +3,7 @@
 //! ```text
 //! heir                                     holder
 //! opens its ports beside the holder's
-//! connects                            ->   N4 rests, the store is closed; packets are forwarded
+//! connects, says its version          ->   N4 rests, the store is closed; packets are forwarded
 //!                                     <-   N4's socket, neighbours
 //! restores the sessions
 //! takes the ports over                     is told to end, works off what its ports have
@@ -11,19 +11,19 @@
 //! forwards, serves N4                      ends
 //! ```
 //!
-//! Until the holder has sent its last word, it goes on as before if the heir dies: the heir has changed nothing. If the holder
-//! dies, the heir goes on at once, as after any kill.
+//! Until the holder is told to end, it goes on as before if the heir dies: the heir has changed nothing. If the holder dies,
+//! the heir goes on at once, as after any kill.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -36,7 +36,7 @@ use crate::buffers::Parked;
 use crate::control::Address;
 use crate::n4::Custody;
 
-/// Of what the two say to each other. An heir of another version begins without any of it, and is refused the store.
+/// Of what the two say to each other. An heir says it before anything is changed for it, and one of another version is refused.
 const VERSION: u32 = 1;
 /// How long either waits for what the other has at hand.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -48,7 +48,6 @@ const MESSAGE_MAX: usize = 1 << 30;
 /// What the holder has beside the store; N4's socket comes along, and that of metrics if there is one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Estate {
-    version: u32,
     has_metrics: bool,
     neighbours: Vec<Known>,
 }
@@ -62,8 +61,9 @@ pub type Acquaintances = Arc<Mutex<HashMap<(String, IpAddr), [u8; 6]>>>;
 /// Packets that wait for their UEs, by the index of their worker.
 pub type Waiting = Vec<(usize, Vec<Parked>)>;
 
-fn address(control: &str) -> Address {
-    Address::parse(&format!("{control}.succession"))
+/// In the network namespace, by N4's address: both processes serve there, and two containers share no files for it.
+fn address(n4: SocketAddr) -> Address {
+    Address::Abstract(format!("kaista-upf-{n4}.succession"))
 }
 
 /// A UPF that has just replaced another one may not listen yet.
@@ -94,9 +94,10 @@ impl Inheritance {
     ///
     /// # Errors
     /// It does not hand anything over.
-    pub fn ask(control: &str) -> anyhow::Result<Option<Self>> {
-        let Some(mut stream) = connect(&address(control)) else { return Ok(None) };
+    pub fn ask(n4: SocketAddr) -> anyhow::Result<Option<Self>> {
+        let Some(mut stream) = connect(&address(n4)) else { return Ok(None) };
         stream.set_read_timeout(Some(PATIENCE))?;
+        send(&mut stream, &VERSION, &[])?;
         let (answer, mut fds) = match receive::<Result<Estate, String>>(&mut stream) {
             Ok(received) => received,
             Err(error) => {
@@ -105,9 +106,6 @@ impl Inheritance {
             }
         };
         let estate = answer.map_err(|why| anyhow::anyhow!("the UPF that runs hands nothing over: {why}"))?;
-        if estate.version != VERSION {
-            bail!("the UPF that runs speaks version {} of succession, and this is version {VERSION}", estate.version);
-        }
         let metrics = if estate.has_metrics { fds.pop() } else { None };
         let socket = fds.pop().context("the UPF that runs has no socket for N4")?;
         Ok(Some(Self {
@@ -179,8 +177,8 @@ impl Holder {
     ///
     /// # Errors
     /// None; it is a thread's whole work.
-    pub fn run(&self, control: &str, goods: &Goods) -> io::Result<()> {
-        let address = address(control);
+    pub fn run(&self, n4: SocketAddr, goods: &Goods) -> io::Result<()> {
+        let address = address(n4);
         let listener = loop {
             match address.listen() {
                 Ok(listener) => break listener,
@@ -200,11 +198,21 @@ impl Holder {
         if !crate::control::admits(&stream) {
             return Ok(());
         }
-        if !goods.custody.take() {
-            let why = "sessions are not kept, so that there is nothing to go on with";
-            send(&mut stream, &Err::<Estate, _>(why), &[])?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let (version, _) = receive::<u32>(&mut stream)?;
+        let why = if version != VERSION {
+            format!("it speaks version {VERSION} of succession, and not {version}")
+        } else if !goods.custody.take() {
+            "sessions are not kept, so that there is nothing to go on with".into()
+        } else {
+            String::new()
+        };
+        if !why.is_empty() {
+            send(&mut stream, &Err::<Estate, _>(&why), &[])?;
             return Err(io::Error::other(why));
         }
+        stream.set_read_timeout(None)?;
         tracing::info!("sessions are handed over; N4 waits");
         let given = self.give(&mut stream, goods);
         if given.is_ok() {
@@ -223,10 +231,15 @@ impl Holder {
     fn give(&self, stream: &mut UnixStream, goods: &Goods) -> io::Result<()> {
         let neighbours = goods.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         let neighbours = neighbours.iter().map(|((port, address), mac)| (port.clone(), *address, *mac)).collect();
-        let estate = Estate { version: VERSION, has_metrics: goods.metrics.is_some(), neighbours };
+        let estate = Estate { has_metrics: goods.metrics.is_some(), neighbours };
         let fds: Vec<_> = [goods.socket.as_fd()].into_iter().chain(goods.metrics.iter().map(AsFd::as_fd)).collect();
-        *self.lock() = Stage::Given(stream.try_clone()?);
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let given = Stage::Given(stream.try_clone()?);
+        let mut stage = self.lock();
+        if matches!(*stage, Stage::Leaving) {
+            return Err(io::Error::other("this process ends"));
+        }
+        *stage = given;
+        drop(stage);
         send(stream, &Ok::<_, String>(estate), &fds)
     }
 

@@ -343,7 +343,7 @@ impl Hands {
         let head = &frame[..frame.len().min(HEAD_MAX)];
         let class = classify(tables, from, head, frame.len());
         if let Some(rule) = matching(&class, head) {
-            usage::lose(rule.usages(), frame.len() - ETHERNET_LEN, &mut self.state.alarms);
+            usage::lose(rule.usages(), class.octets(), &mut self.state.alarms);
         }
     }
 
@@ -467,12 +467,7 @@ impl Hands {
     ) -> Option<Fate<'t>> {
         match verdict {
             Verdict::Forward(forward) => {
-                rewrite(&forward, packet, behind);
-                if let Some(tunnel) = forward.prepend.checksummed()
-                    && !self.ipv6_zero_checksum
-                {
-                    fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
-                }
+                self.rewrite(&forward, packet, behind);
                 Some(fate(&forward))
             }
             Verdict::Drop(DropReason::TooLong) => {
@@ -484,7 +479,7 @@ impl Hands {
                 None
             }
             Verdict::Buffer(waiting, rule) => {
-                self.keep(waiting, rule, from, &whole(packet, *behind));
+                self.keep(waiting, rule, from, class, &whole(packet, *behind));
                 None
             }
             Verdict::Punt(punt) => {
@@ -493,7 +488,7 @@ impl Hands {
             }
             Verdict::Duplicate(duplicate) => self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now),
             Verdict::Resolve(forward, named) => {
-                self.wait_for_neighbour(from, &forward, named, &whole(packet, *behind), now);
+                self.wait_for_neighbour(from, class, &forward, named, &whole(packet, *behind), now);
                 None
             }
         }
@@ -526,6 +521,25 @@ impl Hands {
         self.carry_out(tables, from, class, verdict, packet, behind, now)
     }
 
+    /// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
+    #[inline(always)]
+    fn rewrite(&mut self, forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
+        let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
+        behind.truncate((strip + keep).saturating_sub(packet.len()));
+        // What is stripped was read, and the headroom holds the longest headers even where nothing is.
+        if let Some(front) = packet.reshape(strip, keep, forward.prepend.len()) {
+            forward.prepend.write(keep, front);
+        }
+        if let Some(alteration) = forward.alteration {
+            alteration.apply(forward.prepend.len(), packet.head_mut());
+        }
+        if let Some(tunnel) = forward.prepend.checksummed()
+            && !self.ipv6_zero_checksum
+        {
+            fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
+        }
+    }
+
     /// A packet that was to be sent by a port which does not take it.
     #[cold]
     fn trace_refused(&mut self, from: PortId, port: PortId, class: &Class<'_>, now: u64) {
@@ -536,7 +550,7 @@ impl Hands {
 
     /// A packet that waits for its UE.
     #[cold]
-    fn keep(&mut self, waiting: &Waiting, rule: &Rule, from: PortId, packet: &PacketRef<'_>) {
+    fn keep(&mut self, waiting: &Waiting, rule: &Rule, from: PortId, class: &Class<'_>, packet: &PacketRef<'_>) {
         match self.state.buffers.keep(waiting, from, packet) {
             Kept::Waits => {}
             Kept::IsNews => {
@@ -546,7 +560,7 @@ impl Hands {
             }
             Kept::Full => {
                 self.drops.count(DropReason::BufferFull);
-                usage::lose(rule.usages(), packet.len() - ETHERNET_LEN, &mut self.state.alarms);
+                usage::lose(rule.usages(), class.octets(), &mut self.state.alarms);
             }
         }
     }
@@ -556,12 +570,16 @@ impl Hands {
     fn wait_for_neighbour(
         &mut self,
         from: PortId,
+        class: &Class<'_>,
         forward: &Forward<'_>,
         named: Option<&IpAddr>,
         packet: &PacketRef<'_>,
         now: u64,
     ) {
         fate(forward).uncount();
+        if let Some(rule) = matching(class, packet.head) {
+            self.state.policers.give_back(rule.meters(), forward.keep.into());
+        }
         if !self.unresolved.allow(now) {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
@@ -584,12 +602,7 @@ impl Hands {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         let address = neighbour(named, &packet.head()[usize::from(forward.strip)..]);
-        rewrite(forward, packet, behind);
-        if let Some(tunnel) = forward.prepend.checksummed()
-            && !self.ipv6_zero_checksum
-        {
-            fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
-        }
+        self.rewrite(forward, packet, behind);
         if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
             fate(forward).uncount();
         }
@@ -689,20 +702,6 @@ fn fate<'t>(forward: &Forward<'t>) -> Fate<'t> {
 #[inline]
 fn leaves_by(fate: &Option<Fate<'_>>, port: PortId) -> bool {
     fate.as_ref().is_some_and(|fate| fate.port == port)
-}
-
-/// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
-#[inline(always)]
-fn rewrite(forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
-    let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
-    behind.truncate((strip + keep).saturating_sub(packet.len()));
-    // What is stripped was read, and the headroom holds the longest headers even where nothing is.
-    if let Some(front) = packet.reshape(strip, keep, forward.prepend.len()) {
-        forward.prepend.write(keep, front);
-    }
-    if let Some(alteration) = forward.alteration {
-        alteration.apply(forward.prepend.len(), packet.head_mut());
-    }
 }
 
 /// Computes the UDP checksum that IPv6 wants. The rest of the packet is summed up from a copy: should a peer rewrite it

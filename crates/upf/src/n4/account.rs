@@ -405,15 +405,17 @@ impl Account {
     }
 }
 
-/// Later than any time, and more than any count, so that sums of them fit.
+/// More than any count, so that sums of them fit.
 const MOST: u64 = 1 << 60;
+/// Later than any time that a request can name: `u32::MAX` seconds from now fit.
+const LATEST_NS: u64 = 1 << 63;
 
 impl Books {
     /// Whether they can have been kept by `now_ns`.
     fn can_be(&self, now_ns: u64) -> bool {
         let marks = [self.reported, self.threshold.from, self.quota.from];
         let times = [self.period_ns, self.monitoring_ns, self.due_ns];
-        marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < MOST)
+        marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < LATEST_NS)
     }
 }
 

@@ -56,7 +56,8 @@ impl Applications {
     /// to be described again.
     pub fn learn(&mut self, contents: &Contents) {
         for (pdr, id) in &contents.applications {
-            let filters = contents.pdrs.get(pdr).map(|rule| rule.pdi.sdf_filters.clone()).unwrap_or_default();
+            let Some(rule) = contents.pdrs.get(pdr) else { continue };
+            let filters = rule.pdi.sdf_filters.clone();
             if filters != [SdfFilter::nothing()] {
                 self.known.insert(id.clone(), filters);
             }

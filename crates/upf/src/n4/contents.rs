@@ -398,6 +398,7 @@ impl Contents {
             // With it go all PDRs that name it (table 7.5.4.1-1).
             self.pdrs.retain(|_, pdr| pdr.pdi.traffic_endpoint != Some(*id));
             self.predefined.retain(|pdr, _| self.pdrs.contains_key(pdr));
+            self.applications.retain(|pdr, _| self.pdrs.contains_key(pdr));
         }
         Ok(())
     }

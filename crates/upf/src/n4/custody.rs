@@ -67,9 +67,12 @@ impl Custody {
         self.shared.is_wanted.load(Ordering::Acquire)
     }
 
-    /// N4 rests from now on; or does not, as it cannot.
-    pub(super) fn rests(&self, rests: bool) {
-        self.set(if rests { Stage::Resting } else { Stage::Serving });
+    /// N4 rests from now on if it can, and if that is still wanted. Whether it does.
+    pub(super) fn rests(&self, can: bool) -> bool {
+        let mut stage = self.lock();
+        let rests = can && *stage == Stage::Wanted;
+        self.become_stage(&mut stage, if rests { Stage::Resting } else { Stage::Serving });
+        rests
     }
 
     /// N4 waits a little. True if it is to go on.
@@ -79,7 +82,11 @@ impl Custody {
     }
 
     fn set(&self, stage: Stage) {
-        *self.lock() = stage;
+        self.become_stage(&mut self.lock(), stage);
+    }
+
+    fn become_stage(&self, held: &mut Stage, stage: Stage) {
+        *held = stage;
         self.shared.is_wanted.store(stage != Stage::Serving, Ordering::Release);
         self.shared.changed.notify_all();
     }

@@ -139,18 +139,17 @@ impl<T: RuleTables> Endpoint<T> {
     /// if that process has.
     fn rest(&mut self, stop: &AtomicBool) -> bool {
         self.pass_on(vec![]);
-        let rests = self.keeping.as_ref().is_some_and(|keeping| keeping.keeper.rest());
-        self.custody.rests(rests);
-        if !rests {
-            return true;
-        }
-        while !self.custody.wait(REST_POLL) {
-            if stop.load(Ordering::Relaxed) {
-                return false;
+        let closed = self.keeping.as_ref().is_some_and(|keeping| keeping.keeper.rest());
+        // Whoever wanted it may have given up meanwhile.
+        if self.custody.rests(closed) {
+            while !self.custody.wait(REST_POLL) {
+                if stop.load(Ordering::Relaxed) {
+                    return false;
+                }
+                self.questions.answer(&self.node);
             }
-            self.questions.answer(&self.node);
         }
-        if let Some(keeping) = &self.keeping {
+        if closed && let Some(keeping) = &self.keeping {
             keeping.keeper.resume();
         }
         true

@@ -81,7 +81,7 @@ struct Taken {
     teids: BTreeSet<u32>,
 }
 
-/// Reads all sessions, as long as anybody takes them.
+/// Reads all sessions.
 fn read_sessions(database: &Database, to: &SyncSender<Read>) -> Result<(), StoreError> {
     let mut some = Read::with_capacity(AT_ONCE);
     database.each(Kind::Session, |up_seid, value| {

@@ -29,7 +29,7 @@ use crate::clock::{Clock, Origin};
 use crate::counters::Counters;
 
 /// Of what is kept, and how. Another number is another format.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// So many processes may die over a store before it is put aside.
 const ATTEMPTS: u32 = 3;
 
@@ -70,8 +70,21 @@ pub struct State {
     preface: Preface,
     database: Database,
     counters: Option<Counters>,
-    is_found: bool,
-    is_inherited: bool,
+    provenance: Provenance,
+}
+
+/// The store, with what its sessions have counted.
+type Kept = (Preface, Database, Counters);
+
+/// Where a store comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Provenance {
+    /// It was made, and is empty.
+    Created,
+    /// An earlier process left it.
+    Found,
+    /// Another process still forwards by it.
+    Inherited,
 }
 
 /// Why a state directory cannot be used at all.
@@ -117,38 +130,17 @@ impl State {
         std::fs::create_dir_all(directory).map_err(failed)?;
         let lock = File::create(directory.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
-        match find(directory, &identity, sessions, true) {
-            Ok((preface, database, counters)) => Ok(Self {
-                directory: directory.into(),
-                _lock: lock,
-                sessions,
-                identity,
-                preface,
-                database,
-                counters: Some(counters),
-                is_found: true,
-                is_inherited: false,
-            }),
+        let (kept, provenance) = match find(directory, &identity, sessions, true) {
+            Ok(kept) => (kept, Provenance::Found),
             Err(why) => {
                 let latest = why.recovery.map_or(recovery.0, |old| recovery.0.max(old.wrapping_add(1)));
                 why.tell();
                 put_aside(directory).map_err(failed)?;
-                let (preface, database, counters) =
-                    create(directory, &identity, sessions, RecoveryTimeStamp(latest), &Clock::new())?;
-                let counters = Some(counters);
-                Ok(Self {
-                    directory: directory.into(),
-                    _lock: lock,
-                    sessions,
-                    identity,
-                    preface,
-                    database,
-                    counters,
-                    is_found: false,
-                    is_inherited: false,
-                })
+                let recovery = RecoveryTimeStamp(latest);
+                (create(directory, &identity, sessions, recovery, &Clock::new())?, Provenance::Created)
             }
-        }
+        };
+        Ok(Self::of(directory, lock, sessions, identity, kept, provenance))
     }
 
     /// Takes the directory over from a process that still forwards by what is in it, and changes nothing.
@@ -157,28 +149,31 @@ impl State {
         let lock = File::create(directory.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
         let found = find(directory, &identity, sessions, false);
-        let (preface, database, counters) = found.map_err(|unfit| StateError::NotInherited(unfit.why))?;
-        Ok(Self {
-            directory: directory.into(),
-            _lock: lock,
-            sessions,
-            identity,
-            preface,
-            database,
-            counters: Some(counters),
-            is_found: true,
-            is_inherited: true,
-        })
+        let kept = found.map_err(|unfit| StateError::NotInherited(unfit.why))?;
+        Ok(Self::of(directory, lock, sessions, identity, kept, Provenance::Inherited))
+    }
+
+    fn of(
+        directory: &Path,
+        lock: File,
+        sessions: usize,
+        identity: Identity,
+        kept: Kept,
+        provenance: Provenance,
+    ) -> Self {
+        let (preface, database, counters) = kept;
+        let counters = Some(counters);
+        Self { directory: directory.into(), _lock: lock, sessions, identity, preface, database, counters, provenance }
     }
 
     /// Whether another process still forwards by it.
     pub fn is_inherited(&self) -> bool {
-        self.is_inherited
+        self.provenance == Provenance::Inherited
     }
 
     /// Whether there may be sessions to restore.
     pub fn is_found(&self) -> bool {
-        self.is_found
+        self.provenance != Provenance::Created
     }
 
     /// The recovery time stamp that goes with what there is.
@@ -219,7 +214,7 @@ impl State {
         let (preface, database, counters) =
             create(&self.directory, &self.identity, self.sessions, RecoveryTimeStamp(recovery), &self.clock())?;
         (self.preface, self.database, self.counters) = (preface, database, Some(counters));
-        self.is_found = false;
+        self.provenance = Provenance::Created;
         Ok(())
     }
 
@@ -262,12 +257,7 @@ impl<E: std::fmt::Display> From<E> for Unfit {
     }
 }
 
-fn find(
-    directory: &Path,
-    identity: &Identity,
-    sessions: usize,
-    counts: bool,
-) -> Result<(Preface, Database, Counters), Unfit> {
+fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) -> Result<Kept, Unfit> {
     let path = directory.join(STORE);
     if !path.exists() {
         return Err("".into());
@@ -305,7 +295,7 @@ fn create(
     sessions: usize,
     recovery: RecoveryTimeStamp,
     clock: &Clock,
-) -> Result<(Preface, Database, Counters), StateError> {
+) -> Result<Kept, StateError> {
     let failed = |error| StateError::Io { path: directory.into(), error };
     let name = u64::from_ne_bytes(random().map_err(failed)?);
     let preface = Preface {

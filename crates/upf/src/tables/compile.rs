@@ -259,7 +259,7 @@ impl Compiler<'_> {
     fn action(&mut self, pdr: &Pdr, far_id: u32, qers: &[Qer]) -> Action {
         let far = self.session.fars.iter().find(|far| far.id == far_id);
         let action = self.main_action(pdr, far, qers);
-        let copies: Box<[_]> = far.into_iter().flat_map(|far| &far.copies).filter_map(|copy| self.copy(copy)).collect();
+        let copies: Box<[_]> = far.into_iter().flat_map(|far| &far.copies).map(|copy| self.copy(copy)).collect();
         if copies.is_empty() || matches!(action, Action::Buffer(_)) {
             return action;
         }
@@ -267,9 +267,10 @@ impl Compiler<'_> {
     }
 
     /// A tunnel for copies.
-    fn copy(&mut self, forwarding: &Forwarding) -> Option<Tunnel> {
-        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding).ok()?;
-        Some(Tunnel::new(source, peer, teid, None, hop)?.with_mtu(mtu).with_tos(forwarding.marking.octet()))
+    fn copy(&mut self, forwarding: &Forwarding) -> Result<Tunnel, DropReason> {
+        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding)?;
+        let tunnel = Tunnel::new(source, peer, teid, None, hop).ok_or(DropReason::NoRoute)?;
+        Ok(tunnel.with_mtu(mtu).with_tos(forwarding.marking.octet()))
     }
 
     fn main_action(&mut self, pdr: &Pdr, far: Option<&Far>, qers: &[Qer]) -> Action {

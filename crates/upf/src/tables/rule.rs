@@ -87,8 +87,8 @@ pub enum Action {
 pub struct Aside {
     /// What becomes of packets.
     pub action: Action,
-    /// Tunnels that copies of the packets are put into.
-    pub copies: Box<[Tunnel]>,
+    /// Tunnels that copies of the packets are put into, or why they are dropped.
+    pub copies: Box<[Result<Tunnel, DropReason>]>,
     /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
     pub substitutes: Box<[(usize, Rule)]>,
 }

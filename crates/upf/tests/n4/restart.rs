@@ -120,8 +120,10 @@ impl Life {
         let counted = |mut session: Session| {
             let urrs = std::mem::take(&mut session.urrs);
             let reading = |usage: &usage::Usage| usage.read(0);
-            let urrs = urrs.iter().map(|urr| (urr.id, urr.measures, urr.usage.id(), reading(&urr.usage))).collect();
-            (session, urrs)
+            let activity = session.activity.take();
+            let activity = activity.iter().map(|usage| (usage.id().urr, false, usage.id(), reading(usage)));
+            let urrs = urrs.iter().map(|urr| (urr.id, urr.measures, urr.usage.id(), reading(&urr.usage)));
+            (session, urrs.chain(activity).collect())
         };
         self.bench.node.sessions().map(counted).collect()
     }
@@ -337,6 +339,28 @@ fn heartbeats_go_on_and_tell_of_a_restart_of_the_peer_only() {
     life.ask(0, &Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_001) }));
     assert_eq!(life.bench.node.sessions().count(), 0);
     assert_eq!(life.killed().bench.node.sessions().count(), 0);
+}
+
+#[test]
+fn the_longest_times_that_a_session_manager_may_ask_for_are_restored() {
+    let mut life = Life::first();
+    let longest = Some(u32::MAX);
+    let terms = UrrTerms {
+        period_s: longest,
+        time_threshold_s: longest,
+        time_quota_s: longest,
+        quota_holding_time_s: longest,
+        quota_validity_time_s: longest,
+        monitoring_time: longest,
+        inactivity_detection_time_s: longest,
+        ..UrrTerms::default()
+    };
+    let rule = CreateUrr { terms, method: Some(MeasurementMethod::DURAT), ..volume_rule(1, None) };
+    let seid = life.establish(1, vec![rule]).up_f_seid.seid;
+    let watch = Modification { inactivity_timer_s: longest, ..Modification::default() };
+    let Response::SessionModification(answer) = life.ask(seid, &Request::SessionModification(watch)) else { panic!() };
+    answer.outcome.unwrap();
+    assert_eq!(life.killed().bench.node.sessions().count(), 1);
 }
 
 /// A state directory with sessions that count.

@@ -177,7 +177,6 @@ impl Core {
             name: name.clone(),
             link: link.spec.name.clone(),
             pid: link.party(seat).client.and_then(|id| self.clients.get(&id)).map(|client| client.pid),
-            leaving: link.party(seat).leaving.and_then(|left| self.clients.get(&left.client)).map(|client| client.pid),
             generation: link.generation,
             up: link.stage == Stage::Up,
             quarantined: link.quarantined.clone(),

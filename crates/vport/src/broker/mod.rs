@@ -200,8 +200,6 @@ pub struct PortStatus {
     pub link: String,
     /// The process that holds it, if any.
     pub pid: Option<i32>,
-    /// The process that it was taken over from, while that works off what it has.
-    pub leaving: Option<i32>,
     /// Generation of the link; 0 before the first.
     pub generation: u64,
     /// Whether the current generation is in the hands of both ends.

@@ -1,0 +1,62 @@
+//! The workers' threads.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::JoinHandle;
+
+use crate::bell::Bell;
+use crate::program::spawn;
+use crate::succession::Waiting;
+use crate::worker::{Dryness, Worker};
+
+/// Workers, each on a thread of its own.
+pub(crate) struct Crew {
+    threads: Vec<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    /// Whether they leave to another process.
+    leaving: Arc<AtomicBool>,
+    parked: Receiver<(usize, Vec<crate::buffers::Parked>)>,
+}
+
+impl Crew {
+    /// Has them work.
+    pub(crate) fn start(workers: Vec<Worker>) -> io::Result<Self> {
+        let (stop, leaving) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let dryness = Arc::new(Dryness::new(workers.len()));
+        let (park, parked) = mpsc::channel();
+        let mut threads = Vec::with_capacity(workers.len());
+        for (index, mut worker) in workers.into_iter().enumerate() {
+            let (stop, leaving, dryness, park) = (stop.clone(), leaving.clone(), dryness.clone(), park.clone());
+            let work = move || {
+                worker.run(&stop)?;
+                if leaving.load(Ordering::Relaxed) {
+                    worker.work_off(&dryness);
+                    // Nobody listens any more only if the process ends otherwise.
+                    let _ = park.send((index, worker.park()));
+                }
+                Ok(())
+            };
+            threads.push(spawn(&format!("worker-{index}"), work)?);
+        }
+        Ok(Self { threads, stop, leaving, parked })
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Ends them. Where another process goes on they work off what their ports have before, and what is returned waits.
+    pub(crate) fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Waiting {
+        self.leaving.store(leaving, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
+        bells.iter().for_each(|bell| bell.ring());
+        for thread in self.threads {
+            // A thread that panicked has ended the process already.
+            let _ = thread.join();
+        }
+        self.parked.try_iter().collect()
+    }
+}
