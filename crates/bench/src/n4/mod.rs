@@ -6,6 +6,9 @@
 //! forwards at 80 % of that. Of each session that was accepted a packet is sent each way at once: it counts as lost where it
 //! is not forwarded.
 //!
+//! The UPF keeps its sessions in a state directory meanwhile, unless it is told otherwise; what a session takes of memory is
+//! measured without one.
+//!
 //! Time is cut into slices. A hypervisor that takes the worker's core away for longer than the queue lasts makes it overflow
 //! whatever the UPF does, so slices with such a pause do not count; how many there are is said, and how many there are
 //! beside the bare loop.
@@ -17,6 +20,7 @@ mod restore;
 mod source;
 mod subject;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +30,7 @@ use port::synthetic::Synthetic;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::folder::Folder;
 use crate::metric::{Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{self, Load, Way};
@@ -61,8 +66,8 @@ pub struct Args {
     /// Sessions established a second while the worker is to lose nothing
     #[arg(long, default_value_t = 12_000.0)]
     pub rate: f64,
-    /// Sessions held at a time when their memory is measured
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    /// Sessions held at a time when their memory is measured, 100,000 to 1,000,000; 0 leaves that out
+    #[arg(long, default_value_t = 1_000_000, value_parser = held)]
     pub held: u32,
     /// Kills of a UPF process with sessions that come back from its store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000))]
@@ -70,9 +75,20 @@ pub struct Args {
     /// Sessions of that process
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub restored: u32,
+    /// The UPF keeps its sessions in no state directory while they are established
+    #[arg(long)]
+    pub without_store: bool,
     /// Length of a slice in seconds
     #[arg(long, default_value_t = 0.25)]
     pub seconds: f64,
+}
+
+/// Of fewer sessions the memory is that of other things.
+fn held(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(held @ (0 | 100_000..=1_000_000)) => Ok(held),
+        _ => Err("0, or 100000 to 1000000".into()),
+    }
 }
 
 /// Measures and returns the report.
@@ -89,6 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     drop(progress);
     let metrics = samples.summaries();
     conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
+    conditions["store"] = (!args.without_store).into();
     conditions["sessions_per_slice"] = args.per_slice().into();
     conditions["sessions_held"] = args.held.into();
     conditions["sessions_restored"] = args.restored.into();
@@ -105,8 +122,15 @@ fn measure(
     samples: &mut Samples,
     progress: &Progress,
 ) -> anyhow::Result<serde_json::Value> {
-    let max_sessions = BASE_SESSIONS + args.held.max(args.per_slice() * 4);
-    let mut bench = Bench::start(max_sessions, cores, Duration::from_secs_f64(args.seconds))?;
+    let slice = Duration::from_secs_f64(args.seconds);
+    // First of all, as later this process has memory of sessions that are gone.
+    if args.held > 0 {
+        progress.show("memory");
+        let mut bench = Bench::start(BASE_SESSIONS + args.held, cores, slice, None)?;
+        samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
+    }
+    let state = if args.without_store { None } else { Some(Folder::new()?) };
+    let mut bench = Bench::start(BASE_SESSIONS + args.per_slice() * 4, cores, slice, state)?;
 
     let mut rounds = vec![];
     for round in 1..=args.rounds {
@@ -122,15 +146,13 @@ fn measure(
             beside.add(&slice, rate_pps);
             samples.add("n4.establishments_per_s", speed.establishments_per_s, "1/s");
         }
-        samples.add("n4.forwarding_lost", (beside.overflown + beside.dropped) as f64, "packets");
+        samples.add("n4.forwarding_lost", beside.lost() as f64, "packets");
         rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
         progress.show(&format!("round {round} of {}: as fast as it goes", args.rounds));
         let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
         samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
         samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
     }
-    progress.show("memory");
-    samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
     Ok(rounds.into())
 }
 
@@ -166,8 +188,8 @@ struct Bench {
 struct Slice {
     /// Packets that came when the queue was full.
     overflown: u64,
-    /// Packets that the UPF dropped.
-    dropped: u64,
+    /// Packets that the UPF dropped, by reason.
+    dropped: BTreeMap<&'static str, u64>,
     /// The longest time in which the worker did not poll.
     longest_pause: Duration,
 }
@@ -183,8 +205,8 @@ struct Tally {
     core_away: u32,
     /// Packets that overflew the queue in slices that count.
     overflown: u64,
-    /// Packets that the UPF dropped in any slice.
-    dropped: u64,
+    /// Packets that the UPF dropped in any slice, by reason.
+    dropped: BTreeMap<&'static str, u64>,
     /// The longest time in which the worker did not poll.
     longest_pause_us: u64,
 }
@@ -194,14 +216,21 @@ impl Tally {
         // Each direction has half of the rate, and a queue of its own.
         let lasts = Duration::from_secs_f64(QUEUE as f64 / (rate_pps as f64 / 2.0));
         self.longest_pause_us = self.longest_pause_us.max(slice.longest_pause.as_micros() as u64);
-        self.dropped += slice.dropped;
+        for (reason, count) in &slice.dropped {
+            *self.dropped.entry(reason).or_default() += count;
+        }
         if slice.longest_pause >= lasts {
             self.core_away += 1;
             return;
         }
         self.counting += 1;
-        self.without_loss += u32::from(slice.overflown + slice.dropped == 0);
+        self.without_loss += u32::from(slice.overflown == 0 && slice.dropped.is_empty());
         self.overflown += slice.overflown;
+    }
+
+    /// Packets that count as lost.
+    fn lost(&self) -> u64 {
+        self.overflown + self.dropped.values().sum::<u64>()
     }
 }
 
@@ -213,8 +242,8 @@ struct Speed {
 
 impl Bench {
     /// A UPF with [`BASE_SESSIONS`] sessions, whose traffic comes as soon as there is a rate.
-    fn start(max_sessions: u32, cores: [usize; 2], slice: Duration) -> anyhow::Result<Self> {
-        let subject = Subject::start(max_sessions as usize, cores)?;
+    fn start(max_sessions: u32, cores: [usize; 2], slice: Duration, state: Option<Folder>) -> anyhow::Result<Self> {
+        let subject = Subject::start(max_sessions as usize, cores, state)?;
         let mut manager = Manager::associate(subject.n4)?;
         let mut base = vec![];
         manager.establish(0..BASE_SESSIONS, AT_ONCE, |session| {
@@ -305,7 +334,12 @@ impl Bench {
         let overflown = self.subject.overflown() - overflown;
         self.subject.set_rate(0);
         self.subject.settle();
-        let dropped = self.subject.dropped() - dropped;
+        let mut dropped_since = self.subject.dropped();
+        dropped_since.retain(|reason, count| {
+            *count -= dropped.get(reason).copied().unwrap_or(0);
+            *count > 0
+        });
+        let dropped = dropped_since;
         Ok((Slice { overflown, dropped, longest_pause }, result))
     }
 
@@ -362,18 +396,21 @@ mod tests {
             println!("SKIPPED sessions_are_in_force_when_they_are_accepted: one core only");
             return;
         };
-        let mut bench = Bench::start(10_000, cores, Duration::from_millis(50)).expect("a UPF");
+        let mut bench = Bench::start(10_000, cores, Duration::from_millis(50), None).expect("a UPF");
         let (slice, speed) = bench.beside_n4(500, 5_000.0, 20_000).expect("sessions");
-        assert_eq!(slice.dropped, 0);
+        assert_eq!(slice.dropped, BTreeMap::new());
         assert!(speed.establishments_per_s > 0.0 && speed.deletions_per_s > 0.0);
         assert!(bench.subject.sent() > 1_000, "a packet of each session each way");
-        assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, 0);
+        assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, BTreeMap::new());
     }
 
     #[test]
     fn slices_in_which_the_core_was_away_do_not_count() {
-        let slice =
-            |overflown, pause_ms| Slice { overflown, dropped: 0, longest_pause: Duration::from_millis(pause_ms) };
+        let slice = |overflown, pause_ms| Slice {
+            overflown,
+            dropped: BTreeMap::new(),
+            longest_pause: Duration::from_millis(pause_ms),
+        };
         let mut tally = Tally::default();
         // At 1 Mpps each way the queue lasts for 4 ms.
         for (overflown, pause_ms) in [(0, 1), (5, 3), (9_000, 9), (0, 5)] {

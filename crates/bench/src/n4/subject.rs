@@ -1,5 +1,6 @@
 //! The UPF that is measured: its N4 endpoint on a socket, and one worker between two open-loop sources.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,8 +16,10 @@ use upf::config::Config;
 use upf::function::{Counts, Plan, Upf};
 use upf::n4;
 use upf::side::PortId;
+use upf::store::{Identity, State};
 
 use super::source::{Feed, Pace, Source};
+use crate::folder::Folder;
 use crate::rig::{self, Way};
 
 /// Where the session manager is.
@@ -33,6 +36,8 @@ pub struct Subject {
     stop: Arc<AtomicBool>,
     bells: Vec<Arc<Bell>>,
     threads: Vec<JoinHandle<()>>,
+    /// Where its sessions are kept.
+    _state: Option<Folder>,
 }
 
 /// One direction of the traffic.
@@ -45,22 +50,29 @@ pub struct Input {
 }
 
 impl Subject {
-    /// Starts a UPF for so many sessions, its worker on the second of `cores`, everything else on the first.
-    pub fn start(max_sessions: usize, cores: [usize; 2]) -> anyhow::Result<Self> {
+    /// Starts a UPF for so many sessions, which are kept in `state`; its worker is on the second of `cores`, everything else on
+    /// the first.
+    pub fn start(max_sessions: usize, cores: [usize; 2], state: Option<Folder>) -> anyhow::Result<Self> {
         // Threads begin where their maker is.
         traffic::cores::pin(cores[0])?;
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket for N4")?;
         let n4_address = socket.local_addr()?;
-        // The session manager has no time for heartbeats.
+        // The session manager has no time for heartbeats, and behind N3 nobody answers echo requests.
         let text = format!(
-            "n4: {{listen: '{n4_address}', nodeId: 127.0.0.1, heartbeatS: 86400}}\nn3: {{port: n3}}\nn6: {{port: n6}}\nmaxSessions: {max_sessions}"
+            "n4: {{listen: '{n4_address}', nodeId: 127.0.0.1, heartbeatS: 86400}}\ngtpu: {{echoS: 0}}\nn3: {{port: n3}}\n\
+             n6: {{port: n6}}\nmaxSessions: {max_sessions}"
         );
         let config = Config::parse(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
         let sent = Arc::new(AtomicU64::new(0));
         let (uplink, n3) = input(Way::Uplink, rig::n3(), &sent)?;
         let (downlink, n6) = input(Way::Downlink, rig::n6(), &sent)?;
+        let n4 = n4::Config::from(&config);
+        let kept = state.as_ref().map(|folder| keep(folder, max_sessions, &n4)).transpose()?;
         let upf = Upf::new(&Plan::from(&config), n3, n6)?;
-        let mut endpoint = n4::Endpoint::new(socket, (&config).into(), upf.tables.clone(), upf.meters);
+        let mut endpoint = match kept {
+            Some(state) => n4::Endpoint::with_state(socket, n4, upf.tables.clone(), upf.meters, state)?,
+            None => n4::Endpoint::new(socket, n4, upf.tables.clone(), upf.meters),
+        };
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for mut worker in upf.workers {
@@ -85,7 +97,7 @@ impl Subject {
             (PortId::N6, IpAddr::from(rig::SERVER), Some(rig::SERVER_MAC)),
         ])?;
         let inputs = [uplink, downlink];
-        Ok(Self { n4: n4_address, inputs, sent, counts: upf.counts, stop, bells: upf.bells, threads })
+        Ok(Self { n4: n4_address, inputs, sent, counts: upf.counts, stop, bells: upf.bells, threads, _state: state })
     }
 
     /// Packets sent so far, both ways.
@@ -109,9 +121,9 @@ impl Subject {
         Duration::from_nanos(longest_ns.unwrap_or(0))
     }
 
-    /// Packets dropped so far, for whatever reason.
-    pub fn dropped(&self) -> u64 {
-        self.counts.all().iter().filter(|(name, _)| name.starts_with("drop.")).map(|(_, count)| count).sum()
+    /// Packets dropped so far, by reason.
+    pub fn dropped(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.all().into_iter().filter(|(name, _)| name.starts_with("drop.")).collect()
     }
 
     /// Sets the rate of both directions together.
@@ -144,6 +156,12 @@ impl Drop for Subject {
             let _ = thread.join();
         }
     }
+}
+
+/// A state directory without sessions.
+fn keep(folder: &Folder, max_sessions: usize, n4: &n4::Config) -> anyhow::Result<State> {
+    let identity = Identity { node: "the one that is measured".into(), access: vec![] };
+    Ok(State::open(&folder.path().join("state"), identity, max_sessions, n4.recovery)?)
 }
 
 /// A port with one queue: an open-loop source, and a sink that counts into `sent`.
