@@ -17,6 +17,8 @@ use crate::store::{Batch, Keeper, State, StateError};
 
 /// The longest datagram that UDP can carry.
 const DATAGRAM_MAX: usize = 65_507;
+/// Datagrams that are handled before anything else is looked at again. Their answers depend on one commit of the store.
+const BURST: usize = 64;
 /// How often to look whether the second of the start has come.
 const START_POLL: Duration = Duration::from_millis(5);
 /// Between two attempts to keep sessions again, where they could not be kept.
@@ -176,7 +178,7 @@ impl<T: RuleTables> Endpoint<T> {
         }
     }
 
-    /// Waits for one datagram, an alarm, or until something is due.
+    /// Waits for datagrams, an alarm, or until something is due.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let now = Instant::now();
         let datagrams = self.node.tick(now);
@@ -187,19 +189,28 @@ impl<T: RuleTables> Endpoint<T> {
         self.keep_again(now);
         self.questions.answer(&self.node);
         self.ledger.hold(self.node.holdings());
-        if !self.wait(now)? {
-            return Ok(());
-        }
-        match self.socket.recv_from(buffer) {
-            Ok((len, from)) => {
-                self.ledger.enter(false, &buffer[..len]);
-                let answer = self.node.handle(&buffer[..len], from, Instant::now());
-                self.pass_on(answer.into_iter().collect());
-                Ok(())
+        if self.wait(now)? { self.receive(buffer) } else { Ok(()) }
+    }
+
+    /// Handles the datagrams that have come.
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let mut answers = Vec::with_capacity(BURST);
+        let mut result = Ok(());
+        for _ in 0..BURST {
+            match self.socket.recv_from(buffer) {
+                Ok((len, from)) => {
+                    self.ledger.enter(false, &buffer[..len]);
+                    answers.extend(self.node.handle(&buffer[..len], from, Instant::now()));
+                }
+                Err(error) if is_transient(&error) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
-            Err(error) if is_transient(&error) => Ok(()),
-            Err(error) => Err(error),
         }
+        self.pass_on(answers);
+        result
     }
 
     /// Has the node look at what workers have counted, where they say so.
