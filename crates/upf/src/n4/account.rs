@@ -8,6 +8,7 @@ use pfcp::rule::{MeasurementMethod, ReportingTriggers as Asked, UrrTerms};
 use pfcp::{Volume, VolumeMeasurement};
 use serde::{Deserialize, Serialize};
 
+use super::particulars::Exchange;
 use super::urr::Urr;
 use crate::clock::Clock;
 use crate::counters::Line;
@@ -60,6 +61,32 @@ pub(super) struct Books {
     /// When there is something to do.
     due_ns: Option<u64>,
     look_again: bool,
+}
+
+impl Books {
+    /// What accounts that are otherwise the same do not have in common.
+    pub fn exchange(&mut self, with: &mut Exchange) {
+        with.word(&mut self.sequence);
+        let marks = [&mut self.reported, &mut self.threshold.from, &mut self.quota.from];
+        marks.into_iter().for_each(|mark| mark.exchange(with));
+        self.dropped.iter_mut().for_each(|number| with.number(number));
+        let times = [&mut self.period_ns, &mut self.monitoring_ns, &mut self.due_ns];
+        times.into_iter().for_each(|at_ns| with.optional(at_ns));
+    }
+
+    /// What was used before the monitoring time.
+    pub fn before(&mut self) -> &mut Option<Box<UsageReport>> {
+        &mut self.before
+    }
+}
+
+impl Mark {
+    fn exchange(&mut self, with: &mut Exchange) {
+        let Self { counts, used_ns, at_ns } = self;
+        let Counts { uplink_octets, downlink_octets, uplink_packets, downlink_packets } = counts;
+        let numbers = [uplink_octets, downlink_octets, uplink_packets, downlink_packets, used_ns, at_ns];
+        numbers.into_iter().for_each(|number| with.number(number));
+    }
 }
 
 /// Counts at a moment.

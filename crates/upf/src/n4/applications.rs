@@ -18,8 +18,8 @@ use crate::tables::{ApplyError, SessionUpdate};
 #[derive(Debug, Default)]
 pub(super) struct Applications {
     known: BTreeMap<String, Vec<SdfFilter>>,
-    /// Sessions with a PDR that detects an application: its ID, the UPF's SEID.
-    users: BTreeSet<(String, u64)>,
+    /// The UPF's SEIDs of sessions with a PDR that detects an application, by its ID.
+    users: BTreeMap<String, BTreeSet<u64>>,
 }
 
 impl Applications {
@@ -49,7 +49,9 @@ impl Applications {
 
     /// The session detects these applications.
     pub fn list(&mut self, up_seid: u64, contents: &Contents) {
-        self.users.extend(contents.applications.values().map(|id| (id.clone(), up_seid)));
+        for id in contents.applications.values() {
+            self.users.entry(id.clone()).or_default().insert(up_seid);
+        }
     }
 
     /// Applications that a session of a former process detects are described as they were; those that none detects are
@@ -67,17 +69,18 @@ impl Applications {
     /// The session does not detect these applications any more.
     pub fn unlist(&mut self, up_seid: u64, contents: &Contents) {
         for id in contents.applications.values() {
-            self.users.remove(&(id.clone(), up_seid));
+            if let Some(users) = self.users.get_mut(id)
+                && users.remove(&up_seid)
+                && users.is_empty()
+            {
+                self.users.remove(id);
+            }
         }
     }
 
     /// Sessions that detect any of the applications.
     fn users_of<'a>(&self, ids: impl Iterator<Item = &'a String>) -> BTreeSet<u64> {
-        let of = |id: &String| {
-            let range = (id.clone(), 0)..=(id.clone(), u64::MAX);
-            self.users.range(range).map(|&(_, up_seid)| up_seid).collect::<Vec<_>>()
-        };
-        ids.flat_map(of).collect()
+        ids.filter_map(|id| self.users.get(id)).flatten().copied().collect()
     }
 }
 

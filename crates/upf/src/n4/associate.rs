@@ -80,7 +80,7 @@ impl<T: RuleTables> Node<T> {
             let is_meant = |address: IpAddr| addresses.is_empty() || addresses.contains(&address);
             let of_former = self.sessions.iter_mut().filter(|(_, held)| held.owner().association == former);
             for (up_seid, held) in of_former.filter(|(_, held)| is_meant(held.owner().cp_f_seid.address)) {
-                held.set_association(id);
+                held.set_association(id, &mut self.patterns);
                 self.journal.session(up_seid);
             }
         }
@@ -238,8 +238,7 @@ impl<T: RuleTables> Node<T> {
     /// Asks peers of tunnels whether they are alive, and tells of those that are not.
     pub(super) fn supervise_paths(&mut self, now: Instant) -> Vec<Datagram> {
         let tunnels = &self.tunnels;
-        let is_used = |peer| tunnels.range((peer, 0, 0)..=(peer, u32::MAX, u64::MAX)).next().is_some();
-        let (echoes, failed) = self.paths.tick(now, is_used);
+        let (echoes, failed) = self.paths.tick(now, |peer| tunnels.lead_to(peer));
         self.echoes.extend(echoes);
         failed.iter().for_each(|peer| tracing::warn!(%peer, "GTP-U path failed"));
         failed.chunks(PEERS_OF_REPORT).flat_map(|failed| self.report_paths(failed, &[], now)).collect()

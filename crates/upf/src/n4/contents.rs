@@ -14,6 +14,7 @@ use super::address_choice::AddressChoice;
 use super::addresses::UeAddress;
 use super::applications::Applications;
 use super::endpoints::{self, Chooser, Endpoints};
+use super::particulars::Exchange;
 use super::translate::{self, Choice, Filters, Place, refuse};
 use super::urr::Urr;
 use super::{Config, Limits};
@@ -505,10 +506,11 @@ impl Contents {
         far.bar.and_then(|id| self.bars.get(&id)).copied().unwrap_or_default()
     }
 
-    /// Tunnels to peers, whether or not packets go into them at present.
-    pub fn tunnels(&self) -> impl Iterator<Item = OuterHeaderCreation> {
+    /// Tunnels to peers, by address and TEID, whether or not packets go into them at present.
+    pub fn tunnels(&self) -> BTreeSet<(IpAddr, u32)> {
         let all = self.fars.values().flat_map(|far| far.forwarding.iter().chain(&far.copies));
-        all.filter_map(|forwarding| forwarding.outer_header_creation)
+        let tunnels = all.filter_map(|forwarding| forwarding.outer_header_creation);
+        tunnels.map(|tunnel| (tunnel.address, tunnel.teid)).collect()
     }
 
     /// Tunnels that `after` leaves, of the FARs that `request` wants end markers for.
@@ -609,6 +611,18 @@ impl Contents {
             self.pdrs.values().filter(move |pdr| pdr.pdi.source_interface == interface).find_map(|pdr| pdr.pdi.ue_ip)
         };
         of(Interface::SgiLan).or_else(|| of(Interface::Access)).or_else(|| of(Interface::Core))
+    }
+
+    /// What sessions with otherwise the same rules do not have in common.
+    pub fn exchange(&mut self, with: &mut Exchange) {
+        self.pdrs.values_mut().for_each(|pdr| with.pdi(&mut pdr.pdi));
+        for far in self.fars.values_mut() {
+            far.forwarding.iter_mut().chain(&mut far.copies).for_each(|forwarding| with.forwarding(forwarding));
+        }
+        for urr in self.urrs.values_mut() {
+            urr.terms.monitoring_time.iter_mut().for_each(|at| with.word(at));
+        }
+        self.endpoints.values_mut().for_each(|pdi| with.pdi(pdi));
     }
 
     /// Whether any PDR or traffic endpoint has this TEID.

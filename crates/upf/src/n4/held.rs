@@ -1,17 +1,22 @@
 //! A session at rest, and opened to be worked on.
 //!
-//! A UPF holds many sessions, and works on one at a time. So a session rests packed (postcard's encoding), which takes a
-//! tenth of the memory of its maps and rules, and is opened, changed and put back whole.
+//! A UPF holds many sessions, and works on one at a time. So a session rests packed, which takes a fraction of the memory
+//! of its maps and rules, and is opened, changed and put back whole. What it has in common with others is a pattern
+//! (postcard's encoding), which they share; the numbers that it has for itself lie beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::sync::Arc;
 
+use pfcp::report::UsageReport;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::account::{Account, Books};
 use super::association::AssociationId;
 use super::contents::Contents;
+use super::particulars::{Exchange, Patterns};
 use super::reports::Paging;
 use crate::counters::Counters;
 use crate::few::Few;
@@ -21,12 +26,20 @@ use crate::usage::{Usage, UsageId};
 /// A session in force, at rest.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// An [`Owner`], and a [`Body`] behind it.
-    packed: Box<[u8]>,
+    packed: Packed,
     /// Counters of the usage reporting rules, in the order of their IDs.
     usages: Few<Usage>,
     /// When all that is to be looked at, as the node's timers have it.
-    pub timer_ns: Option<u64>,
+    timer_ns: Option<NonZeroU64>,
+}
+
+/// A session but for its counters.
+#[derive(Debug)]
+struct Packed {
+    /// An [`Owner`], and a [`Body`] behind it, with zeros for the numbers.
+    pattern: Arc<[u8]>,
+    /// The numbers, and [`News`] behind them if there are any.
+    own: Box<[u8]>,
 }
 
 /// A session that is worked on.
@@ -55,11 +68,27 @@ pub(super) struct Owner {
 #[derive(Serialize, Deserialize)]
 struct Body {
     contents: Contents,
-    teids: BTreeSet<u32>,
+    teids: Vec<u32>,
     /// In the order of the usage reporting rules' IDs.
     books: Vec<Books>,
+}
+
+/// What hardly any session has, and none for long.
+#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+struct News {
     paging: Paging,
     unknown: BTreeMap<(IpAddr, u32), u64>,
+    /// What was used before a monitoring time, by the order of the books.
+    before: BTreeMap<usize, Box<UsageReport>>,
+}
+
+impl Body {
+    fn exchange(&mut self, owner: &mut Owner, with: &mut Exchange) {
+        with.number(&mut owner.cp_f_seid.seid);
+        self.contents.exchange(with);
+        self.teids.iter_mut().for_each(|teid| with.word(teid));
+        self.books.iter_mut().for_each(|books| books.exchange(with));
+    }
 }
 
 /// A session as it is kept.
@@ -67,32 +96,48 @@ struct Body {
 struct Kept<'a> {
     /// Where the counters lie, and their epochs.
     usages: Vec<(u32, u32)>,
-    packed: &'a [u8],
+    pattern: &'a [u8],
+    own: &'a [u8],
 }
 
 /// A session that was kept, read and not yet anybody's.
 pub(super) struct Found {
     /// Where the counters lie, and their epochs.
     places: Vec<(u32, u32)>,
-    owner: Owner,
-    body: Body,
-    packed: Box<[u8]>,
+    unpacked: (Owner, Body, News),
+    pattern: Box<[u8]>,
+    own: Box<[u8]>,
 }
 
 impl Found {
     /// Reads what was kept.
     pub fn read(kept: &[u8]) -> postcard::Result<Self> {
         let kept: Kept = postcard::from_bytes(kept)?;
-        let (owner, body) = postcard::from_bytes(kept.packed)?;
-        Ok(Self { places: kept.usages, owner, body, packed: kept.packed.into() })
+        let unpacked = unpack(kept.pattern, kept.own)?;
+        Ok(Self { places: kept.usages, unpacked, pattern: kept.pattern.into(), own: kept.own.into() })
     }
+}
+
+/// The session that was packed.
+fn unpack(pattern: &[u8], own: &[u8]) -> postcard::Result<(Owner, Body, News)> {
+    let (mut owner, mut body): (Owner, Body) = postcard::from_bytes(pattern)?;
+    let mut numbers = Exchange::back(own);
+    body.exchange(&mut owner, &mut numbers);
+    let rest = numbers.rest().ok_or(postcard::Error::DeserializeBadEncoding)?;
+    let mut news = if rest.is_empty() { News::default() } else { postcard::from_bytes(rest)? };
+    for (at, before) in std::mem::take(&mut news.before) {
+        *body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before() = Some(before);
+    }
+    Ok((owner, body, news))
 }
 
 impl Held {
     /// What is kept of the session.
     pub fn kept(&self) -> Box<[u8]> {
-        let kept = Kept { usages: self.usages.iter().map(Usage::place).collect(), packed: &self.packed };
-        postcard::to_allocvec(&kept).expect("nothing in it is of unknown length").into()
+        let Packed { pattern, own } = &self.packed;
+        let kept = Kept { usages: self.usages.iter().map(Usage::place).collect(), pattern, own };
+        let room = Vec::with_capacity(pattern.len() + own.len() + 16 * (1 + kept.usages.len()));
+        postcard::to_extend(&kept, room).expect(KNOWN).into()
     }
 
     /// The session that was kept, with its counters, whose `lines` no other session has. Also as it is when it is opened.
@@ -100,11 +145,12 @@ impl Held {
         found: Found,
         up_seid: u64,
         counters: &mut Counters,
+        patterns: &mut Patterns,
         lines: &mut BTreeSet<u32>,
         now_ns: u64,
     ) -> Result<(Self, Open), String> {
-        let Found { places, owner, body, packed } = found;
-        let Body { contents, teids, books, paging, unknown } = body;
+        let Found { places, unpacked: (owner, body, news), pattern, own } = found;
+        let Body { contents, teids, books } = body;
         if contents.urrs().len() != books.len() || books.len() != places.len() {
             return Err("its usage reporting rules and their accounts do not match".into());
         }
@@ -117,42 +163,63 @@ impl Held {
             usages.push(usage.clone());
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }
-        let open = Open { owner, contents, teids, accounts, paging, unknown };
-        let held = Self { packed, usages: usages.into_iter().collect(), timer_ns: open.due_ns() };
+        let News { paging, unknown, .. } = news;
+        let open = Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown };
+        let packed = Packed { pattern: patterns.get(&pattern), own };
+        let held =
+            Self { packed, usages: usages.into_iter().collect(), timer_ns: open.due_ns().and_then(NonZeroU64::new) };
         Ok((held, open))
     }
 
-    pub fn new(open: Open) -> Self {
-        let (packed, usages) = open.pack();
+    pub fn new(open: Open, patterns: &mut Patterns) -> Self {
+        let (packed, usages) = open.pack(patterns);
         Self { packed, usages, timer_ns: None }
     }
 
     pub fn owner(&self) -> Owner {
-        postcard::take_from_bytes(&self.packed).expect(OWN).0
+        let Packed { pattern, own } = &self.packed;
+        let (mut owner, _): (Owner, _) = postcard::take_from_bytes(pattern).expect(OWN);
+        Exchange::back(own).number(&mut owner.cp_f_seid.seid);
+        owner
     }
 
     pub fn open(&self) -> Open {
-        let (owner, body): (Owner, Body) = postcard::from_bytes(&self.packed).expect(OWN);
-        let ids = body.contents.urrs().keys().copied();
-        let accounts = ids.zip(body.books.into_iter().zip(self.usages.iter()));
+        let (owner, body, news) = unpack(&self.packed.pattern, &self.packed.own).expect(OWN);
+        let Body { contents, teids, books } = body;
+        let ids = contents.urrs().keys().copied();
+        let accounts = ids.zip(books.into_iter().zip(self.usages.iter()));
         let accounts = accounts.map(|(id, (books, usage))| (id, Account::of(usage.clone(), books))).collect();
-        let Body { contents, teids, paging, unknown, .. } = body;
-        Open { owner, contents, teids, accounts, paging, unknown }
+        let News { paging, unknown, .. } = news;
+        Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown }
     }
 
     /// The session belongs to another association from now on.
-    pub fn set_association(&mut self, association: AssociationId) {
+    pub fn set_association(&mut self, association: AssociationId, patterns: &mut Patterns) {
         let mut open = self.open();
         open.owner.association = association;
-        self.put_back(open);
+        self.put_back(open, patterns);
     }
 
     /// Puts the session back as `open` is now.
-    pub fn put_back(&mut self, open: Open) {
-        (self.packed, self.usages) = open.pack();
+    pub fn put_back(&mut self, open: Open, patterns: &mut Patterns) {
+        (self.packed, self.usages) = open.pack(patterns);
+    }
+
+    /// When it is to be looked at.
+    pub fn timer_ns(&self) -> Option<u64> {
+        self.timer_ns.map(NonZeroU64::get)
+    }
+
+    /// Sets when it is to be looked at, and returns when that was before.
+    pub fn set_timer(&mut self, at_ns: Option<u64>) -> Option<u64> {
+        std::mem::replace(&mut self.timer_ns, at_ns.and_then(NonZeroU64::new)).map(NonZeroU64::get)
     }
 }
 
+/// Octets of a pattern that is not a long one.
+const ROOM: usize = 512;
+/// So it can be written without asking.
+const KNOWN: &str = "nothing in it is of unknown length";
 /// Nobody else has had a hand in what is unpacked.
 const OWN: &str = "packed here";
 
@@ -163,11 +230,20 @@ impl Open {
         self.contents.session(up_seid, self.owner.cp_f_seid, config, usage)
     }
 
-    fn pack(self) -> (Box<[u8]>, Few<Usage>) {
-        let (usages, books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
-        let Self { owner, contents, teids, paging, unknown, .. } = self;
-        let body = Body { contents, teids, books, paging, unknown };
-        let packed = postcard::to_allocvec(&(owner, body)).expect("nothing in it is of unknown length");
-        (packed.into(), usages.into_iter().collect())
+    fn pack(self, patterns: &mut Patterns) -> (Packed, Few<Usage>) {
+        let (usages, mut books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
+        let Self { mut owner, contents, teids, paging, unknown, .. } = self;
+        let before =
+            books.iter_mut().enumerate().filter_map(|(at, books)| Some((at, books.before().take()?))).collect();
+        let news = News { paging, unknown, before };
+        let mut body = Body { contents, teids: teids.into_iter().collect(), books };
+        let mut numbers = Exchange::out();
+        body.exchange(&mut owner, &mut numbers);
+        let mut own = numbers.pack();
+        if news != News::default() {
+            own = postcard::to_extend(&news, own).expect(KNOWN);
+        }
+        let pattern = postcard::to_extend(&(owner, body), Vec::with_capacity(ROOM)).expect(KNOWN);
+        (Packed { pattern: patterns.get(&pattern), own: own.into() }, usages.into_iter().collect())
     }
 }

@@ -28,11 +28,13 @@ mod limits;
 mod managers;
 mod node;
 mod outbox;
+mod particulars;
 mod paths;
 mod reports;
 mod restore;
 mod sessions;
 mod translate;
+mod tunnels;
 mod urr;
 
 use std::collections::BTreeMap;

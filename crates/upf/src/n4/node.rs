@@ -23,7 +23,9 @@ use super::journal::Journal;
 use super::ledger::Holdings;
 use super::managers::Managers;
 use super::outbox::{About, Outbox};
+use super::particulars::Patterns;
 use super::paths::{Echo, Paths};
+use super::tunnels::Tunnels;
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -70,8 +72,10 @@ pub struct Node<T> {
     pub(super) sessions: BySeid<Held>,
     /// When a session's usage is to be looked at, in nanoseconds of the clock.
     pub(super) timers: BTreeSet<(u64, u64)>,
-    /// Sessions by the tunnels that they have with peers: address, TEID, the UPF's SEID.
-    pub(super) tunnels: BTreeSet<(IpAddr, u32, u64)>,
+    /// What sessions have in common.
+    pub(super) patterns: Patterns,
+    /// Sessions by the tunnels that they have with peers.
+    pub(super) tunnels: Tunnels,
     /// Applications that they may detect.
     pub(super) applications: Applications,
     /// Paths to the peers that these are with.
@@ -115,7 +119,8 @@ impl<T: RuleTables> Node<T> {
             counters,
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
-            tunnels: BTreeSet::new(),
+            patterns: Patterns::default(),
+            tunnels: Tunnels::default(),
             clock,
             applications: Applications::default(),
             paths: Paths::new(config.paths),

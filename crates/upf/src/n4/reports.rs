@@ -52,17 +52,17 @@ impl<T: RuleTables> Node<T> {
     /// A peer says that it does not have a tunnel: the session manager of a session that leads there is told, now and then.
     fn report_unknown(&mut self, peer: IpAddr, teid: u32, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
-        let &(.., up_seid) = self.tunnels.range((peer, teid, 0)..=(peer, teid, u64::MAX)).next()?;
-        let held = self.sessions.get(&up_seid)?;
-        if self.outbox.is_full(held.owner().cp_f_seid.address) {
+        let open = |up_seid: u64| Some((up_seid, self.sessions.get(&up_seid)?.open()));
+        let leads_there = |(_, open): &(u64, Open)| open.contents.tunnels().contains(&(peer, teid));
+        let (up_seid, mut open) = self.tunnels.sessions(peer, teid).filter_map(open).find(leads_there)?;
+        if self.outbox.is_full(open.owner.cp_f_seid.address) {
             return None;
         }
-        let mut open = held.open();
         let told = open.unknown.get(&(peer, teid));
         if told.is_some_and(|told_ns| now_ns < told_ns + TOLD_AGAIN_NS) {
             return None;
         }
-        let still_there: BTreeSet<_> = open.contents.tunnels().map(|tunnel| (tunnel.address, tunnel.teid)).collect();
+        let still_there = open.contents.tunnels();
         open.unknown.retain(|tunnel, _| still_there.contains(tunnel));
         open.unknown.insert((peer, teid), now_ns);
         let cp_f_seid = open.owner.cp_f_seid;
@@ -124,7 +124,7 @@ impl<T: RuleTables> Node<T> {
     /// Has the session's counters looked at then, and not when that was said before.
     pub(super) fn set_timer(&mut self, up_seid: u64, at_ns: Option<u64>) {
         let Some(held) = self.sessions.get_mut(&up_seid) else { return };
-        if let Some(former_ns) = std::mem::replace(&mut held.timer_ns, at_ns) {
+        if let Some(former_ns) = held.set_timer(at_ns) {
             self.timers.remove(&(former_ns, up_seid));
         }
         self.timers.extend(at_ns.map(|at_ns| (at_ns, up_seid)));
@@ -228,7 +228,7 @@ impl Open {
 }
 
 /// Packets of a session that wait, as far as the session manager is to know.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Paging {
     /// PDRs that it was told of.
     told: BTreeSet<u16>,

@@ -205,7 +205,8 @@ impl<T: RuleTables> Node<T> {
             let failed = |why: String| broken(Kind::Session, up_seid, why);
             let found = found.map_err(|error| failed(error.to_string()))?;
             let (one, open) =
-                Held::found(found, up_seid, &mut self.counters, &mut taken.lines, now_ns).map_err(failed)?;
+                Held::found(found, up_seid, &mut self.counters, &mut self.patterns, &mut taken.lines, now_ns)
+                    .map_err(failed)?;
             self.check_found(up_seid, &open).map_err(|why| failed(why.into()))?;
             let is_given = |teid: &u32| given.binary_search(teid).is_ok();
             if !open.teids.iter().all(|teid| is_given(teid) && taken.teids.insert(*teid)) {
@@ -215,7 +216,7 @@ impl<T: RuleTables> Node<T> {
             self.list(up_seid, &open.contents);
             self.applications.learn(&open.contents);
             self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);
-            self.timers.extend(one.timer_ns.map(|at_ns| (at_ns, up_seid)));
+            self.timers.extend(one.timer_ns().map(|at_ns| (at_ns, up_seid)));
             self.sessions.insert(up_seid, one);
         }
         self.tables.apply(updates).map_err(|error| broken(Kind::Session, first, error))

@@ -93,7 +93,8 @@ impl<T: RuleTables> Node<T> {
             paging: Paging::default(),
             unknown: BTreeMap::new(),
         };
-        self.sessions.insert(up_seid, Held::new(open));
+        let held = Held::new(open, &mut self.patterns);
+        self.sessions.insert(up_seid, held);
         self.set_timer(up_seid, due_ns);
         Ok(Established {
             up_f_seid: FSeid::new(up_seid, self.config.address),
@@ -151,7 +152,7 @@ impl<T: RuleTables> Node<T> {
         let due_ns = open.due_ns();
         self.journal.session(up_seid);
         if let Some(held) = self.sessions.get_mut(&up_seid) {
-            held.put_back(open);
+            held.put_back(open, &mut self.patterns);
         }
         self.set_timer(up_seid, due_ns);
     }
@@ -165,7 +166,7 @@ impl<T: RuleTables> Node<T> {
         open.teids.iter().for_each(|&teid| self.tables.release_teid(teid));
         let addresses = self.addresses.get_mut();
         open.contents.ue_addresses().into_iter().for_each(|address| addresses.give_back(address));
-        if let Some(at_ns) = held.timer_ns {
+        if let Some(at_ns) = held.timer_ns() {
             self.timers.remove(&(at_ns, up_seid));
         }
         self.outbox.forget(About::Session(up_seid));
@@ -174,17 +175,13 @@ impl<T: RuleTables> Node<T> {
     /// Lists the session under what concerns several: peers of tunnels, applications.
     pub(super) fn list(&mut self, up_seid: u64, contents: &Contents) {
         self.applications.list(up_seid, contents);
-        for tunnel in contents.tunnels() {
-            self.tunnels.insert((tunnel.address, tunnel.teid, up_seid));
-            self.paths.want(tunnel.address);
-        }
+        self.tunnels.list(up_seid, contents);
+        contents.tunnels().iter().for_each(|&(address, _)| self.paths.want(address));
     }
 
     fn unlist(&mut self, up_seid: u64, contents: &Contents) {
         self.applications.unlist(up_seid, contents);
-        for tunnel in contents.tunnels() {
-            self.tunnels.remove(&(tunnel.address, tunnel.teid, up_seid));
-        }
+        self.tunnels.unlist(up_seid, contents);
     }
 
     pub(super) fn surroundings(&self) -> Surroundings<'_> {

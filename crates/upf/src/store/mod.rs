@@ -29,7 +29,7 @@ use crate::clock::{Clock, Origin};
 use crate::counters::Counters;
 
 /// Of what is kept, and how. Another number is another format.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// So many processes may die over a store before it is put aside.
 const ATTEMPTS: u32 = 3;
 
