@@ -12,6 +12,7 @@ programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
 fuzz_targets := gtpu packets pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
+SESSIONS ?= 100000
 
 # Built without optimisation and debug information: they run for seconds, compiling them well would take minutes.
 install_tool := CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install --locked --debug --root $(tools) --target $(host)
@@ -69,12 +70,11 @@ models:
 sanitize:
 	scripts/sanitize.sh
 
-#: make soak       kills, restarts, steers, pools and deceives ports, for SECONDS_EACH (600) seconds each or longer; replaces and
-#:                 kills a UPF with SESSIONS (100000) sessions REPLACEMENTS (20) and KILLS (100) times; one line each
+#: make soak       kills, restarts, steers, pools and deceives ports, for SECONDS_EACH (600) seconds each or longer; kills a UPF with
+#:                 SESSIONS (100000) sessions a hundred times, and replaces one twenty times; one line each
 soak:
 	$(CARGO) build --release --locked -p soak
-	$(built)/kaista-soak --seconds-each $(SECONDS_EACH)
-	$(CARGO) test --release --locked -p upf --test restart campaign -- --ignored --nocapture --test-threads=1
+	$(built)/kaista-soak --seconds-each $(SECONDS_EACH) --sessions $(SESSIONS)
 
 #: make fuzz       every fuzz target for FUZZ_SECONDS (60) seconds
 fuzz:

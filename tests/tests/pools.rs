@@ -1,16 +1,12 @@
 //! Pools: replicas come and go under load, and no packet is lost, doubled or reordered by it.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
 use std::time::Duration;
 
-use e2e::{Census, Node, eventually, machine, root, skip};
+use e2e::{Census, Node, PATIENCE, assert_nothing_is_missing, eventually, machine, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-/// Long enough to be no matter of a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `load` sends by one port and takes by the other what the pool `fwd` passes on.
 const SLICE: &str = "\
@@ -34,63 +30,21 @@ spec:
 ";
 
 fn up(node: &Node) {
-    let bin = node.path().join("rootfs/bin");
-    std::fs::create_dir_all(&bin).unwrap();
-    std::fs::set_permissions(node.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::copy(root().join("target/release/kaista-traffic"), bin.join("kaista-traffic")).unwrap();
-    std::fs::copy("/bin/busybox", bin.join("busybox")).unwrap();
-    std::fs::write(node.path().join("slice.yaml"), SLICE).unwrap();
-    up_again(node);
-}
-
-fn up_again(node: &Node) {
-    node.kaista(&["up", node.path().join("slice.yaml").to_str().unwrap()]);
-}
-
-/// Why this does not run here, if it does not.
-fn missing() -> Option<String> {
-    let busybox = || (!std::path::Path::new("/bin/busybox").exists()).then(|| "busybox-static is not installed".into());
-    Node::missing().or_else(busybox)
+    node.up_with(&["kaista-traffic"], SLICE);
 }
 
 /// Packets of 512 flows, which go on until told to stop.
 fn load(node: &Node) -> Child {
-    let program =
-        "/bin/kaista-traffic generate --port out --sink back --to 198.51.100.129 --flows 512 --rate 20k --json";
-    let arguments: Vec<&str> = ["exec", "load", "--"].into_iter().chain(program.split(' ')).collect();
-    let load = node.spawn(&[&arguments[..], &["--seconds", "100000"]].concat());
-    let passed = || received(node).filter(|packets| *packets > 1_000);
-    eventually("packets pass", PATIENCE, passed);
+    let load = node.generate(&["--port", "out", "--sink", "back", "--to", "198.51.100.129", "--flows", "512"]);
+    eventually("packets pass", PATIENCE, || node.received("back").filter(|packets| *packets > 1_000));
     load
 }
 
-/// What `load` has got back.
-fn received(node: &Node) -> Option<u64> {
-    let stats: Value = serde_json::from_slice(&node.run(&["top", "--once", "--json"]).stdout).ok()?;
-    let back = stats["ports"].as_array()?.iter().find(|port| port["function"] == "load" && port["port"] == "back")?;
-    back["rxPackets"].as_u64()
-}
-
-fn wait_for_more(node: &Node, packets: u64) {
-    let begin = eventually("counters", PATIENCE, || received(node));
-    eventually("packets go on", PATIENCE, || received(node).filter(|now| *now >= begin + packets));
-}
-
-/// Ends the load: what it has sent and found.
-fn end(node: &Node, load: Child) -> Value {
-    node.exec("load", &["/bin/busybox", "killall", "-INT", "kaista-traffic"]).unwrap();
-    let output = load.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-}
-
-fn assert_nothing_is_missing(result: &Value) {
-    let (sent, found) = (&result["sent"], &result["found"]);
-    assert_eq!(found["received"], sent["accepted"], "{result}");
-    for what in ["lost", "duplicates", "reordered"] {
-        assert_eq!(found[what], 0, "{result}");
-    }
-    assert_eq!(found["flows"], 512, "{result}");
+/// Ends the load, of which nothing may be missing.
+fn end(node: &Node, load: Child) {
+    let result = node.end_load(load);
+    assert_nothing_is_missing(&result);
+    assert_eq!(result["found"]["flows"], 512, "{result}");
 }
 
 /// Names of the replicas, and what share each has.
@@ -107,7 +61,7 @@ fn wait_for_shares(node: &Node, wanted: &[(&str, f64)]) {
 
 #[test]
 fn a_pool_grows_and_shrinks_under_load_without_losing_a_packet() {
-    if skip("a_pool_grows_and_shrinks_under_load_without_losing_a_packet", missing()) {
+    if skip("a_pool_grows_and_shrinks_under_load_without_losing_a_packet", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();
@@ -120,19 +74,19 @@ fn a_pool_grows_and_shrinks_under_load_without_losing_a_packet() {
         node.kaista(&["scale", "fwd", "4"]);
         let quarters = [("fwd-1", 0.25), ("fwd-2", 0.25), ("fwd-3", 0.25), ("fwd-4", 0.25)];
         wait_for_shares(&node, &quarters);
-        wait_for_more(&node, 5_000);
+        node.wait_for_more("back", 5_000);
         assert!(node.kaista(&["scale", "pools/fwd", "4"]).contains("nothing to change"));
         // The descriptor names no number: what scale said stays.
-        up_again(&node);
+        node.up_again();
         assert_eq!(shares(&node).len(), 4);
         node.kaista(&["scale", "fwd", "2"]);
         wait_for_shares(&node, &[("fwd-1", 0.5), ("fwd-2", 0.5)]);
         node.kaista(&["scale", "fwd", "3"]);
-        wait_for_more(&node, 5_000);
+        node.wait_for_more("back", 5_000);
         node.kaista(&["scale", "fwd", "1"]);
         wait_for_shares(&node, &[("fwd-1", 1.0)]);
-        wait_for_more(&node, 5_000);
-        assert_nothing_is_missing(&end(&node, packets));
+        node.wait_for_more("back", 5_000);
+        end(&node, packets);
         node.kaista(&["down", "--all"]);
     }
     before.assert_restored(Duration::from_secs(10));
@@ -140,7 +94,7 @@ fn a_pool_grows_and_shrinks_under_load_without_losing_a_packet() {
 
 #[test]
 fn a_daemon_that_is_killed_while_a_pool_changes_loses_nothing() {
-    if skip("a_daemon_that_is_killed_while_a_pool_changes_loses_nothing", missing()) {
+    if skip("a_daemon_that_is_killed_while_a_pool_changes_loses_nothing", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();
@@ -157,10 +111,10 @@ fn a_daemon_that_is_killed_while_a_pool_changes_loses_nothing() {
         // Where the daemon had not heard of it yet, it is said again.
         node.kaista(&["scale", "fwd", replicas]);
         assert_eq!(shares(&node).len(), replicas.parse::<usize>().unwrap());
-        wait_for_more(&node, 5_000);
+        node.wait_for_more("back", 5_000);
     }
     wait_for_shares(&node, &[("fwd-1", 0.5), ("fwd-2", 0.5)]);
-    assert_nothing_is_missing(&end(&node, packets));
+    end(&node, packets);
 }
 
 /// What the daemon says of itself, if one answers.
@@ -170,7 +124,7 @@ fn status(node: &Node) -> Option<Value> {
 
 #[test]
 fn a_replica_that_is_killed_comes_back_and_the_others_serve_its_flows_meanwhile() {
-    if skip("a_replica_that_is_killed_comes_back_and_the_others_serve_its_flows_meanwhile", missing()) {
+    if skip("a_replica_that_is_killed_comes_back_and_the_others_serve_its_flows_meanwhile", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();
@@ -184,17 +138,17 @@ fn a_replica_that_is_killed_comes_back_and_the_others_serve_its_flows_meanwhile(
         let pid =
             node.json(&["ps"]).as_array().unwrap().iter().find(|one| one["name"] == victim).unwrap()["pid"].as_i64();
         kill(Pid::from_raw(pid.unwrap() as i32), Signal::SIGKILL).unwrap();
-        wait_for_more(&node, 5_000);
+        node.wait_for_more("back", 5_000);
         wait_for_shares(&node, &halves);
-        wait_for_more(&node, 5_000);
+        node.wait_for_more("back", 5_000);
     }
-    let result = end(&node, packets);
+    let result = node.end_load(packets);
     assert_eq!((&result["found"]["duplicates"], &result["found"]["flows"]), (&0.into(), &512.into()), "{result}");
 }
 
 #[test]
 fn what_cannot_be_scaled_is_refused_with_the_reason() {
-    if skip("what_cannot_be_scaled_is_refused_with_the_reason", missing()) {
+    if skip("what_cannot_be_scaled_is_refused_with_the_reason", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();

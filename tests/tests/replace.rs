@@ -1,18 +1,16 @@
 //! Planned replacements: `kaista replace FUNCTION` under traffic loses no packet, and one that fails changes nothing.
-//!
-//! `REPLACEMENTS` says how many there are of each kind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
 use std::time::Duration;
 
-use e2e::{Census, Node, eventually, machine, root, skip};
+use e2e::{Census, Node, PATIENCE, assert_nothing_is_missing, eventually, machine, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Long enough to be no matter of a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How many there are of each function, uplink and downlink.
+const REPLACEMENTS: usize = 3;
 
 /// `load` sends as a UE by `ran` and as a data network by `upf`, and takes what comes out at the other end. A forwarder lies on the
 /// way.
@@ -68,71 +66,29 @@ spec:
     - {between: [ran/n4, upf/n4]}
 ";
 
-fn replacements() -> usize {
-    std::env::var("REPLACEMENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
-}
-
 fn up(node: &Node) {
-    let bin = node.path().join("rootfs/bin");
-    std::fs::create_dir_all(&bin).unwrap();
-    std::fs::set_permissions(node.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    for program in ["kaista-traffic", "kaista-ran", "kaista-upf"] {
-        std::fs::copy(root().join("target/release").join(program), bin.join(program)).unwrap();
-    }
-    std::fs::copy("/bin/busybox", bin.join("busybox")).unwrap();
-    std::fs::write(node.path().join("slice.yaml"), SLICE).unwrap();
-    node.kaista(&["up", node.path().join("slice.yaml").to_str().unwrap()]);
-}
-
-/// Why this does not run here, if it does not.
-fn missing() -> Option<String> {
-    let busybox = || (!std::path::Path::new("/bin/busybox").exists()).then(|| "busybox-static is not installed".into());
-    Node::missing().or_else(busybox)
+    node.up_with(&["kaista-traffic", "kaista-ran", "kaista-upf"], SLICE);
 }
 
 /// Packets of the UE, or for it, which go on until told to stop.
 fn load(node: &Node, uplink: bool) -> Child {
+    let arguments: &[&str] = if uplink {
+        &["--port", "ue", "--sink", "dn", "--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"]
+    } else {
+        &["--port", "dn", "--sink", "ue", "--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"]
+    };
     // The session is there, and all neighbours are resolved.
     eventually("packets pass", PATIENCE, || {
-        let tried: Value = serde_json::from_slice(&node.run(&generate(uplink, "0.3")).stdout).ok()?;
-        (tried["found"]["received"].as_u64()? > 1_000).then_some(())
+        (node.try_generate(arguments, "0.3")?["found"]["received"].as_u64()? > 1_000).then_some(())
     });
-    node.spawn(&generate(uplink, "100000"))
+    node.generate(arguments)
 }
 
-fn generate(uplink: bool, seconds: &str) -> Vec<&str> {
-    let (ports, addresses) = if uplink {
-        (["--port", "ue", "--sink", "dn"], ["--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"])
-    } else {
-        (["--port", "dn", "--sink", "ue"], ["--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"])
-    };
-    let program =
-        ["exec", "load", "--", "/bin/kaista-traffic", "generate", "--json", "--rate", "20k", "--seconds", seconds];
-    program.into_iter().chain(ports).chain(addresses).collect()
-}
-
-/// What `load` has got by a port.
-fn received(node: &Node, port: &str) -> Option<u64> {
-    let stats: Value = serde_json::from_slice(&node.run(&["top", "--once", "--json"]).stdout).ok()?;
-    let named = |at: &&Value| at["function"] == "load" && at["port"] == port;
-    stats["ports"].as_array()?.iter().find(named)?["rxPackets"].as_u64()
-}
-
-/// Ends the load: what it has sent and found.
-fn end(node: &Node, load: Child) -> Value {
-    node.exec("load", &["/bin/busybox", "killall", "-INT", "kaista-traffic"]).unwrap();
-    let output = load.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-}
-
-fn assert_nothing_is_missing(result: &Value) {
-    let (sent, found) = (&result["sent"], &result["found"]);
-    assert_eq!(found["received"], sent["accepted"], "{result}");
-    assert_eq!(sent["accepted"], sent["offered"], "{result}");
-    for what in ["lost", "duplicates", "reordered"] {
-        assert_eq!(found[what], 0, "{result}");
-    }
+/// Ends the load, of which nothing may be missing or have been refused.
+fn end(node: &Node, load: Child) {
+    let result = node.end_load(load);
+    assert_nothing_is_missing(&result);
+    assert_eq!(result["sent"]["accepted"], result["sent"]["offered"], "{result}");
 }
 
 fn process(node: &Node, name: &str) -> Value {
@@ -142,7 +98,10 @@ fn process(node: &Node, name: &str) -> Value {
 
 #[test]
 fn functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_behind() {
-    if skip("functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_behind", missing()) {
+    if skip(
+        "functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_behind",
+        Node::missing_for_load(),
+    ) {
         return;
     }
     let _machine = machine();
@@ -152,7 +111,7 @@ fn functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_be
         up(&node);
         for uplink in [true, false] {
             let load = load(&node, uplink);
-            for _ in 0..replacements() {
+            for _ in 0..REPLACEMENTS {
                 for function in ["upf", "fwd"] {
                     let former = process(&node, function)["pid"].clone();
                     let replaced = node.json(&["replace", function]);
@@ -163,18 +122,18 @@ fn functions_that_are_replaced_under_traffic_lose_no_packet_and_leave_nothing_be
                     std::thread::sleep(Duration::from_millis(200));
                 }
             }
-            assert_nothing_is_missing(&end(&node, load));
+            end(&node, load);
         }
         let log = node.run(&["logs", "upf"]).stderr;
         let restored = String::from_utf8_lossy(&log).matches("the recovery time stamp stays").count();
-        assert_eq!(restored, 2 * replacements());
+        assert_eq!(restored, 2 * REPLACEMENTS);
     }
     before.assert_restored(Duration::from_secs(10));
 }
 
 #[test]
 fn a_replacement_that_fails_changes_nothing() {
-    if skip("a_replacement_that_fails_changes_nothing", missing()) {
+    if skip("a_replacement_that_fails_changes_nothing", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();
@@ -198,13 +157,13 @@ fn a_replacement_that_fails_changes_nothing() {
     let unknown = node.run(&["replace", "nobody"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no function nobody"));
     node.kaista(&["replace", "upf"]);
-    assert_nothing_is_missing(&end(&node, load));
+    end(&node, load);
 }
 
 /// Whoever dies, one of the two is in charge afterwards, and none of the other is left.
 #[test]
 fn whoever_is_killed_in_a_replacement_one_process_is_in_charge() {
-    if skip("whoever_is_killed_in_a_replacement_one_process_is_in_charge", missing()) {
+    if skip("whoever_is_killed_in_a_replacement_one_process_is_in_charge", Node::missing_for_load()) {
         return;
     }
     let _machine = machine();
@@ -229,10 +188,9 @@ fn whoever_is_killed_in_a_replacement_one_process_is_in_charge() {
                 let all = processes.as_array()?;
                 all.iter().all(|process| process["state"] == "running").then_some(())
             });
-            let begin = eventually("counters", PATIENCE, || received(&node, "dn"));
-            eventually("packets go on", PATIENCE, || received(&node, "dn").filter(|now| *now >= begin + 1_000));
+            node.wait_for_more("dn", 1_000);
             assert_eq!(upfs(&node), 1, "round {round}");
-            end(&node, load);
+            node.end_load(load);
         }
     }
     before.assert_restored(Duration::from_secs(10));

@@ -1,5 +1,5 @@
 //! Campaigns against the ports: processes that die or stop at any moment, brokers that are replaced, owners of buckets that
-//! change, pools whose members come and go, and a peer that breaks every rule.
+//! change, pools whose members come and go, and a peer that breaks every rule. And against the UPF, which is killed and replaced.
 //!
 //! Every campaign sends frames that are numbered and carry checksums ([`frames`]), judges what arrives ([`checker`]), and ends
 //! with an [`outcome`]. The program `kaista-soak` runs them at full length, the tests of this crate for seconds.
@@ -8,6 +8,7 @@ pub mod books;
 pub mod census;
 pub mod checker;
 pub mod course;
+mod crowd;
 pub mod end;
 pub mod frames;
 pub mod grip;
@@ -28,8 +29,12 @@ pub mod random;
 #[path = "../../vport/tests/raw/mod.rs"]
 #[allow(unsafe_code)]
 mod raw;
+pub mod replace;
 pub mod restarts;
 pub mod rig;
 pub mod site;
+#[path = "../../upf/tests/stage/mod.rs"]
+mod stage;
 pub mod steering;
+pub mod upf_kills;
 pub mod victim;

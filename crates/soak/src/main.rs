@@ -1,7 +1,7 @@
 //! `kaista-soak` runs campaigns against the ports at full length, and ends with one line for each. Its hidden parts are the
 //! processes that campaigns consist of; it starts them itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,15 +13,22 @@ use node::{daemon, launch};
 use soak::course::{self, Course};
 use soak::outcome::Outcome;
 use soak::site::Site;
-use soak::{end, hand, hostile, kills, liar, member, pools, restarts, steering, victim};
+use soak::{end, hand, hostile, kills, liar, member, pools, process, replace, restarts, steering, upf_kills, victim};
 
-/// Kills, restarts, steers, pools and deceives ports for a long time; says what was lost, reordered, duplicated, corrupted, leaked.
+/// Kills, restarts, steers, pools and deceives ports for a long time, kills and replaces a UPF; says what was lost, reordered,
+/// duplicated, corrupted, leaked.
 #[derive(Parser)]
 #[command(name = "kaista-soak", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// How long each campaign takes at least; it goes on until its events have happened
+    /// How long each campaign against ports takes at least; it goes on until its events have happened
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds_each: u64,
+    /// How many events each campaign has at least, instead of as many as belong to it
+    #[arg(long, value_name = "NUMBER")]
+    events: Option<u64>,
+    /// How many sessions the UPF has
+    #[arg(long, value_name = "NUMBER", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    sessions: u32,
     /// Only these campaigns
     campaigns: Vec<Campaign>,
     #[command(subcommand)]
@@ -40,6 +47,10 @@ enum Campaign {
     Pools,
     /// A peer breaks every rule
     Hostile,
+    /// A UPF is killed under traffic of all its sessions
+    UpfKills,
+    /// A UPF is replaced under traffic of all its sessions
+    Replace,
 }
 
 #[derive(Subcommand)]
@@ -79,6 +90,12 @@ enum Part {
     /// A member of a pool
     #[command(hide = true)]
     Member(member::Options),
+    /// As `kaista-upf`
+    #[command(hide = true)]
+    Upf {
+        #[arg(long)]
+        config: PathBuf,
+    },
 }
 
 impl Campaign {
@@ -90,24 +107,35 @@ impl Campaign {
             Self::Steering => 10_000,
             Self::Pools => 1_000,
             Self::Hostile => 10_000,
+            Self::UpfKills => 100,
+            Self::Replace => 20,
         }
+    }
+
+    /// Whether its length is a matter of time, too.
+    fn lasts(self) -> bool {
+        !matches!(self, Self::UpfKills | Self::Replace)
     }
 
     fn missing(self) -> Option<String> {
         match self {
             Self::Kills | Self::Restarts => Site::missing(),
-            Self::Steering | Self::Pools | Self::Hostile => None,
+            Self::Steering | Self::Pools | Self::Hostile | Self::UpfKills | Self::Replace => None,
         }
     }
 
-    fn run(self, seconds: u64, program: &Path) -> Result<Outcome> {
-        let course = Course::begin(Duration::from_secs(seconds), self.events(), true);
+    fn run(self, arguments: &Arguments, program: &Path) -> Result<Outcome> {
+        let seconds = if self.lasts() { arguments.seconds_each } else { 0 };
+        let events = arguments.events.unwrap_or(self.events());
+        let course = Course::begin(Duration::from_secs(seconds), events, true);
         match self {
             Self::Kills => kills::run(&course, program),
             Self::Restarts => restarts::run(&course, program),
             Self::Steering => steering::run(&course),
             Self::Pools => pools::run(&course, program),
             Self::Hostile => hostile::run(&course, program),
+            Self::UpfKills => upf_kills::run(&course, program, arguments.sessions),
+            Self::Replace => replace::run(&course, program, arguments.sessions),
         }
     }
 
@@ -118,14 +146,19 @@ impl Campaign {
             Self::Steering => "steering",
             Self::Pools => "pools",
             Self::Hostile => "hostile",
+            Self::UpfKills => "upf-kills",
+            Self::Replace => "replace",
         }
     }
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
-    let arguments = Arguments::parse();
-    let done = match arguments.part {
+    let mut arguments = Arguments::parse();
+    // It has a log of its own.
+    if !matches!(arguments.part, Some(Part::Upf { .. })) {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
+    }
+    let done = match arguments.part.take() {
         Some(Part::Node) => launch::background(),
         Some(Part::Keeper { resume, stay }) => {
             keeper::run(if resume { Begin::WithDaemon } else { Begin::WithLock }, stay)
@@ -137,7 +170,11 @@ fn main() -> ExitCode {
         Some(Part::Victim(options)) => victim::run(&options),
         Some(Part::Liar(options)) => liar::run(&options),
         Some(Part::Member(options)) => member::run(&options),
-        None => return campaigns(arguments.seconds_each, &arguments.campaigns),
+        Some(Part::Upf { config }) => {
+            process::die_with_parent();
+            upf::program::run(&config)
+        }
+        None => return campaigns(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -157,9 +194,10 @@ fn idle() -> Result<()> {
 }
 
 /// Runs them one after the other; after Ctrl-C, no more of them.
-fn campaigns(seconds: u64, chosen: &[Campaign]) -> ExitCode {
+fn campaigns(arguments: &Arguments) -> ExitCode {
     end_by_signals();
-    let chosen = if chosen.is_empty() { Campaign::value_variants() } else { chosen };
+    let all = Campaign::value_variants();
+    let chosen = if arguments.campaigns.is_empty() { all } else { arguments.campaigns.as_slice() };
     let program = std::env::current_exe().expect("a program has a name");
     let (mut lines, mut clean) = (Vec::new(), true);
     for campaign in chosen.iter().filter(|_| !course::is_stopped()) {
@@ -168,7 +206,7 @@ fn campaigns(seconds: u64, chosen: &[Campaign]) -> ExitCode {
             continue;
         }
         let outcome = campaign
-            .run(seconds, &program)
+            .run(arguments, &program)
             .unwrap_or_else(|error| Outcome { failures: vec![format!("{error:#}")], ..Outcome::new(campaign.name()) });
         outcome.remarks().for_each(|remark| println!("{remark}"));
         clean &= outcome.is_clean();

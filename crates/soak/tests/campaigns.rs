@@ -8,7 +8,7 @@ use anyhow::Result;
 use soak::course::Course;
 use soak::outcome::Outcome;
 use soak::site::Site;
-use soak::{hostile, kills, pools, restarts};
+use soak::{hostile, kills, pools, replace, restarts, upf_kills};
 
 /// One after the other: each has processes enough for two cores.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -55,4 +55,14 @@ fn a_pool_that_is_scaled_loses_nothing_and_a_member_that_is_killed_only_what_it_
 #[test]
 fn a_hostile_peer_harms_nobody_but_itself() {
     clean(20, 100, |course| hostile::run(course, program()));
+}
+
+#[test]
+fn whenever_a_upf_is_killed_under_traffic_every_session_forwards_again() {
+    clean(0, 3, |course| upf_kills::run(course, program(), 300));
+}
+
+#[test]
+fn a_upf_that_is_replaced_loses_no_packet_no_order_no_session_and_no_count() {
+    clean(0, 3, |course| replace::run(course, program(), 300));
 }

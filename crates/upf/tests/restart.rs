@@ -1,10 +1,6 @@
 //! `kaista-upf` as a process that is killed: ports of a broker in this process, a gNB and a data network that are this test,
 //! and a session manager on a loopback address.
 
-#[path = "stage/kills.rs"]
-mod kills;
-#[path = "n4/support/mod.rs"]
-mod n4_support;
 #[path = "stage/replacing.rs"]
 mod replacing;
 mod stage;
@@ -12,49 +8,15 @@ mod stage;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use n4_support::establishment;
-use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UrrTerms};
-use pfcp::session::{Established, Establishment, Modification};
-use pfcp::{NodeId, Request, Response};
-use stage::{Stage, teid_of};
-
-/// A session as most are: two PDRs, two FARs, a QER and a URR, for the UE of this number.
-fn simple(number: u32) -> Establishment {
-    let mut request = establishment(1);
-    request.node_id = NodeId::Fqdn("smf".into());
-    request.cp_f_seid = pfcp::session::FSeid::new(u64::from(number) + 1, request.cp_f_seid.address());
-    for pdr in &mut request.create_pdrs {
-        if let Some(ue) = &mut pdr.pdi.ue_ip {
-            ue.v4 = Some(stage::ue(number));
-        }
-        pdr.urr_ids = vec![1];
-    }
-    request.create_urrs = vec![CreateUrr {
-        id: 1,
-        method: Some(MeasurementMethod::VOLUM),
-        triggers: Some(ReportingTriggers(0)),
-        terms: UrrTerms::default(),
-        others: vec![],
-    }];
-    request
-}
+use pfcp::session::{Established, Modification};
+use pfcp::{Request, Response};
+use stage::{Stage, end, simple, teid_of};
 
 fn establish(stage: &mut Stage, number: u32) -> Established {
     let Response::SessionEstablishment(response) = stage.ask(0, &Request::SessionEstablishment(simple(number))) else {
         panic!()
     };
     response.outcome.unwrap()
-}
-
-/// A number from the environment.
-fn number(name: &str, default: u32) -> u32 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Ends a session: octets and packets that were used uplink, as reported.
-fn end(stage: &mut Stage, seid: u64) -> u64 {
-    let Response::SessionDeletion(response) = stage.ask(seid, &Request::SessionDeletion) else { panic!() };
-    response.outcome.unwrap()[0].volume.unwrap().octets.uplink.unwrap()
 }
 
 #[test]

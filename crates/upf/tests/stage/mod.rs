@@ -1,7 +1,10 @@
-//! A `kaista-upf` process between a gNB and a data network that are the test itself.
-#![allow(dead_code, reason = "each test uses a part")]
+//! A `kaista-upf` process between a gNB and a data network that are the test itself. Campaigns (`crates/soak`) play on it, too.
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
+
+mod session;
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -15,17 +18,25 @@ use pfcp::{Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response};
 use port::{OpenOptions, PacketRef, Port, PortInfo, Route, Steering};
 use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
+pub use session::simple;
+
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, of those who are tests of its package.
+const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_kaista-upf");
 
 pub struct Stage {
     folder: tempfile::TempDir,
     broker: Broker,
-    net: u8,
+    /// The program, and its arguments before `--config`.
+    program: Vec<OsString>,
     gnb: Port,
     dn: Port,
     smf: UdpSocket,
     upf: SocketAddr,
+    /// Says to other runs of a test that the addresses are taken.
+    _guard: UdpSocket,
     sequence: u32,
     last: Option<(u32, Vec<u8>)>,
     /// Run before the program, in a mount namespace of its own.
@@ -33,9 +44,6 @@ pub struct Stage {
     child: Option<Running>,
     log: Arc<Mutex<String>>,
     arrived: u64,
-    probed: u64,
-    /// Packets of the first UE that have come out of N6.
-    first: u64,
     /// Numbered packets, uplink and downlink.
     streams: [Stream; 2],
 }
@@ -95,6 +103,12 @@ pub fn teid_of(established: &Established) -> u32 {
     }
 }
 
+/// Ends a session: octets and packets that were used uplink, as reported.
+pub fn end(stage: &mut Stage, seid: u64) -> u64 {
+    let Response::SessionDeletion(response) = stage.ask(seid, &Request::SessionDeletion) else { panic!() };
+    response.outcome.unwrap()[0].volume.unwrap().octets.uplink.unwrap()
+}
+
 fn info(name: &str, address: &str, steering: Steering, via: Option<&str>) -> PortInfo {
     let mut info = PortInfo::named(name);
     info.mac = vport::info::derived_mac(&format!("{name}{address}"));
@@ -119,6 +133,12 @@ impl Stage {
 
     /// With more in the configuration.
     pub fn with(net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
+        let program = PROGRAM.expect("the package of the test has the program");
+        Self::of(vec![program.into()], net, before, sessions, more)
+    }
+
+    /// Of a program that is given.
+    pub fn of(program: Vec<OsString>, net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).unwrap();
         for function in ["gnb", "upf", "dn"] {
@@ -150,13 +170,17 @@ impl Stage {
             port::open(name, &OpenOptions { socket: folder.path().join(function), ..OpenOptions::default() }).unwrap()
         };
         let (gnb, dn) = (open("gnb", "n3"), open("dn", "n6"));
-        let smf = UdpSocket::bind((Ipv4Addr::new(127, 9, net, 2), 8805)).unwrap();
+        let guarded = |second| UdpSocket::bind((Ipv4Addr::new(127, second, net, 3), 8805)).map(|guard| (second, guard));
+        let (second, guard) =
+            (9..=250).find_map(|second| guarded(second).ok()).expect("a network that nobody plays in");
+        let smf = UdpSocket::bind((Ipv4Addr::new(127, second, net, 2), 8805)).unwrap();
         smf.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let upf = SocketAddr::from((Ipv4Addr::new(127, 9, net, 1), 8805));
+        let upf = SocketAddr::from((Ipv4Addr::new(127, second, net, 1), 8805));
         let text = format!(
-            "n4: {{listen: '{upf}', nodeId: 127.9.{net}.1, heartbeatS: 60}}\n\
+            "n4: {{listen: '{upf}', nodeId: {}, heartbeatS: 60}}\n\
              n3: {{port: n3, networkInstances: [access]}}\nn6: {{port: n6, networkInstances: [internet]}}\n\
              maxSessions: {sessions}\nstateDirectory: {}\ncontrol: '@kaista-stage-{}-{net}'\n{more}",
+            upf.ip(),
             folder.path().join("state").display(),
             std::process::id()
         );
@@ -166,11 +190,12 @@ impl Stage {
         Self {
             folder,
             broker,
-            net,
+            program,
             gnb,
             dn,
             smf,
             upf,
+            _guard: guard,
             sequence: 0,
             last: None,
             before,
@@ -178,8 +203,6 @@ impl Stage {
             log,
             arrived: 0,
             streams: Default::default(),
-            probed: 0,
-            first: 0,
         }
     }
 
@@ -191,6 +214,11 @@ impl Stage {
 
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
+    }
+
+    /// Of N4.
+    pub fn address(&self) -> SocketAddr {
+        self.upf
     }
 
     /// What the process has logged.
@@ -207,17 +235,17 @@ impl Stage {
 
     /// Starts a process that is to replace the one that runs, where `succeeds`.
     pub fn spawn_beside(&mut self, succeeds: bool) -> (Instant, Running) {
-        let (program, config) = (env!("CARGO_BIN_EXE_kaista-upf"), self.folder.path().join("upf.yaml"));
+        let config = self.folder.path().join("upf.yaml");
+        let program = self.program.iter().map(OsString::as_os_str).chain([OsStr::new("--config"), config.as_os_str()]);
         let mut command = if self.before.is_empty() {
-            let mut command = Command::new(program);
-            command.arg("--config").arg(config);
-            command
+            Command::new(&self.program[0])
         } else {
-            let script = format!("{} && exec {program} --config {}", self.before, config.display());
             let mut command = Command::new("unshare");
-            command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+            command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+            command.arg(format!("{} && exec \"$0\" \"$@\"", self.before)).arg(&self.program[0]);
             command
         };
+        command.args(program.skip(1));
         command.env("KAISTA_PORTS", self.folder.path().join("upf")).env("STATE", self.state());
         if succeeds {
             self.broker.allow_succession("upf", true).unwrap();
@@ -417,45 +445,15 @@ impl Stage {
         self.streams
     }
 
-    /// Sends a packet of each of these UEs, as far as there is room.
-    pub fn offer(&mut self, teids: &[u32], ues: impl Iterator<Item = u32>) {
-        for number in ues {
-            let (frame, _) = self.frame(teids[number as usize], number);
-            self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]);
-            answer_arp(&mut self.gnb);
-        }
-    }
-
-    /// The UEs whose packets have come out of N6 since the last call.
-    pub fn arrived_from(&mut self) -> Vec<u32> {
-        let mut ues = vec![];
-        answer_arp_and(&mut self.dn, |frame| {
-            let source = frame.get(26..30).and_then(|octets| octets.first_chunk().copied());
-            ues.extend(source.map(|source| u32::from_be_bytes(source).wrapping_sub(0x0a40_0001)));
+    /// Sends packets that may be lost, and do not count, until some pass both ways: neighbours are resolved.
+    pub fn await_both_ways(&mut self, teid: u32, number: u32) {
+        self.until("packets pass both ways", |stage| {
+            stage.turn_leniently(teid, number);
+            std::thread::sleep(Duration::from_millis(1));
+            stage.streams.iter().all(|stream| stream.arrived > 0)
         });
-        self.first += ues.iter().filter(|ue| **ue == 0).count() as u64;
-        ues
-    }
-
-    /// Takes what comes out of N6 until nothing has for a while.
-    pub fn settle_ues(&mut self) {
-        let mut quiet = Instant::now();
-        while quiet.elapsed() < Duration::from_millis(50) {
-            if !self.arrived_from().is_empty() {
-                quiet = Instant::now();
-            }
-        }
-    }
-
-    /// Packets of the first UE that have come out of N6.
-    pub fn of_the_first(&self) -> u64 {
-        self.first
-    }
-
-    /// Sends packets that may be lost, and do not count.
-    pub fn probe(&mut self, teid: u32, number: u32) {
-        self.turn_leniently(teid, number);
-        std::thread::sleep(Duration::from_millis(1));
+        self.settle();
+        self.begin_anew();
     }
 
     /// As [`Stage::turn`], but that ports may refuse.
@@ -491,18 +489,7 @@ impl Stage {
 
     /// Nothing counts that was sent so far.
     pub fn begin_anew(&mut self) {
-        self.probed += self.streams[0].arrived;
         self.streams = Default::default();
-    }
-
-    /// Packets that arrived uplink and do not count.
-    pub fn probed(&self) -> u64 {
-        self.probed
-    }
-
-    /// Octets of a packet that count.
-    pub fn octets(&self, teid: u32, number: u32) -> u64 {
-        self.frame(teid, number).1
     }
 
     /// Replaces text of the configuration, for the next process.
@@ -513,7 +500,8 @@ impl Stage {
         std::fs::write(path, text.replace(from, to)).unwrap();
     }
 
-    fn downlink_frame(&self, number: u32) -> Vec<u8> {
+    /// A packet for a UE.
+    pub fn downlink_frame(&self, number: u32) -> Vec<u8> {
         let payload = [0x22; 32];
         let udp = [&[0x20, 0, 0x10, 0, 0, 8 + payload.len() as u8, 0, 0][..], &payload].concat();
         let packet = ipv4(Ipv4Addr::new(192, 0, 2, 1), ue(number), &udp);
@@ -562,8 +550,25 @@ impl Stage {
 
     /// Sends a frame from the gNB or the data network.
     pub fn send(&mut self, to: Side, frame: &[u8]) {
-        let port = if to == Side::N3 { &mut self.gnb } else { &mut self.dn };
-        port.queues[0].tx.send(&[PacketRef::from_slice(frame)]);
+        self.send_many(to, &[PacketRef::from_slice(frame)]);
+    }
+
+    /// Sends frames from the gNB or the data network; how many there was room for.
+    pub fn send_many(&mut self, to: Side, frames: &[PacketRef<'_>]) -> usize {
+        self.port(to).queues[0].tx.send(frames)
+    }
+
+    /// A burst of what came out of one of the UPF's ports, but for ARP, which is answered; of how many frames it was.
+    pub fn sweep(&mut self, from: Side, other: impl FnMut(&[u8])) -> usize {
+        each_frame(self.port(from), other)
+    }
+
+    /// Of the peer at one of the UPF's ports.
+    fn port(&mut self, side: Side) -> &mut Port {
+        match side {
+            Side::N3 => &mut self.gnb,
+            Side::N6 => &mut self.dn,
+        }
     }
 
     /// What came out of the UPF's ports, but for ARP, which is answered.
@@ -595,7 +600,7 @@ impl Stage {
     }
 
     /// A packet of a UE in a tunnel, and the octets of it that count.
-    fn frame(&self, teid: u32, number: u32) -> (Vec<u8>, u64) {
+    pub fn frame(&self, teid: u32, number: u32) -> (Vec<u8>, u64) {
         let payload = [0x11; 32];
         let udp = [&[0x10, 0, 0x20, 0, 0, 8 + payload.len() as u8, 0, 0][..], &payload].concat();
         let inner = ipv4(ue(number), Ipv4Addr::new(192, 0, 2, 1), &udp);
@@ -633,52 +638,64 @@ fn set_number(frame: &mut [u8], number: u64) {
 /// Answers requests for the port's address; the numbers of other packets.
 fn arrivals(port: &mut Port) -> Vec<u64> {
     let mut numbers = vec![];
-    answer_arp_and(port, |frame| {
-        // Not the UPF's own echo requests.
-        if frame.get(36..38) == Some(&[0x08, 0x68]) && frame.get(43) != Some(&255) {
-            return;
+    each_frame(port, |frame| {
+        if is_users(frame) {
+            let at = frame.len().saturating_sub(32);
+            numbers.extend(frame[at..].first_chunk().map(|octets| u64::from_be_bytes(*octets)));
         }
-        let at = frame.len().saturating_sub(32);
-        numbers.extend(frame[at..].first_chunk().map(|octets| u64::from_be_bytes(*octets)));
     });
     numbers
 }
 
-/// Answers requests for the port's address; how many other packets came.
-fn answer_arp(port: &mut Port) -> u64 {
-    take_frames(port).iter().filter(|frame| frame[12..14] == [8, 0]).count() as u64
+/// Whether a frame is a user's packet: IPv4, and not one of the UPF's own echo requests.
+pub fn is_users(frame: &[u8]) -> bool {
+    let echo = frame.get(36..38) == Some(&[0x08, 0x68]) && frame.get(43) != Some(&255);
+    frame.get(12..14) == Some(&[8, 0]) && !echo
 }
 
-fn answer_arp_and(port: &mut Port, mut other: impl FnMut(&[u8])) {
-    take_frames(port).iter().filter(|frame| frame[12..14] == [8, 0]).for_each(|frame| other(frame));
+/// Answers requests for the port's address; how many other packets came.
+fn answer_arp(port: &mut Port) -> u64 {
+    let mut others = 0;
+    each_frame(port, |frame| others += u64::from(frame[12..14] == [8, 0]));
+    others
 }
 
 /// Answers requests for the port's address; all other frames that came.
 fn take_frames(port: &mut Port) -> Vec<Vec<u8>> {
+    let mut others = vec![];
+    each_frame(port, |frame| others.push(frame.to_vec()));
+    others
+}
+
+/// Takes a burst, and answers requests for the port's address; of how many frames it was.
+fn each_frame(port: &mut Port, mut other: impl FnMut(&[u8])) -> usize {
     let mac = port.info.mac;
-    let (mut answers, mut others) = (vec![], vec![]);
+    let (mut frame, mut answers) = (vec![], vec![]);
     let burst = port.queues[0].rx.recv();
-    for at in 0..burst.len() {
+    let count = burst.len();
+    for at in 0..count {
         let packet = burst.get(at);
-        let mut frame = vec![0; packet.len()];
+        frame.resize(packet.len(), 0);
         packet.copy_to(&mut frame);
         match frame.get(12..14) {
-            Some([8, 6]) if frame.len() >= 42 => {
-                let mut answer = frame[..42].to_vec();
-                answer[..6].copy_from_slice(&frame[6..12]);
-                answer[6..12].copy_from_slice(&mac);
-                answer[21] = 2;
-                answer[22..28].copy_from_slice(&mac);
-                answer[28..32].copy_from_slice(&frame[38..42]);
-                answer[32..42].copy_from_slice(&frame[22..32]);
-                answers.push(answer);
-            }
-            Some(_) => others.push(frame),
+            Some([8, 6]) if frame.len() >= 42 => answers.push(arp_answer(&frame, mac)),
+            Some(_) => other(&frame),
             None => {}
         }
     }
     for answer in answers {
         port.queues[0].tx.send(&[PacketRef::from_slice(&answer)]);
     }
-    others
+    count
+}
+
+fn arp_answer(request: &[u8], mac: [u8; 6]) -> Vec<u8> {
+    let mut answer = request[..42].to_vec();
+    answer[..6].copy_from_slice(&request[6..12]);
+    answer[6..12].copy_from_slice(&mac);
+    answer[21] = 2;
+    answer[22..28].copy_from_slice(&mac);
+    answer[28..32].copy_from_slice(&request[38..42]);
+    answer[32..42].copy_from_slice(&request[22..32]);
+    answer
 }

@@ -4,29 +4,20 @@ use std::time::Duration;
 
 use pfcp::{Request, Response};
 
-use super::stage::{Stage, teid_of};
-use super::{end, establish, number, simple};
+use super::establish;
+use super::stage::{Stage, end, simple, teid_of};
 
 /// An heir says so before it takes ports over.
 const READY: &str = "ready to take over";
 
 /// A UPF with sessions for twenty UEs, whose neighbours are resolved. The TEID of UE 3, and its session's SEID.
 fn begin(net: u8) -> (Stage, u32, u64) {
-    begin_with(net, 20)
-}
-
-fn begin_with(net: u8, sessions: u32) -> (Stage, u32, u64) {
-    let mut stage = Stage::new(net, "", 2 * sessions.next_power_of_two() as usize);
+    let mut stage = Stage::new(net, "", 64);
     stage.start();
     stage.associate();
-    let sessions = stage.flood((0..sessions).map(|number| Request::SessionEstablishment(simple(number))));
+    let sessions = stage.flood((0..20).map(|number| Request::SessionEstablishment(simple(number))));
     let teid = teid_of(&sessions[3]);
-    stage.until("packets pass both ways", |stage| {
-        stage.probe(teid, 3);
-        stage.count_arrivals().iter().all(|stream| stream.arrived > 0)
-    });
-    stage.settle();
-    stage.begin_anew();
+    stage.await_both_ways(teid, 3);
     (stage, teid, sessions[3].up_f_seid.seid)
 }
 
@@ -42,39 +33,6 @@ fn assert_nothing_is_lost(stage: &mut Stage) {
     let streams = stage.count_arrivals();
     let whole = streams.iter().all(|stream| (stream.arrived, stream.out_of_order) == (stream.sent, 0));
     assert!(whole, "{streams:?}; {:?}; the log: {}", stage.reports(), stage.log());
-}
-
-#[test]
-fn a_upf_that_is_replaced_loses_no_packet_no_order_no_session_and_no_count() {
-    replace_again_and_again(66, 20, number("REPLACEMENTS", 3));
-}
-
-/// In a release build: `cargo test --release -p upf --test restart campaign -- --ignored --nocapture`.
-#[test]
-#[ignore = "a campaign of some minutes"]
-fn campaign_of_twenty_replacements_with_a_hundred_thousand_sessions() {
-    replace_again_and_again(72, number("SESSIONS", 100_000), number("REPLACEMENTS", 20));
-}
-
-fn replace_again_and_again(net: u8, sessions: u32, count: u32) {
-    let (mut stage, teid, seid) = begin_with(net, sessions);
-    let recovery = stage.recovery();
-    for _ in 0..count {
-        traffic(&mut stage, teid, Duration::from_millis(50));
-        stage.hand_over(|stage| stage.turn(teid, 3));
-        traffic(&mut stage, teid, Duration::from_millis(50));
-        assert_nothing_is_lost(&mut stage);
-        assert_eq!(stage.recovery(), recovery);
-    }
-    let [up, down] = stage.count_arrivals();
-    let lost = up.sent + down.sent - up.arrived - down.arrived;
-    println!(
-        "replace: {count} events, {lost} lost, {} reordered, of {} packets",
-        up.out_of_order + down.out_of_order,
-        up.sent + down.sent
-    );
-    let uplink = up.arrived + stage.probed();
-    assert_eq!(end(&mut stage, seid), uplink * stage.octets(teid, 3));
 }
 
 #[test]
@@ -116,7 +74,8 @@ fn where_the_old_upf_dies_the_new_one_goes_on() {
 #[test]
 fn a_upf_of_another_configuration_is_no_heir() {
     let (mut stage, teid, _) = begin(69);
-    stage.reconfigure("nodeId: 127.9.69.1", "nodeId: 127.9.69.9");
+    let node_id = format!("nodeId: {}", stage.address().ip());
+    stage.reconfigure(&node_id, "nodeId: 192.0.2.1");
     let (_, heir) = stage.spawn_beside(true);
     stage.until("it ends", |stage| {
         stage.turn(teid, 3);
