@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bench::{Bench, PATIENCE, frame, receive, sent_number};
 use port::{OpenOptions, PacketRef, Port, PortInfo, Succession};
-use vport::broker::LinkKind;
+use vport::broker::{Event, LinkKind};
 
 over_links_of_every_kind! {
     frames_on_their_way_to_and_from_a_port_that_is_taken_over_arrive_once_and_in_order
@@ -16,6 +16,9 @@ over_links_of_every_kind! {
     where_an_heir_dies_after_it_has_taken_over_the_one_before_goes_on
     where_the_one_before_dies_the_heir_has_the_port
     nobody_is_succeeded_unless_that_is_allowed
+    an_heir_has_the_port_though_the_broker_is_replaced_before_it_inherits
+    an_heir_of_a_former_broker_waits_until_the_one_before_has_left
+    an_heir_that_was_not_ready_is_an_heir_of_the_next_broker
 }
 
 /// `b` sends numbers to `a` and gets them back, at a rate that rings have room for.
@@ -172,6 +175,55 @@ fn goes_on(port: &mut Port, sender: &mut Sender) {
         }
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// What was sent to it meanwhile is not lost.
+fn an_heir_has_the_port_though_the_broker_is_replaced_before_it_inherits(kind: LinkKind) {
+    let (mut bench, mut a, mut sender) = begin("broker-dies", kind);
+    let mut heir = heir(&bench, Succession::AtOnce);
+    work_off(&mut a, &mut sender);
+    for _ in 0..200 {
+        sender.turn();
+    }
+    replace_broker(&mut bench, || drop(a));
+    settle(&mut heir, &mut sender);
+}
+
+fn an_heir_of_a_former_broker_waits_until_the_one_before_has_left(kind: LinkKind) {
+    let (mut bench, mut a, mut sender) = begin("both-stay", kind);
+    let mut heir = heir(&bench, Succession::AtOnce);
+    work_off(&mut a, &mut sender);
+    replace_broker(&mut bench, || ());
+    goes_on(&mut a, &mut sender);
+    // It has asked for the port by now.
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(reflect(&mut heir), 0);
+    goes_on(&mut a, &mut sender);
+    drop(a);
+    goes_on(&mut heir, &mut sender);
+}
+
+fn an_heir_that_was_not_ready_is_an_heir_of_the_next_broker(kind: LinkKind) {
+    let (mut bench, mut a, mut sender) = begin("unready-broker-dies", kind);
+    let heir = heir(&bench, Succession::WhenReady);
+    replace_broker(&mut bench, || ());
+    bench.broker.allow_succession("a", true).unwrap();
+    heir.control().take_over();
+    work_off(&mut a, &mut sender);
+    drop(std::mem::replace(&mut a, heir));
+    settle(&mut a, &mut sender);
+}
+
+/// With the segments of the last generation; something happens while there is none.
+fn replace_broker(bench: &mut Bench, meanwhile: impl FnOnce()) {
+    let deposits = bench.events.try_iter().filter_map(|event| match event {
+        Event::Deposit { segments, .. } => Some(segments),
+        _ => None,
+    });
+    let held = deposits.last().unwrap();
+    bench.restart_broker(Duration::ZERO);
+    meanwhile();
+    bench.broker.adopt(bench.spec(PortInfo::named("p"), PortInfo::named("p")), held).unwrap();
 }
 
 fn nobody_is_succeeded_unless_that_is_allowed(kind: LinkKind) {

@@ -252,6 +252,7 @@ fn start(
         stake: None,
         own: None,
         waits_to_inherit: coming == Coming::ToSucceed,
+        takes_over: false,
         waiting: Vec::new(),
         current: None,
         connect_at: Instant::now(),

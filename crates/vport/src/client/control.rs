@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::segments::Own;
-use super::{Shared, hello, wait};
+use super::{Shared, hello, succeed, wait};
 use crate::handover::{Complaint, Fate, Generation, Handover};
 use crate::home::Home;
 use crate::info::{PortInfo, QUEUES_MAX};
@@ -55,6 +55,8 @@ pub(super) struct Control {
     pub(super) own: Option<Own>,
     /// Somebody else has the port, or works off what he has of it.
     pub(super) waits_to_inherit: bool,
+    /// The broker of this connection has been told that the port is to be taken over.
+    pub(super) takes_over: bool,
     /// What queues are given then: of each generation, what is for the first, the second, ...
     pub(super) waiting: Vec<Vec<Halves>>,
     pub(super) current: Option<Arc<Generation>>,
@@ -92,7 +94,6 @@ impl Control {
         let now = Instant::now();
         let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let timeout = match &self.connection {
-            None if self.waits_to_inherit => None,
             None => Some(self.connect_at.saturating_duration_since(now)),
             Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
             Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
@@ -107,12 +108,16 @@ impl Control {
     }
 
     fn reconnect_if_due(&mut self) {
-        // One that waits for its inheritance has none to go on with, and the next broker knows of no such thing.
-        if self.connection.is_some() || self.waits_to_inherit || Instant::now() < self.connect_at {
+        if self.connection.is_some() || Instant::now() < self.connect_at {
             return;
         }
         let held = self.current.as_ref().filter(|generation| generation.fate() == Fate::Present);
-        let greeting = hello(&self.info.name, held.map_or(0, |generation| generation.number));
+        // An heir that has been given nothing begins anew. The next broker knows of no other: one that has a generation comes
+        // as the one that has the port, and is let in once whoever it was to succeed has left.
+        let greeting = match self.waits_to_inherit && self.current.is_none() {
+            true => succeed(&self.info.name),
+            false => hello(&self.info.name, held.map_or(0, |generation| generation.number)),
+        };
         let greeted = socket::connected(&self.path).and_then(|socket| {
             socket::send(socket.as_fd(), &greeting, &[])?;
             Ok(Connection { socket, greeted: false })
@@ -129,9 +134,12 @@ impl Control {
             let _ = self.say(&Request::Away);
         }
         self.connection = None;
+        self.takes_over = false;
         self.stake = None;
         self.own = None;
-        self.connect_at = Instant::now() + self.pause;
+        // Whoever an heir is to succeed comes first.
+        let pause = if self.waits_to_inherit { PAUSE_MAX } else { self.pause };
+        self.connect_at = Instant::now() + pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
@@ -150,10 +158,16 @@ impl Control {
 
     fn obey(&mut self, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), Lost> {
         match reply {
-            Reply::Welcome { version, info, peer_queues, ring_bytes, place, .. } => {
+            Reply::Welcome { version, info, peer_queues, ring_bytes, place, resumed } => {
                 self.greeted(&info, peer_queues, ring_bytes, place)?;
                 self.version = version;
-                self.tell_holdings()
+                // By its generation: nobody else has the port.
+                if self.waits_to_inherit && self.current.is_some() {
+                    self.inherit_late(resumed);
+                }
+                self.tell_holdings()?;
+                self.take_over_if_due();
+                Ok(())
             }
             Reply::Refused { .. } => Err(Lost),
             Reply::Arena { generation, buffers, present, own, peer } => {
@@ -266,10 +280,11 @@ impl Control {
         self.own.iter_mut().for_each(|own| own.answer_by = None);
     }
 
-    fn take_over_if_due(&self) {
+    fn take_over_if_due(&mut self) {
         let greeted = self.connection.as_ref().is_some_and(|connection| connection.greeted);
-        if greeted && self.shared.take_over.swap(false, Ordering::AcqRel) {
-            let _ = self.say(&Request::TakeOver);
+        let due = greeted && self.waits_to_inherit && !self.takes_over;
+        if due && self.shared.take_over.load(Ordering::Acquire) {
+            self.takes_over = self.say(&Request::TakeOver).is_ok();
         }
     }
 

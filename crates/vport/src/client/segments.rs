@@ -154,6 +154,16 @@ impl Control {
         self.shared.has_port.store(true, Ordering::Release);
     }
 
+    /// As [`Control::inherit`], of a broker that came after the one which gave it the port. Where it has not the generation still,
+    /// somebody else may have had one since, and what was sent in that which waits is lost.
+    pub(super) fn inherit_late(&mut self, has_generation: bool) {
+        if !has_generation {
+            let overtaken = std::mem::take(&mut self.waiting).into_iter().flatten();
+            overtaken.for_each(|(_, mut sending)| sending.close());
+        }
+        self.inherit();
+    }
+
     fn deliver(&self, halves: Vec<Halves>) {
         for ((receiving, sending), (rx, tx)) in halves.into_iter().zip(&self.boxes) {
             // What was not begun is closed here, so that the peer does not wait for it.
