@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 const STABLE: Duration = Duration::from_secs(10);
 
 /// The history that decides the next delay.
@@ -15,6 +15,16 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// With the history of one that was.
+    pub(crate) fn after(quick_ends: u32) -> Self {
+        Self { quick_ends }
+    }
+
+    /// Starts since the last stable run.
+    pub(crate) fn quick_ends(&self) -> u32 {
+        self.quick_ends
+    }
+
     /// The delay before the next start of what ran from `started` to `ended`; none for `started` if it did not even start.
     pub(crate) fn ended(&mut self, started: Option<Instant>, ended: Instant) -> Duration {
         if started.is_some_and(|started| ended.saturating_duration_since(started) >= STABLE) {

@@ -64,10 +64,9 @@ impl Function {
         let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
         // What runs goes on running, whatever has become of its image.
         let image = resolve(node, spec).ok();
-        let mut run = Supervised::adopt(record);
-        let known = if record.second { id.beside() } else { id.clone() };
-        let unit = replace::settle(node, &known, run.process().is_some())?;
-        run.set_second(unit.is_second());
+        let record = replace::settle(node, &id, record)?;
+        let mut run = Supervised::adopt(&record);
+        let unit = if record.second { id.beside() } else { id.clone() };
         // The former daemon may have been killed before it could note what it had started.
         if run.process().is_none()
             && let State::Running(pid) = Container::new(&node.layout, &node.runtime()?, &unit).state()?
@@ -219,8 +218,9 @@ impl Function {
         Ok((process, image))
     }
 
-    /// The heir's container and image are the function's from now on; the former container is taken away.
-    pub(crate) fn install(&mut self, heir: Container, process: Process, image: Image) {
+    /// The heir's container and image are the function's from now on; the former container is taken away. The heir was started with
+    /// these cores.
+    pub(crate) fn install(&mut self, heir: Container, process: Process, image: Image, cores: &[usize]) {
         self.uid = self.sandbox.ids().first + image.user.uid;
         self.image = Some(image);
         let former = std::mem::replace(&mut self.container, heir);
@@ -233,6 +233,11 @@ impl Function {
             tracing::error!("{}: the former container stays: {e}", self.id);
         }
         ended.map(|pid| self.node.keeper.reap(pid));
+        if cores != self.cores
+            && let Err(e) = self.container.set_cores(&self.cores)
+        {
+            tracing::warn!("{}: stays on its cores: {e}", self.id);
+        }
     }
 
     /// Its container's name.

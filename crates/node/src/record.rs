@@ -47,6 +47,15 @@ pub(crate) struct ProcessRecord {
     /// It runs in the function's second container.
     #[serde(default)]
     pub second: bool,
+    /// The process in the other container, which has what the function had: the former one is to end.
+    #[serde(default)]
+    pub heir: Option<ProcessId>,
+    /// Starts since it last ran well, by which the next delay is chosen.
+    #[serde(default)]
+    pub quick_ends: u32,
+    /// When it is to be started again, milliseconds since 1970.
+    #[serde(default)]
+    pub start_at_ms: Option<u64>,
 }
 
 impl Record {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use slice::Restart;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, LONGEST};
 use crate::control::ProcessState;
 use crate::logs::now_ns;
-use crate::process::Process;
+use crate::process::{Process, ProcessId};
 use crate::record::ProcessRecord;
 
 /// What has a process that is kept running.
@@ -48,20 +48,30 @@ pub(crate) struct Supervised {
 }
 
 impl Supervised {
-    /// Goes on with what a former daemon supervised. What does not run any more, and shall, is started at once.
+    /// Goes on with what a former daemon supervised, as that would have: what does not run any more, and shall, is started when it
+    /// was to be, and what has ended unseen as if it had just been seen to.
     pub(crate) fn adopt(record: &ProcessRecord) -> Self {
-        let process = record.process.and_then(Process::open);
-        let age = record.started_ms.map(|at| Duration::from_millis((now_ns() / 1_000_000).saturating_sub(at)));
+        let (now, now_ms) = (Instant::now(), now_ns() / 1_000_000);
+        let age = record.started_ms.map(|at| Duration::from_millis(now_ms.saturating_sub(at)));
         let mut adopted = Self {
-            started: age.and_then(|age| Instant::now().checked_sub(age)),
-            start_at: (process.is_none() && !record.ended).then(Instant::now),
-            process,
-            backoff: Backoff::default(),
+            process: record.process.and_then(Process::open),
+            started: age.and_then(|age| now.checked_sub(age)),
+            start_at: None,
+            backoff: Backoff::after(record.quick_ends),
             history: record.clone(),
         };
-        if adopted.process.is_none() && record.process.is_some() && !record.ended {
-            adopted.history.restarts += 1;
-            adopted.history.last_exit = Some("unseen".into());
+        if adopted.process.is_some() || record.ended {
+            return adopted;
+        }
+        match record.start_at_ms {
+            // Clocks may have been set meanwhile.
+            Some(at) => adopted.start_at = Some(now + Duration::from_millis(at.saturating_sub(now_ms)).min(LONGEST)),
+            None if record.process.is_some() => {
+                adopted.history.restarts += 1;
+                adopted.history.last_exit = Some("unseen".into());
+                adopted.start_later(adopted.started);
+            }
+            None => adopted.start_at = Some(now),
         }
         adopted
     }
@@ -70,6 +80,8 @@ impl Supervised {
     pub(crate) fn started(&mut self, process: Process) {
         self.started = Some(Instant::now());
         self.start_at = None;
+        self.history.start_at_ms = None;
+        self.history.heir = None;
         self.history.process = Some(process.id);
         self.history.started_ms = Some(now_ns() / 1_000_000);
         self.history.ended = false;
@@ -81,15 +93,27 @@ impl Supervised {
         self.history.second = second;
     }
 
+    /// Another process has what it had, and is to be in its place.
+    pub(crate) fn hand_over_to(&mut self, heir: ProcessId) {
+        self.history.heir = Some(heir);
+    }
+
     /// It could not be started; it is tried again.
     pub(crate) fn failed_to_start(&mut self) {
+        self.start_later(None);
+    }
+
+    /// Started so, it has ended; it is to be started again.
+    fn start_later(&mut self, started: Option<Instant>) {
         let now = Instant::now();
-        self.start_at = Some(now + self.backoff.ended(None, now));
+        let delay = self.backoff.ended(started, now);
+        self.start_at = Some(now + delay);
+        self.history.start_at_ms = Some(now_ns() / 1_000_000 + delay.as_millis() as u64);
+        self.history.quick_ends = self.backoff.quick_ends();
     }
 
     /// It ended: with an exit code, by minus a signal, or nobody knows how. Whether it will be started again.
     pub(crate) fn ended(&mut self, status: Option<i32>, policy: Restart) -> bool {
-        let now = Instant::now();
         self.process = None;
         self.history.last_exit = Some(describe(status));
         let again = match policy {
@@ -99,7 +123,7 @@ impl Supervised {
         };
         if again {
             self.history.restarts += 1;
-            self.start_at = Some(now + self.backoff.ended(self.started, now));
+            self.start_later(self.started);
         }
         self.history.ended = !again;
         again
@@ -109,6 +133,7 @@ impl Supervised {
     pub(crate) fn stopped(&mut self) {
         self.process = None;
         self.start_at = None;
+        self.history.start_at_ms = None;
     }
 
     /// The process, while it runs.
@@ -184,5 +209,26 @@ mod tests {
         let adopted = Supervised::adopt(&gone);
         assert!(adopted.start_at().is_some());
         assert_eq!(adopted.record().restarts, 1);
+    }
+
+    #[test]
+    fn delays_go_on_where_a_former_daemon_was() {
+        let delay = |one: &Supervised| one.start_at().unwrap().saturating_duration_since(Instant::now()).as_millis();
+        let mut one = Supervised::default();
+        for _ in 0..5 {
+            one.ended(Some(1), Restart::Always);
+        }
+        assert!((700..=800).contains(&delay(&one)));
+        let mut next = Supervised::adopt(one.record());
+        assert!((600..=800).contains(&delay(&next)), "it is started when it was to be: {}", delay(&next));
+        assert_eq!((next.record().restarts, next.state()), (5, ProcessState::Waiting));
+        next.failed_to_start();
+        assert!((1_500..=1_600).contains(&delay(&next)), "{}", delay(&next));
+
+        let gone = ProcessId { pid: i32::MAX, start: 1 };
+        let unseen = ProcessRecord { process: Some(gone), start_at_ms: None, ..next.record().clone() };
+        assert!((3_100..=3_200).contains(&delay(&Supervised::adopt(&unseen))), "what nobody saw end was quick, too");
+        let far = ProcessRecord { start_at_ms: Some(u64::MAX), ..unseen };
+        assert!(delay(&Supervised::adopt(&far)) <= 5_000);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use runtime::FunctionId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
@@ -20,7 +20,7 @@ use crate::logs::now_ns;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::record::{self, Record};
-use crate::replace::Replaced;
+use crate::replace::{LOOK_EVERY, Next, Replaced, Replacement};
 use crate::supervised::{Supervise, Supervised};
 
 /// What a worker is told.
@@ -86,12 +86,21 @@ struct Worker {
     since_ms: u64,
     functions: BTreeMap<String, Function>,
     links: BTreeMap<String, ActiveLink>,
+    /// Functions that are being replaced.
+    replacing: BTreeMap<String, Replacing>,
     view: Arc<Mutex<View>>,
     /// When to try again what a resumption could not do.
     resume_at: Option<Instant>,
     resumption: Backoff,
     /// Told when this slice's exclusive cores have changed.
     cores_changed: Box<dyn Fn() + Send>,
+}
+
+/// A replacement, and who waits for it.
+struct Replacing {
+    replacement: Replacement,
+    events: Sender<Event>,
+    outcome: Sender<Outcome>,
 }
 
 /// Starts the worker of a slice, which first goes on with what a former daemon left of it. `ended` is called when nothing
@@ -121,6 +130,7 @@ pub(crate) fn start(
         since_ms: now_ns() / 1_000_000,
         functions: BTreeMap::new(),
         links: BTreeMap::new(),
+        replacing: BTreeMap::new(),
         view,
         resume_at: None,
         resumption: Backoff::default(),
@@ -175,11 +185,7 @@ impl Worker {
                         self.publish(None);
                         let _ = outcome.send(result);
                     }
-                    Ok(Command::Replace(function, events, outcome)) => {
-                        let result = self.replace(&function, &events);
-                        self.publish(None);
-                        let _ = outcome.send(result);
-                    }
+                    Ok(Command::Replace(function, events, outcome)) => self.replace(function, events, outcome),
                     Ok(Command::Remove(events, outcome)) => {
                         let result = self.remove(&events);
                         if self.is_nothing() {
@@ -194,7 +200,8 @@ impl Worker {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            if self.resume_at.is_some_and(|at| at <= Instant::now()) {
+            self.go_on_replacing();
+            if self.replacing.is_empty() && self.resume_at.is_some_and(|at| at <= Instant::now()) {
                 self.resume();
             }
             self.supervise();
@@ -212,17 +219,26 @@ impl Worker {
             && record::load_descriptor(&self.node.paths, &self.name).is_none()
     }
 
-    /// Waits for a command, the end of a process, or the time to start one.
-    fn wait(&self, wake: &OwnedFd) {
-        let due = self.lives().filter_map(Supervised::start_at).chain(self.resume_at).min();
+    /// Waits for a command, the end of a process, or the time to start one. Replacements go on meanwhile.
+    fn wait(&mut self, wake: &OwnedFd) {
+        while !self.wait_a_moment(wake) && !self.go_on_replacing() {}
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+    }
+
+    /// The same, as long as no replacement is to be looked after. Whether something has happened.
+    fn wait_a_moment(&self, wake: &OwnedFd) -> bool {
+        let replacing = !self.replacing.is_empty();
+        let resume_at = self.resume_at.filter(|_| !replacing);
+        let due = self.lives().filter_map(Supervised::start_at).chain(resume_at).min();
         let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let timeout = if replacing { Some(timeout.map_or(LOOK_EVERY, |due| due.min(LOOK_EVERY))) } else { timeout };
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         fds.extend(
             self.lives().filter_map(Supervised::process).map(|process| PollFd::new(process.fd(), PollFlags::IN)),
         );
-        let _ = poll(&mut fds, timeout.as_ref());
-        let _ = rustix::io::read(wake, &mut [0; 8]);
+        let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
+        ready > 0 || !replacing || due.is_some_and(|due| due <= Instant::now())
     }
 
     fn lives(&self) -> impl Iterator<Item = &Supervised> {
@@ -232,7 +248,9 @@ impl Worker {
 
     /// Notices ends, and starts what is due.
     fn supervise(&mut self) {
-        let functions = self.functions.values_mut().map(|function| function as &mut dyn Supervise);
+        // A replacement looks after both of its processes.
+        let functions = self.functions.iter_mut().filter(|(name, _)| !self.replacing.contains_key(*name));
+        let functions = functions.map(|(_, function)| function as &mut dyn Supervise);
         let pumps =
             self.links.values_mut().filter_map(|link| link.pump.as_mut()).map(|pump| pump as &mut dyn Supervise);
         let mut changed = false;
@@ -246,9 +264,13 @@ impl Worker {
 
     /// Makes the slice be as described; where that fails, as it was before.
     fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
-        self.resume_at = None;
         let before = self.actual();
         let target = &as_many_as_before(target, &before);
+        if let Some(function) = self.is_replacing_for(target) {
+            let message = format!("slice {}: function {function} is being replaced: ask again when it is", self.name);
+            return Err(Failure { message, details: vec!["nothing was changed".into()] });
+        }
+        self.resume_at = None;
         let new = before.spec.functions.is_empty();
         self.publish(Some(SliceState::Changing));
         let made = record::store_descriptor(&self.node.paths, target)
@@ -277,25 +299,79 @@ impl Worker {
     }
 
     /// Has another container of a function take over; where that fails, all is as it was.
-    fn replace(&mut self, name: &str, events: &Sender<Event>) -> Outcome {
-        let Some(function) = self.functions.get_mut(name) else {
-            let message = format!("slice {}: there is no function {name}", self.name);
-            return Err(Failure { message, details: Vec::new() });
+    fn replace(&mut self, name: String, events: Sender<Event>, outcome: Sender<Outcome>) {
+        let begun = match self.functions.get_mut(&name) {
+            None => Err(anyhow!("there is no function {name}")),
+            Some(_) if self.replacing.contains_key(&name) => Err(anyhow!("function {name}: is being replaced already")),
+            Some(function) => Replacement::begin(function, &self.node),
         };
-        let replaced = function.replace(&self.node);
-        self.store_record(&[], &[]);
-        match replaced {
-            Ok(Replaced { former, pid }) => {
+        match begun {
+            Ok(replacement) => drop(self.replacing.insert(name, Replacing { replacement, events, outcome })),
+            Err(error) => drop(outcome.send(Err(self.failure(&error)))),
+        }
+    }
+
+    /// Looks how far replacements are. Whether one was concluded.
+    fn go_on_replacing(&mut self) -> bool {
+        let mut ended = Vec::new();
+        let mut handed_over = false;
+        for (name, Replacing { replacement, .. }) in &mut self.replacing {
+            let Some(function) = self.functions.get_mut(name) else { continue };
+            match replacement.proceed(function, &self.node) {
+                Ok(Next::Look) => {}
+                Ok(Next::Record) => handed_over = true,
+                Ok(Next::Conclude) => ended.push((name.clone(), Ok(()))),
+                Err(error) => ended.push((name.clone(), Err(error))),
+            }
+        }
+        if handed_over {
+            self.store_record(&[], &[]);
+        }
+        let any = !ended.is_empty();
+        for (name, how) in ended {
+            self.end_replacement(&name, how);
+        }
+        any
+    }
+
+    /// Concludes a replacement, or gives it up.
+    fn end_replacement(&mut self, name: &str, how: Result<()>) {
+        let replacing = self.replacing.remove(name).zip(self.functions.get_mut(name));
+        let Some((Replacing { replacement, events, outcome }, function)) = replacing else { return };
+        let result = match how {
+            Ok(()) => {
+                let Replaced { former, pid } = replacement.conclude(function, &self.node);
                 let action = format!("process {pid} has taken over from process {former}");
                 let _ = events.send(Event::Progress { subject: format!("function {name}"), action });
                 Ok(1)
             }
             Err(error) => {
-                tracing::error!("slice {}: {error:#}", self.name);
-                let details = self.last_words(&error);
-                Err(Failure { message: format!("slice {}: {error:#}", self.name), details })
+                replacement.give_up(function, &self.node);
+                Err(self.failure(&error))
             }
-        }
+        };
+        self.store_record(&[], &[]);
+        self.publish(None);
+        let _ = outcome.send(result);
+    }
+
+    /// A function that is being replaced and would have to change for this.
+    fn is_replacing_for(&self, target: &Slice) -> Option<String> {
+        let plan = Plan::new(&self.actual(), target, &self.there());
+        let down = plan.links_down.iter().filter_map(|key| self.links.get(key)).map(|link| &link.spec);
+        let ends = down.chain(&plan.links_up).flat_map(|link| link.between.iter().filter_map(slice::End::port));
+        let mut touched = ends.map(|at| &at.function).chain(&plan.stop).chain(&plan.start);
+        touched.find(|name| self.replacing.contains_key(*name)).cloned()
+    }
+
+    /// The containers that there are, and of each whether it was not started.
+    fn there(&self) -> BTreeMap<String, bool> {
+        self.functions.iter().map(|(name, function)| (name.clone(), function.run.is_idle())).collect()
+    }
+
+    fn failure(&self, error: &anyhow::Error) -> Failure {
+        tracing::error!("slice {}: {error:#}", self.name);
+        Failure { message: format!("slice {}: {error:#}", self.name), details: self.last_words(error) }
     }
 
     /// What the function that an error names had last said.
@@ -312,6 +388,12 @@ impl Worker {
 
     /// Takes everything away.
     fn remove(&mut self, events: &Sender<Event>) -> Outcome {
+        while let Some(name) = self.replacing.keys().next().cloned() {
+            self.end_replacement(
+                &name,
+                Err(anyhow!("function {name}: is not replaced, since its slice is taken away")),
+            );
+        }
         self.resume_at = None;
         self.publish(Some(SliceState::Changing));
         let count = self.functions.len() + self.links.len();
@@ -355,8 +437,7 @@ impl Worker {
     /// Does what lies between what exists and `target`, and nothing else. Whatever was done is noted when it fails, so that
     /// converging again goes on from there.
     fn converge(&mut self, target: &Slice, events: &Sender<Event>) -> Result<usize> {
-        let there = self.functions.iter().map(|(name, function)| (name.clone(), function.run.is_idle())).collect();
-        let plan = Plan::new(&self.actual(), target, &there);
+        let plan = Plan::new(&self.actual(), target, &self.there());
         if plan.is_empty() {
             return Ok(0);
         }

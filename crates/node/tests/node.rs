@@ -3,6 +3,8 @@
 //!
 //! Each test has a node of its own, in directories of its own.
 
+#[path = "node/replacing.rs"]
+mod replacing;
 mod support;
 
 use std::time::Duration;
