@@ -406,6 +406,11 @@ impl Stage {
         ports.into_iter().filter(|port| port.name.function == "upf").filter_map(|port| port.pid).collect()
     }
 
+    /// Of the ports' links: another number where one was taken over, or its heir has gone after it had begun to.
+    pub fn generations(&self) -> Vec<u64> {
+        self.broker.ports().unwrap().iter().map(|port| port.generation).collect()
+    }
+
     /// What the UPF reports, and what its ports count.
     pub fn reports(&self) -> Vec<String> {
         let ports = self.broker.ports().unwrap();
@@ -420,16 +425,9 @@ impl Stage {
 
     /// Sends a numbered packet each way, takes those that have arrived, and rests a little.
     pub fn turn(&mut self, teid: u32, number: u32) {
-        let [up, down] = self.streams.map(|stream| stream.sent);
-        let mut frame = self.frame(teid, number).0;
-        set_number(&mut frame, up);
-        self.streams[0].sent += self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) as u64;
-        let mut frame = self.downlink_frame(number);
-        set_number(&mut frame, down);
-        self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&frame)]) as u64;
-        assert_eq!(self.streams.map(|stream| stream.sent), [up + 1, down + 1], "a packet was refused");
-        self.count_arrivals();
-        std::thread::sleep(Duration::from_micros(50));
+        let sent = self.streams.map(|stream| stream.sent + 1);
+        self.turn_leniently(teid, number);
+        assert_eq!(self.streams.map(|stream| stream.sent), sent, "a packet was refused");
     }
 
     /// Takes what has arrived.
@@ -458,7 +456,9 @@ impl Stage {
 
     /// As [`Stage::turn`], but that ports may refuse.
     pub fn turn_leniently(&mut self, teid: u32, number: u32) {
-        let [up, down] = [self.frame(teid, number).0, self.downlink_frame(number)];
+        let [mut up, mut down] = [self.frame(teid, number).0, self.downlink_frame(number)];
+        set_number(&mut up, self.streams[0].sent);
+        set_number(&mut down, self.streams[1].sent);
         self.streams[0].sent += self.gnb.queues[0].tx.send(&[PacketRef::from_slice(&up)]) as u64;
         self.streams[1].sent += self.dn.queues[0].tx.send(&[PacketRef::from_slice(&down)]) as u64;
         self.count_arrivals();
