@@ -62,7 +62,7 @@ lint: $(tools)/bin/cargo-deny
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
 
-#: make models     explores executions of the ring, the doorbell and changes of the bucket table (loom)
+#: make models     explores executions of the ring, the doorbell, changes of the bucket table and take-overs of ports (loom)
 models:
 	RUSTFLAGS="--cfg loom" CARGO_PROFILE_TEST_OPT_LEVEL=1 $(CARGO) test --locked -p vport --lib models::
 

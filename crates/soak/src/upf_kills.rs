@@ -65,6 +65,10 @@ fn campaign(course: &Course, program: &Path, sessions: u32) -> Result<Outcome> {
         "from a new process's exec until all sessions forward, both ways: {alls}; {} times more than {SOON:?}",
         alls.over(SOON)
     ));
+    let log = crowd.stage.log();
+    outcome
+        .notes
+        .extend(log.lines().rfind(|line| line.contains("restored")).map(|line| format!("the last one: {line}")));
     Ok(outcome)
 }
 

@@ -21,6 +21,7 @@ mod direction;
 mod link;
 mod lone;
 mod steering;
+mod succession;
 mod world;
 
 /// How far a model is explored.

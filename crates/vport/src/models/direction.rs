@@ -82,8 +82,15 @@ impl Direction {
 
     /// Sending queue `queue`, which will take the direction over with its first burst.
     pub(super) fn sender(&self, queue: usize) -> TxRing {
+        let handover = Handover::new().unwrap();
+        assert!(handover.deliver(self.tx_half(queue)).is_none());
+        sender_by(queue, handover)
+    }
+
+    /// What sending queue `queue` takes over.
+    pub(super) fn tx_half(&self, queue: usize) -> TxHalf {
         let (layout, index) = (self.from.0, &self.from.1[queue]);
-        let half = TxHalf {
+        TxHalf {
             generation: Generation::new(1),
             channels: (0..self.to.1.len()).map(|to| self.tx_channel(queue, to)).collect(),
             index: index.clone(),
@@ -91,10 +98,7 @@ impl Direction {
             steering: self.steering,
             table: PeerTable::new(self.table.clone()),
             burst: 0,
-        };
-        let handover = Handover::new().unwrap();
-        assert!(handover.deliver(half).is_none());
-        TxRing::new(queue, handover, Arc::new(Complaints::new().unwrap()), Arc::new(()))
+        }
     }
 
     /// A receiving queue that owns what `ownership` says, and will take the direction over with its first receive.
@@ -134,6 +138,11 @@ impl Direction {
         };
         RxChannel::new(inlet, from, peer.clone(), layout, to)
     }
+}
+
+/// A sending queue that takes over what comes by a mailbox.
+pub(super) fn sender_by(queue: usize, handover: Arc<Handover<TxHalf>>) -> TxRing {
+    TxRing::new(queue, handover, Arc::new(Complaints::new().unwrap()), Arc::new(()))
 }
 
 /// Where a reader looks. Under loom, of lone frames there is a model of its own: readers of all others read records.

@@ -18,7 +18,7 @@ use crate::tx::TxRing;
 
 /// By how much rings and frames are larger than stated. On real threads heads are then whole blocks, and the thread
 /// sanitizer does not see the bytes behind a head that are copied and never looked at.
-const SCALE: usize = if cfg!(loom) { 1 } else { 64 };
+pub(super) const SCALE: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// A direction of a link, with all that its two ends share.
 struct Link {
@@ -62,7 +62,7 @@ fn send_all(tx: &mut TxRing, lens: &[usize], at_once: bool) {
 }
 
 /// Sends those from number `first` on, in bursts of so many.
-fn send_from(tx: &mut TxRing, lens: &[usize], first: usize, at_once: usize) {
+pub(super) fn send_from(tx: &mut TxRing, lens: &[usize], first: usize, at_once: usize) {
     let frames: Vec<Vec<u8>> = lens.iter().enumerate().map(|(n, len)| frame(n, *len)).collect();
     let packets: Vec<PacketRef<'_>> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
     for burst in packets[first..].chunks(at_once) {
@@ -77,7 +77,7 @@ fn send_from(tx: &mut TxRing, lens: &[usize], first: usize, at_once: usize) {
 }
 
 /// Receives once, and checks that every byte is that of the frame whose turn it is. Returns how many frames came.
-fn receive(rx: &mut RxRing, lens: &[usize], next: usize) -> usize {
+pub(super) fn receive(rx: &mut RxRing, lens: &[usize], next: usize) -> usize {
     let burst = rx.recv();
     for i in 0..burst.len() {
         let packet = burst.get(i);
