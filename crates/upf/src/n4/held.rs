@@ -243,7 +243,8 @@ impl Open {
         if news != News::default() {
             own = postcard::to_extend(&news, own).expect(KNOWN);
         }
+        // Both are copied to where they stay: what is made shorter in place leaves holes that nobody fills.
         let pattern = postcard::to_extend(&(owner, body), Vec::with_capacity(ROOM)).expect(KNOWN);
-        (Packed { pattern: patterns.get(&pattern), own: own.into() }, usages.into_iter().collect())
+        (Packed { pattern: patterns.get(&pattern), own: own[..].into() }, usages.into_iter().collect())
     }
 }

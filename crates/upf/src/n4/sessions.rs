@@ -175,13 +175,14 @@ impl<T: RuleTables> Node<T> {
     /// Lists the session under what concerns several: peers of tunnels, applications.
     pub(super) fn list(&mut self, up_seid: u64, contents: &Contents) {
         self.applications.list(up_seid, contents);
-        self.tunnels.list(up_seid, contents);
-        contents.tunnels().iter().for_each(|&(address, _)| self.paths.want(address));
+        let tunnels = contents.tunnels();
+        self.tunnels.list(up_seid, &tunnels);
+        tunnels.iter().for_each(|&(address, _)| self.paths.want(address));
     }
 
     fn unlist(&mut self, up_seid: u64, contents: &Contents) {
         self.applications.unlist(up_seid, contents);
-        self.tunnels.unlist(up_seid, contents);
+        self.tunnels.unlist(up_seid, &contents.tunnels());
     }
 
     pub(super) fn surroundings(&self) -> Surroundings<'_> {

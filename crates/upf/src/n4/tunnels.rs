@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use super::contents::Contents;
-
 /// The tunnels.
 #[derive(Debug, Default)]
 pub(super) struct Tunnels {
@@ -19,16 +17,16 @@ pub(super) struct Tunnels {
 
 impl Tunnels {
     /// The session leads into these tunnels.
-    pub fn list(&mut self, up_seid: u64, contents: &Contents) {
-        for (address, teid) in contents.tunnels() {
+    pub fn list(&mut self, up_seid: u64, tunnels: &BTreeSet<(IpAddr, u32)>) {
+        for &(address, teid) in tunnels {
             self.sessions.insert((self.digest(address, teid), halves(up_seid)));
             *self.peers.entry(address).or_default() += 1;
         }
     }
 
     /// The session does not lead into these tunnels any more, which it did.
-    pub fn unlist(&mut self, up_seid: u64, contents: &Contents) {
-        for (address, teid) in contents.tunnels() {
+    pub fn unlist(&mut self, up_seid: u64, tunnels: &BTreeSet<(IpAddr, u32)>) {
+        for &(address, teid) in tunnels {
             self.sessions.remove(&(self.digest(address, teid), halves(up_seid)));
             let count = self.peers.entry(address).or_default();
             *count = count.saturating_sub(1);
@@ -57,4 +55,27 @@ impl Tunnels {
 
 fn halves(up_seid: u64) -> [u32; 2] {
     [(up_seid >> 32) as u32, up_seid as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tunnel_leads_to_all_its_sessions_and_a_peer_is_known_while_any_does() {
+        let [one, other]: [IpAddr; 2] = ["10.3.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        let mut tunnels = Tunnels::default();
+        let (shared, both) = (BTreeSet::from([(one, 7)]), BTreeSet::from([(one, 7), (other, 7)]));
+        tunnels.list(u64::MAX, &shared);
+        tunnels.list(5 << 32 | 3, &both);
+        let found = |tunnels: &Tunnels, address, teid| tunnels.sessions(address, teid).collect::<Vec<_>>();
+        assert_eq!(found(&tunnels, one, 7), [5 << 32 | 3, u64::MAX]);
+        assert_eq!(found(&tunnels, other, 7), [5 << 32 | 3]);
+        assert!(found(&tunnels, other, 8).is_empty());
+        tunnels.unlist(5 << 32 | 3, &both);
+        assert_eq!(found(&tunnels, one, 7), [u64::MAX]);
+        assert!(tunnels.lead_to(one) && !tunnels.lead_to(other));
+        tunnels.unlist(u64::MAX, &shared);
+        assert!(!tunnels.lead_to(one) && tunnels.sessions.is_empty() && tunnels.peers.is_empty());
+    }
 }
