@@ -1,24 +1,25 @@
-//! Where the counters of usage reporting rules lie, so that they outlive the process: one line of a mapped file for each rule.
+//! Where usage reporting rules count, so that it outlives the process: two lines of a mapped file for each rule. The worker
+//! that owns the session writes the first, N4 the second ([`crate::usage`]).
 //!
-//! A line is used again when nobody has it any more, and when the store knows that its rule is gone: otherwise the next
-//! process would find the counts of another one.
+//! A rule's lines are used again when nobody has them any more, and when the store knows that the rule is gone: otherwise the
+//! next process would find the counts of another one.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vport::tally::{LINE_WORDS, Tallies, Tally};
+use vport::tally::{LINE_WORDS, Line, Tallies};
 
 use crate::config::MAX_SESSIONS;
 
-/// Lines for each session that may be held, on the average. There are fewer rules that count than a session may have.
-const LINES_PER_SESSION: usize = 8;
+/// Rules for each session that may be held, on the average. There are fewer rules that count than a session may have.
+const RULES_PER_SESSION: usize = 8;
 
 /// Begins a file of counters.
 const MAGIC: u64 = u64::from_le_bytes(*b"kaistact");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Words of the first line, behind [`MAGIC`] and [`VERSION`].
 const NAME: usize = 2;
@@ -27,45 +28,59 @@ const LINES: usize = 3;
 /// Number of the last change to the store that is durable.
 const COMMITTED: usize = 4;
 
-/// All lines.
-#[derive(Debug)]
-pub struct Counters {
-    tallies: Arc<Tallies>,
-    /// Lines from here on were never used.
-    next: u32,
-    given_back: Arc<GivenBack>,
-}
+/// All counters. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Counters(Arc<Shared>);
 
-/// Lines that nobody has any more.
-#[derive(Debug, Default)]
-struct GivenBack {
-    /// With the number of the change to the store that must be durable before they are used again.
-    lines: Mutex<VecDeque<(u64, u32)>>,
+#[derive(Debug)]
+struct Shared {
+    /// Two for each rule; the first two are the file's own.
+    lines: Tallies,
+    /// One for each rule, of dropped packets. They do not outlive the process.
+    dropped: Tallies,
+    places: Mutex<Places>,
     /// The number of the changes that are being made.
     change: AtomicU64,
 }
 
-/// A line, until it is dropped.
 #[derive(Debug)]
-pub struct Line {
-    tally: Tally,
-    /// Where it is and where it goes, if it is one of many.
-    home: Option<(u32, Arc<GivenBack>)>,
+struct Places {
+    /// Places from here on were never used.
+    next: u32,
+    /// Those that nobody has any more, with the number of the change to the store that must be durable before they are used
+    /// again.
+    given_back: VecDeque<(u64, u32)>,
+}
+
+/// The lines of a rule, until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    counters: Counters,
+    index: u32,
+}
+
+/// What a rule counts by.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'c> {
+    /// Written by the worker alone.
+    pub counted: &'c Line,
+    /// Written by N4 alone.
+    pub terms: &'c Line,
 }
 
 /// The line that says whose counters the others are.
 #[derive(Debug)]
-pub struct Head(Tally);
+pub struct Head(Counters);
 
 impl Head {
     /// They belong to the store `name`, from now on.
     pub fn set(&self, name: u64) {
-        self.0[NAME].store(name, Relaxed);
+        self.0.head_line()[NAME].store(name, Relaxed);
     }
 
     /// The changes with this number, and those before, are in the store.
     pub fn commit(&self, number: u64) {
-        self.0[COMMITTED].store(number, Relaxed);
+        self.0.head_line()[COMMITTED].store(number, Relaxed);
     }
 }
 
@@ -83,129 +98,153 @@ pub enum NoCounters {
 impl Counters {
     /// Counters of this process alone, for so many sessions.
     pub fn private(sessions: usize) -> io::Result<Self> {
-        Ok(Self::of(Tallies::private(capacity(sessions))?))
+        Self::of(Tallies::private(line_count(sessions))?)
     }
 
     /// Counters in a file without any, which gets the name `name`.
     pub fn create(file: File, sessions: usize, name: u64) -> io::Result<Self> {
         file.set_len(0)?;
-        let lines = capacity(sessions);
-        let tallies = Tallies::in_file(file, lines)?;
-        let head = tallies.line(0)?.ok_or(io::ErrorKind::InvalidInput)?;
-        let values = [MAGIC, VERSION, name, lines as u64];
-        head.iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
-        Ok(Self::of(tallies))
+        let count = line_count(sessions);
+        let lines = Tallies::in_file(file, count)?;
+        lines.provide(2)?;
+        let values = [MAGIC, VERSION, name, count as u64];
+        lines.lines()[0].iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
+        Self::of(lines)
     }
 
     /// The counters that an earlier process left in `file`, if they are those of the store `name`.
     pub fn find(file: File, sessions: usize, name: u64) -> io::Result<Option<Self>> {
         let found = file.metadata()?.len() / LINE_BYTES;
-        let lines = capacity(sessions).max(found.min(LINES_MOST) as usize);
-        let tallies = Tallies::in_file(file, lines)?;
-        let head = tallies.line(0)?.ok_or(io::ErrorKind::InvalidInput)?;
+        let count = line_count(sessions).max(found.min(LINES_MOST) as usize);
+        let lines = Tallies::in_file(file, count)?;
+        lines.provide(2)?;
+        let head = &lines.lines()[0];
         let values = [MAGIC, VERSION, name, found];
         let is_it = head.iter().zip(values).all(|(word, value)| word.load(Relaxed) == value);
-        head[LINES].store(lines as u64, Relaxed);
-        Ok(is_it.then(|| Self::of(tallies)))
+        head[LINES].store(count as u64, Relaxed);
+        is_it.then(|| Self::of(lines)).transpose()
+    }
+
+    fn of(lines: Tallies) -> io::Result<Self> {
+        let dropped = Tallies::private(lines.lines().len() / 2)?;
+        let places = Mutex::new(Places { next: 1, given_back: VecDeque::new() });
+        Ok(Self(Arc::new(Shared { lines, dropped, places, change: AtomicU64::new(0) })))
     }
 
     /// The number of the last change to the store that was durable.
-    pub fn committed(&self) -> io::Result<u64> {
-        Ok(self.head()?.0[COMMITTED].load(Relaxed))
+    pub fn committed(&self) -> u64 {
+        self.head_line()[COMMITTED].load(Relaxed)
     }
 
     /// The line that says whose counters they are.
-    pub fn head(&self) -> io::Result<Head> {
-        self.tallies.line(0)?.map(Head).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    pub fn head(&self) -> Head {
+        Head(self.clone())
     }
 
-    fn of(tallies: Arc<Tallies>) -> Self {
-        Self { tallies, next: 1, given_back: Arc::default() }
+    /// What the rule with this place counts by. None where there is no such place.
+    #[inline(always)]
+    pub fn words(&self, index: u32) -> Option<Words<'_>> {
+        let at = index as usize * 2;
+        let [counted, terms] = self.0.lines.lines().get(at..at + 2)? else { return None };
+        Some(Words { counted, terms })
     }
 
-    /// A line of zeros. What was given back with a change that is `durable` may be used again.
-    pub fn open(&mut self, durable: u64) -> Result<Line, NoCounters> {
-        let mut given_back = self.given_back.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let again = given_back.front().is_some_and(|&(change, _)| change <= durable);
-        let index = if again { given_back.pop_front().map(|(_, index)| index) } else { None };
-        drop(given_back);
-        let index = index.unwrap_or(self.next);
-        let line = self.line(index)?.ok_or(NoCounters::Full)?;
-        self.next = self.next.max(index + 1);
-        line.tally.iter().for_each(|word| word.store(0, Relaxed));
-        Ok(line)
+    /// Where its dropped packets are counted.
+    #[cold]
+    pub fn dropped(&self, index: u32) -> &Line {
+        &self.0.dropped.lines()[index as usize]
     }
 
-    /// The line that a rule had in an earlier process, as it was left. None if there is no such line.
+    /// A place with lines of zeros. What was given back with a change that is `durable` may be used again.
+    pub fn open(&self, durable: u64) -> Result<Place, NoCounters> {
+        let mut places = self.places();
+        let again = places.given_back.front().is_some_and(|&(change, _)| change <= durable);
+        let index = if again { places.given_back.pop_front().map(|(_, index)| index) } else { None };
+        let index = index.unwrap_or(places.next);
+        let Words { counted, terms } = self.words(index).ok_or(NoCounters::Full)?;
+        self.0.lines.provide(2 * index as usize + 2)?;
+        places.next = places.next.max(index + 1);
+        [counted, terms, self.dropped(index)].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+        Ok(Place { counters: self.clone(), index })
+    }
+
+    /// The place that a rule had in an earlier process, as it was left. None if there is no such place.
     ///
-    /// It is the caller's to claim each line once, and all of them before [`Counters::settle`].
-    pub fn claim(&mut self, index: u32) -> io::Result<Option<Line>> {
-        if index == 0 {
+    /// It is the caller's to claim each place once, and all of them before [`Counters::settle`].
+    pub fn claim(&self, index: u32) -> io::Result<Option<Place>> {
+        if index == 0 || self.words(index).is_none() {
             return Ok(None);
         }
-        let line = self.line(index)?;
-        if line.is_some() {
-            self.next = self.next.max(index + 1);
-        }
-        Ok(line)
+        self.0.lines.provide(2 * index as usize + 2)?;
+        let mut places = self.places();
+        places.next = places.next.max(index + 1);
+        Ok(Some(Place { counters: self.clone(), index }))
     }
 
-    /// All lines that are not `claimed` (in ascending order) may be used.
-    pub fn settle(&mut self, claimed: &[u32]) {
+    /// All places that are not `claimed` (in ascending order) may be used.
+    pub fn settle(&self, claimed: &[u32]) {
+        let mut places = self.places();
         let mut claimed = claimed.iter().copied().peekable();
-        let free = (1..self.next).filter(|index| claimed.next_if_eq(index).is_none()).map(|index| (0, index));
-        let mut given_back = self.given_back.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        *given_back = free.collect();
+        let free = (1..places.next).filter(|index| claimed.next_if_eq(index).is_none()).map(|index| (0, index));
+        places.given_back = free.collect();
+    }
+
+    /// All places may be used, and they belong to the store `name` from now on, in which nothing is. Nobody has any.
+    pub fn begin_anew(&self, name: u64) {
+        *self.places() = Places { next: 1, given_back: VecDeque::new() };
+        self.head().set(name);
+        self.head().commit(0);
     }
 
     /// What is given back from now on can be used again when the change with this number is durable.
     pub fn change(&self, number: u64) {
-        self.given_back.change.store(number, Relaxed);
+        self.0.change.store(number, Relaxed);
     }
 
-    fn line(&self, index: u32) -> io::Result<Option<Line>> {
-        let tally = self.tallies.line(index as usize)?;
-        Ok(tally.map(|tally| Line { tally, home: Some((index, self.given_back.clone())) }))
+    fn head_line(&self) -> &Line {
+        &self.0.lines.lines()[0]
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Octets of a line.
 const LINE_BYTES: u64 = 8 * LINE_WORDS as u64;
 /// No file of counters is longer.
-const LINES_MOST: u64 = 1 + (MAX_SESSIONS * LINES_PER_SESSION) as u64;
+const LINES_MOST: u64 = line_count(MAX_SESSIONS) as u64;
 
-fn capacity(sessions: usize) -> usize {
-    1 + sessions * LINES_PER_SESSION
+const fn line_count(sessions: usize) -> usize {
+    2 * (1 + sessions * RULES_PER_SESSION)
 }
 
-impl Line {
-    /// A line for itself.
-    ///
-    /// # Panics
-    /// If there is no memory for it.
-    pub fn lone() -> Self {
-        let tallies = Tallies::private(1).expect("a page");
-        Self { tally: tallies.line(0).ok().flatten().expect("the only line"), home: None }
-    }
-
-    /// Its place among all lines; 0 if it is for itself.
+impl Place {
+    /// Which it is.
     pub fn index(&self) -> u32 {
-        self.home.as_ref().map_or(0, |(index, _)| *index)
+        self.index
     }
 
-    /// The words.
-    #[inline(always)]
-    pub fn words(&self) -> &Tally {
-        &self.tally
+    /// All counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What the rule counts by.
+    pub fn words(&self) -> Words<'_> {
+        self.counters.words(self.index).expect("opened here")
+    }
+
+    /// Where its dropped packets are counted.
+    pub fn dropped(&self) -> &Line {
+        self.counters.dropped(self.index)
     }
 }
 
-impl Drop for Line {
+impl Drop for Place {
     fn drop(&mut self) {
-        if let Some((index, given_back)) = &self.home {
-            let change = given_back.change.load(Relaxed);
-            given_back.lines.lock().unwrap_or_else(PoisonError::into_inner).push_back((change, *index));
-        }
+        let change = self.counters.0.change.load(Relaxed);
+        self.counters.places().given_back.push_back((change, self.index));
     }
 }
 
@@ -214,24 +253,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_used_again_once_the_end_of_its_rule_is_durable() {
-        let mut counters = Counters::private(10).unwrap();
+    fn a_place_is_used_again_once_the_end_of_its_rule_is_durable() {
+        let counters = Counters::private(10).unwrap();
         counters.change(7);
         let first = counters.open(0).unwrap();
-        first.words()[0].store(5, Relaxed);
+        first.words().counted[0].store(5, Relaxed);
+        first.words().terms[7].store(6, Relaxed);
         let index = first.index();
         drop(first);
         let second = counters.open(6).unwrap();
         assert_ne!(second.index(), index);
         let third = counters.open(7).unwrap();
-        assert_eq!((third.index(), third.words()[0].load(Relaxed)), (index, 0));
+        let words = third.words();
+        assert_eq!((third.index(), words.counted[0].load(Relaxed), words.terms[7].load(Relaxed)), (index, 0, 0));
     }
 
     #[test]
-    fn all_lines_can_be_in_use() {
-        let mut counters = Counters::private(1).unwrap();
-        let lines: Vec<_> = std::iter::from_fn(|| counters.open(0).ok()).collect();
-        assert_eq!(lines.len(), LINES_PER_SESSION);
+    fn all_places_can_be_in_use() {
+        let counters = Counters::private(1).unwrap();
+        let places: Vec<_> = std::iter::from_fn(|| counters.open(0).ok()).collect();
+        assert_eq!(places.len(), RULES_PER_SESSION);
     }
 
     #[test]
@@ -239,13 +280,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("counters");
         let file = || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
-        let mut before = Counters::create(file(), 10, 99).unwrap();
-        let lines: Vec<_> = (0..4).map(|_| before.open(0).unwrap()).collect();
-        lines[2].words()[1].store(17, Relaxed);
+        let before = Counters::create(file(), 10, 99).unwrap();
+        let places: Vec<_> = (0..4).map(|_| before.open(0).unwrap()).collect();
+        places[2].words().counted[1].store(17, Relaxed);
         assert!(Counters::find(file(), 10, 98).unwrap().is_none(), "another store's");
-        let mut after = Counters::find(file(), 10, 99).unwrap().unwrap();
+        let after = Counters::find(file(), 10, 99).unwrap().unwrap();
         let claimed = after.claim(3).unwrap().unwrap();
-        assert_eq!(claimed.words()[1].load(Relaxed), 17);
+        assert_eq!(claimed.words().counted[1].load(Relaxed), 17);
         assert!(after.claim(0).unwrap().is_none() && after.claim(1_000).unwrap().is_none());
         after.settle(&[3]);
         let opened: Vec<_> = (0..4).map(|_| after.open(0).unwrap().index()).collect();

@@ -15,7 +15,7 @@ use crate::drops::{DropBoard, DropReason};
 use crate::mail::{self, Inbox, Outbox};
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
-use crate::tables::{Settings, Tables};
+use crate::tables::{Memory, Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
 use crate::worker::{self, Habits, Worker};
 
@@ -151,6 +151,11 @@ impl Upf {
     /// A UPF between these ports, the first of which is N3 and the second a data network, with a worker for each of their
     /// queue pairs.
     pub fn over(plan: &Plan, places: Vec<Place>) -> Result<Self, AssemblyError> {
+        Self::with_memory(plan, places, Memory::private(plan.max_sessions)?)
+    }
+
+    /// The same with the rules and counters in `memory`. What an earlier process left there is in force.
+    pub fn with_memory(plan: &Plan, places: Vec<Place>, memory: Memory) -> Result<Self, AssemblyError> {
         let begins = |place: &Place, kind| place.kind == kind;
         let (n3, count) = match &places[..] {
             [n3, n6, ..] if begins(n3, PortKind::N3) && begins(n6, PortKind::N6) && places.len() <= PortId::MAX => {
@@ -175,7 +180,7 @@ impl Upf {
             let _ = wanted.send((port, address));
             wake.ring();
         });
-        let (tables, readers) = Tables::over(&settings, sides, tell);
+        let (tables, readers) = Tables::over(&settings, sides, memory, tell);
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
         let clock = plan.clock;
         let n4_bell = Arc::new(Bell::new()?);

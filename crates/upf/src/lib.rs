@@ -23,6 +23,7 @@ pub mod n4;
 pub mod open;
 pub mod oversize;
 pub mod packet;
+pub mod path;
 pub mod policer;
 pub mod predefined;
 pub mod program;
@@ -35,6 +36,6 @@ pub mod store;
 pub mod succession;
 pub mod tables;
 pub mod trace;
-pub mod tunnel;
+
 pub mod usage;
 pub mod worker;

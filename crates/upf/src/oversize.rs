@@ -6,8 +6,9 @@
 use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
-use crate::packet::{Arrival, Class, Forward, User, Verdict, outer};
-use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, mark, neighbour, out_of, remark};
+use crate::packet::{Arrival, Class, Forward, User};
+use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, neighbour, out_of, remark};
+use crate::path::Tunnel;
 use crate::side::PortId;
 use crate::state::State;
 use crate::tables::{Action, Rule, Version};
@@ -38,12 +39,12 @@ pub enum Remedy<'t> {
 /// What to do about a packet that [`crate::packet::decide`] found too long; the arguments are the same. A packet that is
 /// cut is counted.
 #[cold]
-pub fn remedy<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, head: &[u8], now: u64) -> Remedy<'t> {
-    let &Class::User { rules, arrival, at, len, .. } = class else { return Remedy::Nothing };
-    let user = User { rules, bytes: &head[usize::from(at)..], at, len };
-    let found = match ip::is_v6(user.bytes) {
-        Some(false) => remedy_for::<false>(tables, state, &user, arrival, head, now),
-        Some(true) => remedy_for::<true>(tables, state, &user, arrival, head, now),
+pub fn remedy<'t>(tables: &'t Version, state: &mut State, class: &Class, head: &[u8], now: u64) -> Remedy<'t> {
+    let &Class::User { list, arrival, at, len, .. } = class else { return Remedy::Nothing };
+    let user = User { list, head, at, len };
+    let found = match ip::is_v6(user.bytes()) {
+        Some(false) => remedy_for::<false>(tables, state, &user, arrival, now),
+        Some(true) => remedy_for::<true>(tables, state, &user, arrival, now),
         None => None,
     };
     found.unwrap_or(Remedy::Nothing)
@@ -52,28 +53,24 @@ pub fn remedy<'t>(tables: &'t Version, state: &mut State, class: &Class<'t>, hea
 fn remedy_for<'t, const V6: bool>(
     tables: &'t Version,
     state: &mut State,
-    user: &User<'t, '_>,
+    user: &User<'_>,
     arrival: Arrival,
-    head: &[u8],
     now: u64,
 ) -> Option<Remedy<'t>> {
-    let packet = Packet::<V6>::parse(user.bytes, user.len.into()).ok()?;
+    let packet = user.packet::<V6>().ok()?;
     let (rule, flow) = match arrival {
-        Arrival::Plain => (find_plain(user.rules, &packet)?, None),
-        Arrival::Tunnelled { v6, flow } => (find_tunnelled(user.rules, &packet, &outer(head, v6, flow)).ok()?, flow),
+        Arrival::Plain => (find_plain(tables, user, &packet)?, None),
+        Arrival::Tunnelled { v6, flow } => (find_tunnelled(tables, user, &packet, v6, flow).ok()?, flow),
+        Arrival::EndMarker { .. } => return None,
     };
-    let rule = rule.substitute(packet.len()).unwrap_or(rule);
-    let (mtu, verdict) = way(tables, rule, &packet, user.at, flow)?;
+    let rule = rule.substitute(tables, packet.len()).unwrap_or(rule);
+    let (mtu, forward) = way(tables, rule, &packet, user.at, flow)?;
     if packet.may_be_fragmented() {
-        let (forward, unresolved) = match verdict {
-            Verdict::Forward(forward) => (forward, None),
-            Verdict::Resolve(forward, named) => (forward, Some(neighbour(named, user.bytes))),
-            _ => return None,
-        };
-        count(state, rule, rule.is_uplink(), packet.len(), now);
+        let unresolved = (!forward.resolved).then(|| neighbour(tables, &forward, user.bytes()));
+        count(tables, state, rule, rule.is_uplink(), packet.len(), now);
         return Some(Remedy::Cut { forward, unresolved, mtu });
     }
-    Some(match *rule.main_action() {
+    Some(match rule.action() {
         Action::Route(port) | Action::RouteMarked(port, _) => Remedy::Tell { from_ue_to: Some(port), mtu },
         Action::Tunnel(_) => Remedy::Tell { from_ue_to: None, mtu },
         // A tunnel into another one has no way back for its packets' senders.
@@ -84,26 +81,23 @@ fn remedy_for<'t, const V6: bool>(
 /// The longest packet that gets through, and what would be done with it.
 fn way<'t, const V6: bool>(
     tables: &'t Version,
-    rule: &'t Rule,
+    rule: Rule<'t>,
     packet: &Packet<'_, V6>,
     at: u16,
     flow: Option<u8>,
-) -> Option<(u16, Verdict<'t>)> {
-    let counted = counted(rule);
-    let (mtu, verdict) = match rule.main_action() {
-        Action::Route(port) => (tables.side(*port).mtu as u16, out_of(tables, *port, packet, at, counted).ok()?),
+) -> Option<(u16, Forward<'t>)> {
+    let counted = counted(tables, rule);
+    let into =
+        |tunnel: Tunnel| (tables.path(tunnel.path).inner_max(), into_tunnel(tables, at, packet.len(), tunnel, counted));
+    Some(match rule.action() {
+        Action::Route(port) => (tables.side(port).mtu as u16, out_of(tables, port, packet, at, counted).ok()?),
         Action::RouteMarked(port, marking) => {
-            (tables.side(*port).mtu as u16, remark(out_of(tables, *port, packet, at, counted).ok()?, *marking))
+            (tables.side(port).mtu as u16, remark(out_of(tables, port, packet, at, counted).ok()?, marking))
         }
-        Action::Tunnel(tunnel) => (tunnel.inner_max(), into_tunnel(tables, at, packet.len(), tunnel, counted)),
-        Action::Relay(relay) => {
-            let (tunnel, flow) = relay.tunnel(flow);
-            let verdict = mark(into_tunnel(tables, at, packet.len(), tunnel, counted), flow);
-            (tunnel.inner_max(), verdict)
-        }
-        Action::Drop(_) | Action::Buffer(_) | Action::Aside(_) => return None,
-    };
-    Some((mtu, verdict))
+        Action::Tunnel(tunnel) => into(tunnel),
+        Action::Relay(relay) => into(relay.tunnel(flow)),
+        Action::Drop(_) | Action::Buffer(_) => return None,
+    })
 }
 
 /// Most octets of a message that tells of a packet over IPv4 (RFC 1812, 4.3.2.3).

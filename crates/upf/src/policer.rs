@@ -26,7 +26,7 @@ pub struct Meter {
 }
 
 /// The changing half. Belongs to the worker that owns the session's home bucket.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct State {
     tokens: u64,
     /// When `tokens` was right, in nanoseconds.
@@ -34,9 +34,9 @@ struct State {
     generation: u32,
 }
 
-/// The states of all policers of a worker.
+/// The states of all policers of a worker: tokens, time and generation. As numbers they take no memory before they are used.
 #[derive(Debug)]
-pub struct Policers(Vec<State>);
+pub struct Policers(Vec<[u64; 3]>);
 
 impl Meter {
     /// A meter for `rate` bit/s that lets `burst_ms` milliseconds' worth pass at once, at least the longest frame. A rate
@@ -54,10 +54,31 @@ impl Meter {
     pub fn index(&self) -> u32 {
         self.index
     }
+
+    /// Rate, size of the bucket, index and generation.
+    pub(crate) fn parts(&self) -> (u64, u64, u32, u32) {
+        (self.rate, self.burst, self.index, self.generation.get())
+    }
+
+    /// The meter with these parts.
+    #[inline(always)]
+    pub(crate) fn of_parts(rate: u64, burst: u64, index: u32, generation: u32) -> Self {
+        Self { rate, burst, index, generation: NonZeroU32::new(generation).unwrap_or(NonZeroU32::MIN) }
+    }
 }
 
 impl State {
-    #[inline]
+    #[inline(always)]
+    fn of([tokens, at, generation]: [u64; 3]) -> Self {
+        Self { tokens, at, generation: generation as u32 }
+    }
+
+    #[inline(always)]
+    fn parts(self) -> [u64; 3] {
+        [self.tokens, self.at, self.generation.into()]
+    }
+
+    #[inline(always)]
     fn refill(&mut self, meter: &Meter, now: u64) {
         if self.generation != meter.generation.get() {
             *self = Self { tokens: meter.burst, at: now, generation: meter.generation.get() };
@@ -74,48 +95,57 @@ impl State {
 impl Policers {
     /// States for meters with an index under `capacity`.
     pub fn new(capacity: usize) -> Self {
-        Self(vec![State::default(); capacity])
+        Self(vec![[0; 3]; capacity])
     }
 
-    /// Whether a packet of `len` bytes conforms to all meters at time `now` (nanoseconds). If so it is charged to all of
-    /// them, otherwise to none.
-    #[inline]
-    pub fn admit(&mut self, meters: &[Meter], len: usize, now: u64) -> bool {
-        let cost = len as u64 * TOKENS_PER_BYTE;
-        if let [meter] = meters {
-            let state = &mut self.0[meter.index as usize];
-            state.refill(meter, now);
-            return match state.tokens.checked_sub(cost) {
-                Some(left) => {
-                    state.tokens = left;
-                    true
-                }
-                None => false,
-            };
-        }
-        for meter in meters {
-            let state = &mut self.0[meter.index as usize];
-            state.refill(meter, now);
-            if state.tokens < cost {
+    /// Whether a packet of `len` bytes conforms to the only meter that it counts towards, at time `now` (nanoseconds). If so
+    /// it is charged.
+    #[inline(always)]
+    pub fn admit(&mut self, meter: &Meter, len: usize, now: u64) -> bool {
+        let Some(state) = self.0.get_mut(meter.index as usize) else { return true };
+        let mut refilled = State::of(*state);
+        refilled.refill(meter, now);
+        let left = refilled.tokens.checked_sub(cost(len));
+        refilled.tokens = left.unwrap_or(refilled.tokens);
+        *state = refilled.parts();
+        left.is_some()
+    }
+
+    /// The same for several. It is charged to all of them, or to none.
+    #[inline(never)]
+    pub fn admit_all(&mut self, meters: impl Iterator<Item = Meter> + Clone, len: usize, now: u64) -> bool {
+        for meter in meters.clone() {
+            let Some(state) = self.0.get_mut(meter.index as usize) else { continue };
+            let mut refilled = State::of(*state);
+            refilled.refill(&meter, now);
+            *state = refilled.parts();
+            if refilled.tokens < cost(len) {
                 return false;
             }
         }
         for meter in meters {
-            self.0[meter.index as usize].tokens -= cost;
+            if let Some([tokens, ..]) = self.0.get_mut(meter.index as usize) {
+                *tokens = tokens.saturating_sub(cost(len));
+            }
         }
         true
     }
 
     /// A packet of `len` bytes that was admitted will come again: what it was charged is given back.
     #[cold]
-    pub fn give_back(&mut self, meters: &[Meter], len: usize) {
+    pub fn give_back(&mut self, meters: impl Iterator<Item = Meter>, len: usize) {
         for meter in meters {
-            let state = &mut self.0[meter.index as usize];
-            if state.generation == meter.generation.get() {
-                state.tokens = state.tokens.saturating_add(len as u64 * TOKENS_PER_BYTE).min(meter.burst);
+            let Some([tokens, _, generation]) = self.0.get_mut(meter.index as usize) else { continue };
+            if *generation == u64::from(meter.generation.get()) {
+                *tokens = tokens.saturating_add(cost(len)).min(meter.burst);
             }
         }
     }
+}
+
+#[inline(always)]
+fn cost(len: usize) -> u64 {
+    len as u64 * TOKENS_PER_BYTE
 }
 
 #[cfg(test)]
@@ -134,7 +164,7 @@ mod tests {
                 break;
             }
             sent += len as u64;
-            if policers.admit(std::slice::from_ref(meter), len, now) {
+            if policers.admit(meter, len, now) {
                 passed += len as u64;
             }
             now += gap;
@@ -153,7 +183,7 @@ mod tests {
         let meter = Meter::new(((1 << 40) - 1) * 1_000, 1_000, 0, 1);
         let mut policers = Policers::new(1);
         for now in [0, 1, SECOND, u64::MAX / 2, u64::MAX] {
-            assert!(policers.admit(&[meter], FRAME_MAX, now));
+            assert!(policers.admit(&meter, FRAME_MAX, now));
         }
     }
 
@@ -161,18 +191,18 @@ mod tests {
     fn a_packet_is_charged_to_all_meters_or_to_none() {
         let (wide, narrow) = (Meter::new(8_000_000_000, 1, 0, 1), Meter::new(8, 1, 1, 1));
         let mut policers = Policers::new(2);
-        assert!(policers.admit(&[wide, narrow], FRAME_MAX, 0));
-        let before = policers.0[0].tokens;
-        assert!(!policers.admit(&[wide, narrow], 100, 0));
-        assert_eq!(policers.0[0].tokens, before);
+        assert!(policers.admit_all([wide, narrow].into_iter(), FRAME_MAX, 0));
+        let before = policers.0[0][0];
+        assert!(!policers.admit_all([wide, narrow].into_iter(), 100, 0));
+        assert_eq!(policers.0[0][0], before);
     }
 
     #[test]
     fn a_new_generation_starts_with_a_full_bucket_and_a_new_rate_does_not() {
         let mut policers = Policers::new(1);
-        assert!(policers.admit(&[Meter::new(8, 1, 0, 1)], FRAME_MAX, 0));
-        assert!(!policers.admit(&[Meter::new(80, 1, 0, 1)], FRAME_MAX, 1));
-        assert!(policers.admit(&[Meter::new(80, 1, 0, 2)], FRAME_MAX, 1));
+        assert!(policers.admit(&Meter::new(8, 1, 0, 1), FRAME_MAX, 0));
+        assert!(!policers.admit(&Meter::new(80, 1, 0, 1), FRAME_MAX, 1));
+        assert!(policers.admit(&Meter::new(80, 1, 0, 2), FRAME_MAX, 1));
     }
 
     proptest! {
@@ -205,7 +235,7 @@ mod tests {
             let meter = Meter::new(rate, 10, 0, 1);
             let mut policers = Policers::new(1);
             for i in 0..50_000 {
-                prop_assert!(policers.admit(&[meter], len, i * gap));
+                prop_assert!(policers.admit(&meter, len, i * gap));
             }
         }
 
@@ -221,7 +251,7 @@ mod tests {
             let mut passed = vec![];
             for (len, gap) in packets {
                 now += gap;
-                if policers.admit(&[meter], len, now) {
+                if policers.admit(&meter, len, now) {
                     passed.push((now, len as u128));
                 }
             }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use port::Succession;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
+use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
@@ -23,8 +23,10 @@ use crate::function::{Counts, Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
-use crate::store::{Identity, State};
-use crate::succession::{Goods, Holder, Inheritance};
+use crate::slow_path::SlowPath;
+use crate::store::{Identity, State, Succession};
+use crate::succession::{Goods, Holder, Inheritance, Waiting};
+use crate::tables::Memory;
 use crate::worker::Worker;
 
 /// Between two reports of the counters.
@@ -54,7 +56,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
     let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
     let n4_config = n4::Config::from(config);
-    let mut inheritance = match Succession::is_wanted() {
+    let mut inheritance = match port::Succession::is_wanted() {
         true => Inheritance::ask(config.n4.listen)?,
         false => None,
     };
@@ -64,52 +66,55 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
             patiently(|| UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen)))?
         }
     };
-    let state = patiently(|| state(config, &n4_config, &places, inheritance.is_some()))?;
+    let mut state = patiently(|| state(config, &n4_config, &places, inheritance.is_some()))?;
     let ports: Vec<_> = places.iter().map(|place| place.port.control()).collect();
     let clock = state.as_ref().map_or_else(Clock::new, State::clock);
-    let mut upf = Upf::over(&Plan { clock, ..Plan::from(config) }, places)?;
-    let n4_bell = upf.meters.bell.clone();
-    let clock = upf.meters.clock;
+    let (memory, succession) = match &mut state {
+        Some(state) => (state.take_memory(), Some(state.succession())),
+        None => (Memory::private(config.max_sessions)?, None),
+    };
+    let plan = Plan { clock, ..Plan::from(config) };
+    let Upf { tables, workers, slow_path, meters, counts, traces, bells, control } =
+        Upf::with_memory(&plan, places, memory)?;
+    let plane = Plane { workers, slow_path };
+    let neighbours = plane.slow_path.acquaintances();
+    // By the rules that an earlier process left packets are forwarded at once, and N4 follows. Where a process forwards still,
+    // N4 has everything before this one takes over.
+    let (plane, running) = match inheritance {
+        Some(_) => (Some(plane), None),
+        None => (None, plane.start(&ports, None, signals)?),
+    };
+    let n4_bell = meters.bell.clone();
+    let clock = meters.clock;
     let n4_socket = socket.try_clone()?;
     let mut endpoint = match state {
-        Some(state) => n4::Endpoint::with_state(socket, n4_config, upf.tables.clone(), upf.meters, state)?,
-        None => n4::Endpoint::new(socket, n4_config, upf.tables.clone(), upf.meters),
+        Some(state) => n4::Endpoint::with_state(socket, n4_config, tables.clone(), meters, state)?,
+        None => n4::Endpoint::new(socket, n4_config, tables.clone(), meters),
     };
-    let sources =
-        metrics::Sources { counts: upf.counts.clone(), ledger: endpoint.ledger(), tables: upf.tables.clone() };
+    let sources = metrics::Sources { counts: counts.clone(), ledger: endpoint.ledger(), tables: tables.clone() };
     let inherited = inheritance.as_mut().and_then(|inheritance| inheritance.metrics.take());
     let exporter = exporter(config, inherited, sources)?;
     let operators = control::Server::new(
         control::Address::parse(&config.control),
-        control::Sources {
-            inquiry: endpoint.inquiry(),
-            tables: upf.tables.clone(),
-            counts: upf.counts.clone(),
-            traces: upf.traces,
-            clock,
-        },
+        control::Sources { inquiry: endpoint.inquiry(), tables, counts: counts.clone(), traces, clock },
     );
 
     let goods = Goods {
         socket: n4_socket,
         metrics: exporter.as_ref().map(Exporter::socket).transpose()?,
-        neighbours: upf.slow_path.acquaintances(),
+        neighbours,
         custody: endpoint.custody(),
     };
-    let mut slow_path = upf.slow_path;
-    if let Some(inheritance) = &inheritance {
-        slow_path.know(&inheritance.neighbours);
-    }
-    if !take_over(&ports, inheritance, &mut upf.workers, signals)? {
-        return Ok(());
+    let running = match plane {
+        Some(plane) => plane.start(&ports, inheritance, signals)?,
+        None => running,
+    };
+    let Some(running) = running else { return Ok(()) };
+    if let Some(Err(error)) = succession.map(Succession::complete) {
+        tracing::error!(%error, "the next process will not find the rules, and forward later");
     }
     drop(ports);
 
-    let (counts, bells, reports) = (upf.counts, upf.bells, upf.control);
-    let crew = Crew::start(upf.workers)?;
-    let stop_slow_path = Arc::new(AtomicBool::new(false));
-    let slow_path_stops = stop_slow_path.clone();
-    let slow_path = spawn("slow-path", move || slow_path.run(&slow_path_stops))?;
     let end_n4 = Arc::new(AtomicBool::new(false));
     let n4_ends = end_n4.clone();
     let n4 = spawn("n4", move || endpoint.run(&n4_ends))?;
@@ -121,9 +126,9 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if let Some(exporter) = exporter {
         spawn("metrics", move || exporter.run())?;
     }
-    tracing::info!(workers = crew.len(), n4 = %config.n4.listen, "ready");
+    tracing::info!(workers = running.crew.len(), n4 = %config.n4.listen, "ready");
 
-    let report = |counts: &Counts| reports.report(&counts.all());
+    let report = |counts: &Counts| control.report(&counts.all());
     wait_for_signal(signals, || {
         report(&counts);
         throttle.tell();
@@ -139,10 +144,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if heir.is_none() {
         wait_for_end(&n4, signals)?;
     }
-    let waiting = crew.end(&bells, heir.is_some());
-    stop_slow_path.store(true, Ordering::Relaxed);
-    bells.iter().for_each(|bell| bell.ring());
-    let _ = slow_path.join();
+    let waiting = running.end(&bells, heir.is_some());
     report(&counts);
     match heir {
         Some(heir) => heir.tell(&waiting).context("the process that was to go on"),
@@ -161,6 +163,53 @@ fn exporter(
         Some(socket) => Exporter::on(socket, sources),
         None => Exporter::bind(address, sources).with_context(|| format!("metrics address {address}"))?,
     }))
+}
+
+/// What forwards, before it does.
+struct Plane {
+    workers: Vec<Worker>,
+    slow_path: SlowPath,
+}
+
+/// What forwards.
+struct Running {
+    crew: Crew,
+    slow_path: JoinHandle<()>,
+    stop_slow_path: Arc<AtomicBool>,
+}
+
+impl Plane {
+    /// Takes the ports over and forwards. None if this process is to end.
+    fn start(
+        mut self,
+        ports: &[port::Control],
+        inheritance: Option<Inheritance>,
+        signals: &SignalFd,
+    ) -> anyhow::Result<Option<Running>> {
+        if let Some(inheritance) = &inheritance {
+            self.slow_path.know(&inheritance.neighbours);
+        }
+        if !take_over(ports, inheritance, &mut self.workers, signals)? {
+            return Ok(None);
+        }
+        let crew = Crew::start(self.workers)?;
+        let stop_slow_path = Arc::new(AtomicBool::new(false));
+        let (mut slow_path, stops) = (self.slow_path, stop_slow_path.clone());
+        let slow_path = spawn("slow-path", move || slow_path.run(&stops))?;
+        Ok(Some(Running { crew, slow_path, stop_slow_path }))
+    }
+}
+
+impl Running {
+    /// Ends it. What is returned waits, and another process goes on with it.
+    fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Waiting {
+        let waiting = self.crew.end(bells, leaving);
+        self.stop_slow_path.store(true, Ordering::Relaxed);
+        bells.iter().for_each(|bell| bell.ring());
+        // A thread that panicked has ended the process already.
+        let _ = self.slow_path.join();
+        waiting
+    }
 }
 
 /// Takes the ports over, and packets that wait, from the process that is replaced if there is one. False if this process is to end.
@@ -192,7 +241,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> anyhow::Result<T>) -> anyhow::Resul
     let begin = Instant::now();
     loop {
         match attempt() {
-            Err(_) if Succession::is_wanted() && begin.elapsed() < GONE_WITHIN => std::thread::sleep(END_POLL),
+            Err(_) if port::Succession::is_wanted() && begin.elapsed() < GONE_WITHIN => std::thread::sleep(END_POLL),
             done => return done,
         }
     }

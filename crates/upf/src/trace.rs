@@ -11,9 +11,9 @@ use port::PacketRef;
 
 use crate::drops::DropReason;
 use crate::ip;
-use crate::packet::{Class, ETHERNET_LEN, Punt, Verdict, matching, neighbour};
+use crate::packet::{Arrival, Class, ETHERNET_LEN, Punt, Rare, Verdict, matching, neighbour};
 use crate::side::{self, PortId};
-use crate::tables::Rule;
+use crate::tables::{Rule, Version};
 
 /// Records of a worker that may wait to be read.
 const CAPACITY: usize = 1_024;
@@ -149,25 +149,33 @@ impl Tracer {
     /// Leaves a record, if the packet is the UE's. It is as it came. The verdict is a copy, so that the worker's own need not be in
     /// memory.
     #[cold]
-    pub fn record(&mut self, from: PortId, class: &Class<'_>, packet: &PacketRef<'_>, verdict: Verdict<'_>, now: u64) {
+    pub fn record(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        class: &Class,
+        packet: &PacketRef<'_>,
+        verdict: Verdict<'_>,
+        now: u64,
+    ) {
         let head = packet.head;
-        if !self.watch.concerns(class, head) {
+        if !self.watch.concerns(tables, class, head) {
             return;
         }
-        let rule = matching(class, head);
+        let rule = matching(tables, class, head);
         // All rules of a tunnel, or of a UE's address, are of one direction; what finds none of them is for a UE.
-        let first = rules(class).and_then(<[Rule]>::first);
+        let first = class.first_rule(tables);
         let fate = match verdict {
-            Verdict::Drop(reason) => Traced::Dropped(reason),
-            Verdict::Forward(forward) => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
-            Verdict::Resolve(forward, named) => {
-                let neighbour = neighbour(named, &head[usize::from(forward.strip)..]);
+            Ok(forward) if forward.resolved => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
+            Ok(forward) => {
+                let neighbour = neighbour(tables, &forward, &head[usize::from(forward.strip)..]);
                 Traced::Unresolved { port: forward.port, neighbour }
             }
-            Verdict::Buffer(..) => Traced::Waits,
-            Verdict::Punt(Punt::UnknownTeid) => Traced::Dropped(DropReason::UnknownTeid),
-            Verdict::Punt(Punt::UnknownExtension) => Traced::Dropped(DropReason::GtpuExtension),
-            Verdict::Punt(_) | Verdict::Duplicate(..) => Traced::SlowPath,
+            Err(Rare::Drop(reason)) => Traced::Dropped(reason),
+            Err(Rare::Buffer(_)) => Traced::Waits,
+            Err(Rare::Punt(Punt::UnknownTeid)) => Traced::Dropped(DropReason::UnknownTeid),
+            Err(Rare::Punt(Punt::UnknownExtension)) => Traced::Dropped(DropReason::GtpuExtension),
+            Err(Rare::Punt(_) | Rare::Duplicate(_)) => Traced::SlowPath,
         };
         self.leave(Record {
             at_ns: now,
@@ -183,8 +191,8 @@ impl Tracer {
 
     /// A packet that was decided to be sent was refused by its port.
     #[cold]
-    pub fn record_refused(&mut self, from: PortId, class: &Class<'_>, reason: DropReason, now: u64) {
-        let Some(rule) = rules(class).and_then(<[Rule]>::first) else { return };
+    pub fn record_refused(&mut self, tables: &Version, from: PortId, class: &Class, reason: DropReason, now: u64) {
+        let Some(rule) = class.first_rule(tables) else { return };
         let up_seid = rule.origin().up_seid;
         if up_seid == self.watch.up_seid.load(Ordering::Relaxed) {
             let fate = Traced::Dropped(reason);
@@ -247,8 +255,8 @@ impl Drop for Watching<'_> {
 }
 
 impl Watch {
-    fn concerns(&self, class: &Class<'_>, head: &[u8]) -> bool {
-        match rules(class).and_then(<[Rule]>::first) {
+    fn concerns(&self, tables: &Version, class: &Class, head: &[u8]) -> bool {
+        match class.first_rule(tables) {
             Some(rule) => rule.origin().up_seid == self.up_seid.load(Ordering::Relaxed),
             None => matches!(class, Class::Drop(DropReason::UnknownUe)) && self.is_for_ue(head),
         }
@@ -262,15 +270,9 @@ impl Watch {
     }
 }
 
-fn rules<'t>(class: &Class<'t>) -> Option<&'t [Rule]> {
+fn inner(class: &Class, head: &[u8]) -> Option<Inner> {
     match *class {
-        Class::User { rules, .. } | Class::EndMarker { rules, .. } => Some(rules),
-        Class::Drop(_) | Class::Punt(_) => None,
-    }
-}
-
-fn inner(class: &Class<'_>, head: &[u8]) -> Option<Inner> {
-    match *class {
+        Class::User { arrival: Arrival::EndMarker { .. }, .. } => None,
         Class::User { at, len, .. } => summary(head.get(usize::from(at)..)?, len),
         Class::Drop(_) => summary(head.get(ETHERNET_LEN..)?, 0),
         _ => None,

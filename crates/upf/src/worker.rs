@@ -2,7 +2,6 @@
 //! own, takes bursts, has the packet function decide, and carries the verdicts out.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,22 +14,21 @@ use port::{
 use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::board::Board;
-use crate::buffers::{Buffers, Kept, Waiting};
+use crate::buffers::{Buffers, Kept};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::packet::{
-    Class, Duplicate, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, Verdict, besides, classify, classify_from, decide,
-    end_marker_frame, matching, neighbour,
+    Class, Duplicate, ETHERNET_LEN, Forward, Punt, Rare, UDP6_CHECKSUM, Verdict, besides, classify, classify_from,
+    decide, end_marker_frame, forgo, matching, neighbour, uncount,
 };
+use crate::path::{Path, Tunnel};
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Network, News, Reader, Rule, Version};
+use crate::tables::{BUCKETS, Network, News, Reader, Version};
 use crate::trace::Tracer;
-use crate::tunnel::Tunnel;
-use crate::usage;
 
 mod copies;
 mod leaving;
@@ -115,18 +113,19 @@ struct Hands {
 
 /// Where a packet goes, and what it was counted as.
 #[derive(Clone, Copy)]
-struct Fate<'t> {
+struct Fate {
     port: PortId,
     /// Octets of the user's packet.
     octets: u16,
-    counted: Option<&'t Rule>,
+    /// As in [`Forward`].
+    counted: u32,
 }
 
-impl Fate<'_> {
+impl Fate {
     /// The packet was not sent, and so does not count.
     #[cold]
-    fn uncount(&self) {
-        self.counted.iter().for_each(|rule| Forward::uncount(rule, self.octets));
+    fn uncount(&self, tables: &Version) {
+        uncount(tables, self.counted, self.octets);
     }
 }
 
@@ -272,7 +271,7 @@ impl Hands {
             true => classify_all::<true>(tables, network, &burst, &mut classes[..count]),
             false => classify_all::<false>(tables, network, &burst, &mut classes[..count]),
         }
-        let mut fates = [const { None::<Fate<'_>> }; BURST_MAX];
+        let mut fates = [const { None::<Fate> }; BURST_MAX];
         let mut left = 0;
         for at in 0..count {
             let mut packet = burst.get_mut(at);
@@ -302,8 +301,8 @@ impl Hands {
             if sent < leave {
                 let leaving = fates[..count].iter().zip(&classes).filter(|(fate, _)| leaves_by(fate, port));
                 for (fate, class) in leaving.skip(sent) {
-                    fate.iter().for_each(Fate::uncount);
-                    self.trace_refused(from, port, class, now);
+                    fate.iter().for_each(|fate| fate.uncount(tables));
+                    self.trace_refused(tables, from, port, class, now);
                 }
             }
             left -= leave;
@@ -342,8 +341,8 @@ impl Hands {
         self.drops.count(DropReason::BufferDiscarded);
         let head = &frame[..frame.len().min(HEAD_MAX)];
         let class = classify(tables, from, head, frame.len());
-        if let Some(rule) = matching(&class, head) {
-            usage::lose(rule.usages(), class.octets(), &mut self.state.alarms);
+        if let Some(rule) = matching(tables, &class, head) {
+            rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
         }
     }
 
@@ -407,8 +406,8 @@ impl Hands {
         if let Some(fate) = self.conclude(tables, from, &class, &mut packet, &mut behind, now)
             && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
         {
-            fate.uncount();
-            self.trace_refused(from, fate.port, &class, now);
+            fate.uncount(tables);
+            self.trace_refused(tables, from, fate.port, &class, now);
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -418,104 +417,129 @@ impl Hands {
     /// Has the packet function decide, and rewrites the packet. Returns where to send it, if anywhere, and what it
     /// was counted as. `behind` is the part of the packet that follows what `packet` holds.
     #[inline(always)]
-    fn conclude<'t>(
+    fn conclude(
         &mut self,
-        tables: &'t Version,
+        tables: &Version,
         from: PortId,
-        class: &Class<'t>,
+        class: &Class,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
-    ) -> Option<Fate<'t>> {
+    ) -> Option<Fate> {
         if self.tracer.is_on() {
             return self.conclude_watched(tables, from, class, packet, behind, now);
         }
-        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
-        self.carry_out(tables, from, class, verdict, packet, behind, now)
+        match decide(tables, &mut self.state, class, packet.head(), now) {
+            Ok(forward) if forward.resolved => {
+                self.rewrite(&forward, packet, behind);
+                Some(fate(&forward))
+            }
+            Ok(forward) => {
+                self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
+                None
+            }
+            Err(rare) => self.conclude_rarely(tables, from, class, rare, packet, behind, now),
+        }
     }
 
     /// The same while someone watches. By itself, so that otherwise no verdict need be in memory.
     #[cold]
     #[inline(never)]
-    fn conclude_watched<'t>(
+    fn conclude_watched(
         &mut self,
-        tables: &'t Version,
+        tables: &Version,
         from: PortId,
-        class: &Class<'t>,
+        class: &Class,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
-    ) -> Option<Fate<'t>> {
-        let verdict = decide(tables, &mut self.state, class, packet.head(), now);
-        if !matches!(verdict, Verdict::Duplicate(_)) {
-            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+    ) -> Option<Fate> {
+        let mut verdict = decide(tables, &mut self.state, class, packet.head(), now);
+        if let Err(Rare::Drop(reason)) = verdict {
+            verdict = forgo(tables, &mut self.state, class, packet.head(), now, reason);
+        }
+        if !matches!(verdict, Err(Rare::Duplicate(_))) {
+            self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
     }
 
-    #[inline(always)]
+    /// A packet that is not sent, or not as it is, or not now.
+    #[cold]
+    #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
-    fn carry_out<'t>(
+    fn conclude_rarely(
         &mut self,
-        tables: &'t Version,
+        tables: &Version,
         from: PortId,
-        class: &Class<'t>,
-        verdict: Verdict<'t>,
+        class: &Class,
+        rare: Rare,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
-    ) -> Option<Fate<'t>> {
+    ) -> Option<Fate> {
+        let verdict = match rare {
+            Rare::Drop(reason) => forgo(tables, &mut self.state, class, packet.head(), now, reason),
+            rare => Err(rare),
+        };
+        self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
+    fn carry_out(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        class: &Class,
+        verdict: Verdict<'_>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<Fate> {
         match verdict {
-            Verdict::Forward(forward) => {
+            Ok(forward) if forward.resolved => {
                 self.rewrite(&forward, packet, behind);
-                Some(fate(&forward))
+                return Some(fate(&forward));
             }
-            Verdict::Drop(DropReason::TooLong) => {
-                self.relieve(tables, from, class, &whole(packet, *behind), now);
-                None
+            Ok(forward) => {
+                self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
             }
-            Verdict::Drop(reason) => {
-                self.drops.count(reason);
-                None
-            }
-            Verdict::Buffer(waiting, rule) => {
-                self.keep(waiting, rule, from, class, &whole(packet, *behind));
-                None
-            }
-            Verdict::Punt(punt) => {
-                self.punt(from, punt, &whole(packet, *behind), now);
-                None
-            }
-            Verdict::Duplicate(duplicate) => self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now),
-            Verdict::Resolve(forward, named) => {
-                self.wait_for_neighbour(from, class, &forward, named, &whole(packet, *behind), now);
-                None
+            Err(Rare::Drop(DropReason::TooLong)) => self.relieve(tables, from, class, &whole(packet, *behind), now),
+            Err(Rare::Drop(reason)) => self.drops.count(reason),
+            Err(Rare::Buffer(rule)) => self.keep(tables, rule, from, class, &whole(packet, *behind)),
+            Err(Rare::Punt(punt)) => self.punt(from, punt, &whole(packet, *behind), now),
+            Err(Rare::Duplicate(duplicate)) => {
+                return self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now);
             }
         }
+        None
     }
 
     /// A packet of which copies are made.
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
-    fn carry_out_twice<'t>(
+    fn carry_out_twice(
         &mut self,
-        tables: &'t Version,
+        tables: &Version,
         from: PortId,
-        class: &Class<'t>,
-        duplicate: &Duplicate<'t>,
+        class: &Class,
+        duplicate: &Duplicate,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
-    ) -> Option<Fate<'t>> {
+    ) -> Option<Fate> {
         self.duplicate(tables, duplicate, &whole(packet, *behind), now);
         let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
         if self.tracer.is_on() {
-            self.tracer.record(from, class, &whole(packet, *behind), verdict, now);
+            self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
         }
-        if let Verdict::Resolve(forward, named) = verdict {
+        if let Ok(forward) = verdict
+            && !forward.resolved
+        {
             // Were it decided about again, it would be duplicated again.
-            self.leave_unresolved(&forward, named, packet, behind, now);
+            self.leave_unresolved(tables, &forward, packet, behind, now);
             return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
@@ -530,60 +554,63 @@ impl Hands {
         if let Some(front) = packet.reshape(strip, keep, forward.prepend.len()) {
             forward.prepend.write(keep, front);
         }
-        if let Some(alteration) = forward.alteration {
-            alteration.apply(forward.prepend.len(), packet.head_mut());
+        if !forward.marking.is_none() {
+            forward.marking.apply(&mut packet.head_mut()[forward.prepend.len()..]);
         }
-        if let Some(tunnel) = forward.prepend.checksummed()
+        if let Some(path) = forward.prepend.checksummed()
             && !self.ipv6_zero_checksum
         {
-            fill_in_checksum(tunnel, packet, *behind, &mut self.scratch);
+            fill_in_checksum(path, packet, *behind, &mut self.scratch);
         }
     }
 
     /// A packet that was to be sent by a port which does not take it.
     #[cold]
-    fn trace_refused(&mut self, from: PortId, port: PortId, class: &Class<'_>, now: u64) {
+    fn trace_refused(&mut self, tables: &Version, from: PortId, port: PortId, class: &Class, now: u64) {
         if self.tracer.is_on() {
-            self.tracer.record_refused(from, class, self.full(port), now);
+            self.tracer.record_refused(tables, from, class, self.full(port), now);
         }
     }
 
     /// A packet that waits for its UE.
     #[cold]
-    fn keep(&mut self, waiting: &Waiting, rule: &Rule, from: PortId, class: &Class<'_>, packet: &PacketRef<'_>) {
-        match self.state.buffers.keep(waiting, from, packet) {
+    fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>) {
+        let Some(rule) = tables.rule(rule) else { return };
+        let waiting = rule.waiting();
+        match self.state.buffers.keep(&waiting, from, packet) {
             Kept::Waits => {}
             Kept::IsNews => {
                 if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
-                    self.state.buffers.told(waiting);
+                    self.state.buffers.told(&waiting);
                 }
             }
             Kept::Full => {
                 self.drops.count(DropReason::BufferFull);
-                usage::lose(rule.usages(), class.octets(), &mut self.state.alarms);
+                rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
             }
         }
     }
 
     /// A packet whose next hop is not resolved comes again once it is, and counts then.
     #[cold]
+    #[inline(never)]
     fn wait_for_neighbour(
         &mut self,
+        tables: &Version,
         from: PortId,
-        class: &Class<'_>,
-        forward: &Forward<'_>,
-        named: Option<&IpAddr>,
+        class: &Class,
+        forward: Forward<'_>,
         packet: &PacketRef<'_>,
         now: u64,
     ) {
-        fate(forward).uncount();
-        if let Some(rule) = matching(class, packet.head) {
-            self.state.policers.give_back(rule.meters(), forward.keep.into());
+        fate(&forward).uncount(tables);
+        if let Some(rule) = matching(tables, class, packet.head) {
+            self.state.policers.give_back(rule.meters(tables), forward.keep.into());
         }
         if !self.unresolved.allow(now) {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
-        let address = neighbour(named, &packet.head[usize::from(forward.strip)..]);
+        let address = neighbour(tables, &forward, &packet.head[usize::from(forward.strip)..]);
         self.leave_to_slow_path(Letter::Await(from, forward.port, address), packet);
     }
 
@@ -591,27 +618,27 @@ impl Hands {
     #[cold]
     fn leave_unresolved(
         &mut self,
+        tables: &Version,
         forward: &Forward<'_>,
-        named: Option<&IpAddr>,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
     ) {
         if !self.unresolved.allow(now) {
-            fate(forward).uncount();
+            fate(forward).uncount(tables);
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
-        let address = neighbour(named, &packet.head()[usize::from(forward.strip)..]);
+        let address = neighbour(tables, forward, &packet.head()[usize::from(forward.strip)..]);
         self.rewrite(forward, packet, behind);
         if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
-            fate(forward).uncount();
+            fate(forward).uncount(tables);
         }
     }
 
     #[inline]
-    fn owner(&self, class: &Class<'_>) -> u8 {
+    fn owner(&self, class: &Class) -> u8 {
         match *class {
-            Class::User { home, .. } | Class::EndMarker { home, .. } => self.owners[usize::from(home) % BUCKETS],
+            Class::User { home, .. } => self.owners[usize::from(home) % BUCKETS],
             Class::Drop(_) | Class::Punt(_) => self.index,
         }
     }
@@ -682,12 +709,7 @@ impl Hands {
 
 /// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
 #[inline(always)]
-fn classify_all<'t, const TUNNELS: bool>(
-    tables: &'t Version,
-    from: &'t Network,
-    burst: &Burst<'_>,
-    classes: &mut [Class<'t>],
-) {
+fn classify_all<const TUNNELS: bool>(tables: &Version, from: &Network, burst: &Burst<'_>, classes: &mut [Class]) {
     for (at, class) in classes.iter_mut().enumerate() {
         let packet = burst.get(at);
         *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
@@ -695,22 +717,22 @@ fn classify_all<'t, const TUNNELS: bool>(
 }
 
 #[inline]
-fn fate<'t>(forward: &Forward<'t>) -> Fate<'t> {
+fn fate(forward: &Forward<'_>) -> Fate {
     Fate { port: forward.port, octets: forward.keep, counted: forward.counted }
 }
 
 #[inline]
-fn leaves_by(fate: &Option<Fate<'_>>, port: PortId) -> bool {
+fn leaves_by(fate: &Option<Fate>, port: PortId) -> bool {
     fate.as_ref().is_some_and(|fate| fate.port == port)
 }
 
 /// Computes the UDP checksum that IPv6 wants. The rest of the packet is summed up from a copy: should a peer rewrite it
 /// before it is sent, the peer only spoils its own packet.
 #[cold]
-fn fill_in_checksum(tunnel: &Tunnel, packet: &mut PacketMut<'_>, behind: Rest<'_>, scratch: &mut [u8; FRAME_MAX]) {
+fn fill_in_checksum(path: &Path, packet: &mut PacketMut<'_>, behind: Rest<'_>, scratch: &mut [u8; FRAME_MAX]) {
     let whole = whole(packet, behind);
     whole.rest.copy_to(&mut scratch[..]);
-    let checksum = tunnel.udp6_checksum(&whole.head[ETHERNET_LEN..], &scratch[..whole.rest.len()]);
+    let checksum = path.udp6_checksum(&whole.head[ETHERNET_LEN..], &scratch[..whole.rest.len()]);
     packet.head_mut()[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
@@ -722,6 +744,6 @@ fn whole<'p>(packet: &'p PacketMut<'_>, behind: Rest<'p>) -> PacketRef<'p> {
 }
 
 const _: () = assert!(
-    port::HEADROOM >= ETHERNET_LEN + crate::tunnel::TUNNEL_MAX_LEN,
+    port::HEADROOM >= ETHERNET_LEN + crate::path::TUNNEL_MAX_LEN,
     "a packet's headroom holds the longest headers"
 );

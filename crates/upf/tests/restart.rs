@@ -143,5 +143,6 @@ fn all_of_many_sessions_are_back_after_a_kill() {
     for number in (0..count).step_by(111) {
         stage.await_uplink(teid_of(&all[number as usize]), number);
     }
-    assert!(stage.log().contains("sessions=2000"), "{}", stage.log());
+    // Packets went through before N4 had everything, or at the latest then.
+    stage.await_log("sessions=2000");
 }

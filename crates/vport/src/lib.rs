@@ -28,7 +28,7 @@
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
 //!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
 //!   mapped to the queues, between two bursts.
-//! - [`tally`] is counters that outlive the process.
+//! - [`tally`] is words that outlive the process.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
 //! - `exposed` is zero-copy channels without ports around them, for tests and fuzz targets that play the other end.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.

@@ -53,6 +53,29 @@ impl Mapping {
         Ok(())
     }
 
+    /// Private memory, zeroed, of which only what is used counts.
+    pub fn reserved(len: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags)? };
+        Ok(Self::of(start, len, true))
+    }
+
+    /// Puts private memory, zeroed, in the place of everything from the byte `from` on, which nobody has used.
+    ///
+    /// # Panics
+    /// If `from` is not at a page, or not within the mapping.
+    pub(crate) fn detach(&self, from: usize) -> io::Result<()> {
+        assert!(from.is_multiple_of(crate::segment::PAGE) && from < self.len);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the range is this mapping's own, and stays mapped: whoever looks there finds the same zeros as before.
+        unsafe {
+            let start = self.start.cast::<u8>().add(from).cast();
+            mmap_anonymous(start, self.len - from, protection, flags | MapFlags::FIXED)?;
+        }
+        Ok(())
+    }
+
     /// Private memory, zeroed.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::particulars::Exchange;
 use super::urr::Urr;
 use crate::clock::Clock;
-use crate::counters::Line;
+use crate::counters::Place;
 use crate::usage::{ACTIVITY, Bounds, Counts, Reading, Usage, UsageId, UsageTerms};
 
 /// Nanoseconds of a second.
@@ -107,7 +107,7 @@ struct Grant {
 
 impl Account {
     /// The account of a new rule, with counters of its own.
-    pub fn new(id: UsageId, urr: &Urr, line: Line, clock: &Clock, now_ns: u64) -> Self {
+    pub fn new(id: UsageId, urr: &Urr, place: Place, clock: &Clock, now_ns: u64) -> Self {
         let from = Mark { at_ns: now_ns, ..Mark::default() };
         let terms = &urr.terms;
         let books = Books {
@@ -127,7 +127,7 @@ impl Account {
             due_ns: None,
             look_again: false,
         };
-        let mut account = Self { usage: Usage::on(line, id, &UsageTerms::default()), books };
+        let mut account = Self { usage: Usage::new(place, id, &UsageTerms::default()), books };
         account.set_period(urr, now_ns);
         account.set_terms(urr, now_ns);
         account
@@ -386,7 +386,7 @@ impl Account {
         UsageTerms {
             tell_at: threshold.sooner(&quota),
             stop_at: if self.books.stopped { nothing } else { quota },
-            inactivity_ns: urr.terms.inactivity_detection_time_s.map(|s| u64::from(s) * SECOND_NS),
+            inactivity_s: urr.terms.inactivity_detection_time_s,
             tell_dropped_at: self.dropped_bounds(urr),
             // Time counts from the first packet on, so its threshold is timed from there.
             tell_first: !self.books.started && urr.triggers.contains(Asked::START) || self.times(urr),

@@ -71,11 +71,10 @@ impl<T: RuleTables> Endpoint<T> {
         let (new_start, release) = (config.recovery, config.release);
         let config = Config { recovery: state.recovery(), ..config };
         let began = Instant::now();
-        let counters = state.take_counters();
         let mut node = if !state.is_found() {
-            Node::with_counters(config, tables, meters.clock, counters)
+            Node::new(config, tables, meters.clock)
         } else {
-            match Node::restore(config, tables, meters.clock, counters, state.database(), began) {
+            match Node::restore(config, tables, meters.clock, state.database(), began) {
                 Ok(node) => {
                     let (sessions, ms) = (node.sessions.len(), began.elapsed().as_millis());
                     tracing::info!(sessions, ms, "restored; the recovery time stamp stays");
@@ -85,9 +84,9 @@ impl<T: RuleTables> Endpoint<T> {
                 Err(not) if state.is_inherited() => return Err(StateError::NotInherited(not.error.to_string())),
                 Err(not) => {
                     let NotRestored { error, config, tables } = *not;
-                    state.start_anew(&error.to_string(), new_start)?;
+                    state.start_anew(&error.to_string(), new_start, &tables.counters())?;
                     let config = Config { recovery: state.recovery(), ..config };
-                    Node::with_counters(config, tables, meters.clock, state.take_counters())
+                    Node::new(config, tables, meters.clock)
                 }
             }
         };

@@ -140,13 +140,13 @@ impl Held {
         postcard::to_extend(&kept, room).expect(KNOWN).into()
     }
 
-    /// The session that was kept, with its counters, whose `lines` no other session has. Also as it is when it is opened.
+    /// The session that was kept, with its counters, which are added to those `taken`. Also as it is when it is opened.
     pub fn found(
         found: Found,
         up_seid: u64,
-        counters: &mut Counters,
+        counters: &Counters,
         patterns: &mut Patterns,
-        lines: &mut BTreeSet<u32>,
+        taken: &mut BTreeSet<u32>,
         now_ns: u64,
     ) -> Result<(Self, Open), String> {
         let Found { places, unpacked: (owner, body, news), pattern, own } = found;
@@ -157,9 +157,9 @@ impl Held {
         let mut usages = vec![];
         let mut accounts = BTreeMap::new();
         for ((&(place, epoch), books), (&urr, rule)) in places.iter().zip(books).zip(contents.urrs()) {
-            let line = counters.claim(place).map_err(|error| error.to_string())?;
-            let line = line.filter(|_| lines.insert(place)).ok_or("its counters are not there")?;
-            let usage = Usage::found(line, UsageId { up_seid, urr }, epoch, now_ns).ok_or("its counters are broken")?;
+            let own = counters.claim(place).map_err(|error| error.to_string())?;
+            let own = own.filter(|_| taken.insert(place)).ok_or("its counters are not there")?;
+            let usage = Usage::found(own, UsageId { up_seid, urr }, epoch, now_ns).ok_or("its counters are broken")?;
             usages.push(usage.clone());
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }

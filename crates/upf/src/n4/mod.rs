@@ -56,6 +56,7 @@ pub use restore::{NotRestored, RestoreError};
 
 use crate::address_pool::AddressPool;
 use crate::config;
+use crate::counters::Counters;
 use crate::predefined::{PredefinedConfig, PredefinedRule};
 use crate::rules::{Interface, UeIp};
 use crate::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
@@ -152,6 +153,10 @@ pub trait RuleTables {
     fn teids_given(&self) -> Vec<u32>;
     /// The slot of a TEID that was reserved.
     fn teid_slot(&self, teid: u32) -> u32;
+    /// What sessions count by.
+    fn counters(&self) -> Counters;
+    /// The UPF's SEIDs of the sessions in force.
+    fn up_seids(&self) -> Vec<u64>;
     /// Puts all updates into force, or none.
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError>;
 }
@@ -187,6 +192,14 @@ impl RuleTables for Tables {
 
     fn teid_slot(&self, teid: u32) -> u32 {
         self.teid_slot(teid)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters()
+    }
+
+    fn up_seids(&self) -> Vec<u64> {
+        self.up_seids()
     }
 
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {

@@ -100,23 +100,14 @@ type Answer = (Response, u64);
 
 impl<T: RuleTables> Node<T> {
     /// A node without associations, which keeps nothing. `clock` is the workers'.
-    ///
-    /// # Panics
-    /// If there is no memory for counters.
     pub fn new(config: Config, tables: T, clock: Clock) -> Self {
-        let counters = Counters::private(config.limits.sessions).expect("memory for counters");
-        Self::with_counters(config, tables, clock, counters)
-    }
-
-    /// A node without associations, which counts by `counters`.
-    pub fn with_counters(config: Config, tables: T, clock: Clock, counters: Counters) -> Self {
         let pace = Pace { t1: config.t1, n1: config.n1 };
         Self {
             local: tables.tunnel_addresses(),
             addresses: RefCell::new(Addresses::new(&config.address_pools, config.address_cooling.as_nanos() as u64)),
             answers: Answers::new(config.limits, RandomState::new().hash_one(0)),
             journal: Journal::new(),
-            counters,
+            counters: tables.counters(),
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
             patterns: Patterns::default(),

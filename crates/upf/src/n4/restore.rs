@@ -10,7 +10,7 @@ use super::held::{Found, Held, Open};
 use super::journal::{KeptAssociation, Numbers};
 use super::{Config, Node, RuleTables};
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::seids::BySeid;
 use crate::store::{Database, Kind, StoreError};
 use crate::tables::SessionUpdate;
 
@@ -77,7 +77,7 @@ type Read = Vec<(u64, postcard::Result<Found>)>;
 /// What sessions have that no other one may have.
 #[derive(Default)]
 struct Taken {
-    lines: BTreeSet<u32>,
+    places: BTreeSet<u32>,
     teids: BTreeSet<u32>,
 }
 
@@ -106,11 +106,10 @@ impl<T: RuleTables> Node<T> {
         config: Config,
         tables: T,
         clock: Clock,
-        counters: Counters,
         database: &Database,
         now: Instant,
     ) -> Result<Self, Box<NotRestored<T>>> {
-        let mut node = Self::with_counters(config, tables, clock, counters);
+        let mut node = Self::new(config, tables, clock);
         match node.take_in(database, now) {
             Ok(()) => Ok(node),
             Err(error) => {
@@ -137,7 +136,7 @@ impl<T: RuleTables> Node<T> {
     }
 
     fn take_in_numbers(&mut self, database: &Database) -> Result<(), RestoreError> {
-        let committed = self.counters.committed().map_err(|error| broken(Kind::Numbers, 0, error))?;
+        let committed = self.counters.committed();
         // Without them nothing was ever kept.
         let Some(value) = database.get(Kind::Numbers, 0)?.filter(|_| committed > 0) else {
             return if committed > 0 { Err(RestoreError::Lost) } else { Ok(()) };
@@ -181,6 +180,7 @@ impl<T: RuleTables> Node<T> {
         if !self.tables.claim_teids(&given, &given) {
             return Err(RestoreError::Teids);
         }
+        self.leave_alone(database)?;
         let mut taken = Taken::default();
         std::thread::scope(|scope| {
             // While some are put in force the next ones are read.
@@ -191,7 +191,7 @@ impl<T: RuleTables> Node<T> {
             }
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(RestoreError::from)
         })?;
-        self.counters.settle(&Vec::from_iter(taken.lines));
+        self.counters.settle(&Vec::from_iter(taken.places));
         if self.tables.claim_teids(&given, &Vec::from_iter(taken.teids)) { Ok(()) } else { Err(RestoreError::Teids) }
     }
 
@@ -199,13 +199,13 @@ impl<T: RuleTables> Node<T> {
     fn take_in_some(&mut self, some: Read, given: &[u32], taken: &mut Taken, now: Instant) -> Result<(), RestoreError> {
         // Workers of the process before may count while this one reads.
         let now_ns = self.clock.ns(now) + COUNTED_WITHIN_NS;
-        let first = some.first().map_or(0, |(up_seid, _)| *up_seid);
+        let seids: Vec<_> = some.iter().map(|(up_seid, _)| *up_seid).collect();
         let mut updates = Vec::with_capacity(some.len());
         for (up_seid, found) in some {
             let failed = |why: String| broken(Kind::Session, up_seid, why);
             let found = found.map_err(|error| failed(error.to_string()))?;
             let (one, open) =
-                Held::found(found, up_seid, &mut self.counters, &mut self.patterns, &mut taken.lines, now_ns)
+                Held::found(found, up_seid, &self.counters, &mut self.patterns, &mut taken.places, now_ns)
                     .map_err(failed)?;
             self.check_found(up_seid, &open).map_err(|why| failed(why.into()))?;
             let is_given = |teid: &u32| given.binary_search(teid).is_ok();
@@ -219,6 +219,33 @@ impl<T: RuleTables> Node<T> {
             self.timers.extend(one.timer_ns().map(|at_ns| (at_ns, up_seid)));
             self.sessions.insert(up_seid, one);
         }
+        self.tables.apply(updates).or_else(|_| self.put_in_force_again(&seids))
+    }
+
+    /// Takes out of force what was left in force and is not in the store: requests that nobody was answered.
+    fn leave_alone(&self, database: &Database) -> Result<(), RestoreError> {
+        let mut left: BTreeSet<_> = self.tables.up_seids().into_iter().collect();
+        if !left.is_empty() {
+            database.each(Kind::Session, |up_seid, _| {
+                left.remove(&up_seid);
+            })?;
+        }
+        self.remove(left.into_iter().collect())
+    }
+
+    /// What was left in force of sessions that are still to be restored may be later than the store, and in the way of these.
+    fn put_in_force_again(&self, seids: &[u64]) -> Result<(), RestoreError> {
+        let left = self.tables.up_seids().into_iter().filter(|seid| !self.sessions.contains_key(seid));
+        self.remove(left.collect())?;
+        let held = seids.iter().filter_map(|&seid| Some((seid, self.sessions.get(&seid)?)));
+        let put = |(seid, held): (u64, &Held)| SessionUpdate::Put(held.open().session(seid, &self.config));
+        let first = seids.first().copied().unwrap_or_default();
+        self.tables.apply(held.map(put).collect()).map_err(|error| broken(Kind::Session, first, error))
+    }
+
+    fn remove(&self, seids: Vec<u64>) -> Result<(), RestoreError> {
+        let first = seids.first().copied().unwrap_or_default();
+        let updates = seids.into_iter().map(SessionUpdate::Remove).collect();
         self.tables.apply(updates).map_err(|error| broken(Kind::Session, first, error))
     }
 
@@ -235,10 +262,11 @@ impl<T: RuleTables> Node<T> {
 
     /// Back to where nothing was.
     fn drop_everything(&mut self) {
-        let seids = Vec::from_iter(std::mem::take(&mut self.sessions).keys());
-        if let Err(error) = self.tables.apply(seids.into_iter().map(SessionUpdate::Remove).collect()) {
+        if let Err(error) = self.remove(self.tables.up_seids()) {
             tracing::error!(%error, "cannot remove sessions from the tables");
         }
+        // Their counters are nobody's from here on.
+        self.sessions = BySeid::default();
         self.tables.claim_teids(&[], &[]);
     }
 }

@@ -252,11 +252,11 @@ impl<T: RuleTables> Node<T> {
         let mut accounts = BTreeMap::new();
         for &urr in new {
             let Some(rule) = contents.urrs().get(&urr) else { continue };
-            let line = self.counters.open(self.journal.durable()).map_err(|error| {
+            let place = self.counters.open(self.journal.durable()).map_err(|error| {
                 tracing::warn!(up_seid = %Hex(up_seid), %error, "no counters for a usage reporting rule");
                 Fault::of(Cause::NoResourcesAvailable, IeType::CreateUrr)
             })?;
-            accounts.insert(urr, Account::new(UsageId { up_seid, urr }, rule, line, &self.clock, now_ns));
+            accounts.insert(urr, Account::new(UsageId { up_seid, urr }, rule, place, &self.clock, now_ns));
         }
         Ok(accounts)
     }
@@ -340,7 +340,7 @@ fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
         }),
         ApplyError::DanglingRule { pdr } => Fault::rule(RuleId::Pdr(pdr)),
         ApplyError::OtherWorker(_) => Fault::of(Cause::NoResourcesAvailable, IeType::QerCorrelationId),
-        ApplyError::Full => Fault::new(Cause::NoResourcesAvailable),
+        ApplyError::Full | ApplyError::TooLarge => Fault::new(Cause::NoResourcesAvailable),
         ApplyError::Stopped => Fault::new(Cause::SystemFailure),
     }
 }

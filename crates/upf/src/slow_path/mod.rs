@@ -24,10 +24,10 @@ use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox, TooLong};
 use crate::n4::Echo;
 use crate::packet::{ETHERNET_LEN, Punt};
+use crate::path::TUNNEL_MAX_LEN;
 use crate::side::{PortId, Side, Sides};
 use crate::succession::{Acquaintances, Known};
 use crate::tables::Tables;
-use crate::tunnel::TUNNEL_MAX_LEN;
 use neighbours::{Action, Key, Neighbours};
 use reassembly::{Outcome, Reassembly};
 

@@ -3,6 +3,7 @@
 //! ```text
 //! sessions.redb   sessions, associations, TEIDs given out, answers, reports that wait: what N4 says, key by key
 //! counters        what workers count, mapped (`counters`)
+//! tables          the rules by which they forward, mapped (`tables::blocks`): the next process forwards by them at once
 //! lock            held by the process whose directory it is
 //! restoring       how many processes have begun to read the store, and not got through
 //! ```
@@ -27,6 +28,7 @@ pub use keeper::{Batch, Keeper};
 
 use crate::clock::{Clock, Origin};
 use crate::counters::Counters;
+use crate::tables::{Blocks, Memory};
 
 /// Of what is kept, and how. Another number is another format.
 const FORMAT: u32 = 4;
@@ -35,6 +37,9 @@ const ATTEMPTS: u32 = 3;
 
 const STORE: &str = "sessions.redb";
 const COUNTERS: &str = "counters";
+const TABLES: &str = "tables";
+/// The tables of a process that is to take over.
+const HEIR_TABLES: &str = "tables.heir";
 const LOCK: &str = "lock";
 const RESTORING: &str = "restoring";
 
@@ -65,16 +70,15 @@ struct Preface {
 pub struct State {
     directory: PathBuf,
     _lock: File,
-    sessions: usize,
     identity: Identity,
     preface: Preface,
     database: Database,
-    counters: Option<Counters>,
+    memory: Option<Memory>,
     provenance: Provenance,
 }
 
-/// The store, with what its sessions have counted.
-type Kept = (Preface, Database, Counters);
+/// The store, with what its sessions have counted, and their rules as they were last in force.
+type Kept = (Preface, Database, Memory);
 
 /// Where a store comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,12 +139,13 @@ impl State {
             Err(why) => {
                 let latest = why.recovery.map_or(recovery.0, |old| recovery.0.max(old.wrapping_add(1)));
                 why.tell();
-                put_aside(directory).map_err(failed)?;
-                let recovery = RecoveryTimeStamp(latest);
-                (create(directory, &identity, sessions, recovery, &Clock::new())?, Provenance::Created)
+                put_aside(directory, &[STORE, COUNTERS]).map_err(failed)?;
+                let (preface, database) = create(directory, &identity, RecoveryTimeStamp(latest), &Clock::new())?;
+                let memory = new_memory(directory, sessions, preface.name).map_err(failed)?;
+                ((preface, database, memory), Provenance::Created)
             }
         };
-        Ok(Self::of(directory, lock, sessions, identity, kept, provenance))
+        Ok(Self::of(directory, lock, identity, kept, provenance))
     }
 
     /// Takes the directory over from a process that still forwards by what is in it, and changes nothing.
@@ -150,20 +155,13 @@ impl State {
         lock.try_lock().map_err(|_| StateError::InUse(directory.into()))?;
         let found = find(directory, &identity, sessions, false);
         let kept = found.map_err(|unfit| StateError::NotInherited(unfit.why))?;
-        Ok(Self::of(directory, lock, sessions, identity, kept, Provenance::Inherited))
+        Ok(Self::of(directory, lock, identity, kept, Provenance::Inherited))
     }
 
-    fn of(
-        directory: &Path,
-        lock: File,
-        sessions: usize,
-        identity: Identity,
-        kept: Kept,
-        provenance: Provenance,
-    ) -> Self {
-        let (preface, database, counters) = kept;
-        let counters = Some(counters);
-        Self { directory: directory.into(), _lock: lock, sessions, identity, preface, database, counters, provenance }
+    fn of(directory: &Path, lock: File, identity: Identity, kept: Kept, provenance: Provenance) -> Self {
+        let (preface, database, memory) = kept;
+        let memory = Some(memory);
+        Self { directory: directory.into(), _lock: lock, identity, preface, database, memory, provenance }
     }
 
     /// Whether another process still forwards by it.
@@ -191,12 +189,18 @@ impl State {
         &self.database
     }
 
-    /// The counters.
+    /// What sessions count by, and their rules.
     ///
     /// # Panics
-    /// If they were taken before.
-    pub fn take_counters(&mut self) -> Counters {
-        self.counters.take().expect("taken once")
+    /// If it was taken before.
+    pub fn take_memory(&mut self) -> Memory {
+        self.memory.take().expect("taken once")
+    }
+
+    /// What is to be done when this process has taken over from the one that it inherits from.
+    pub fn succession(&self) -> Succession {
+        let own = |name| self.directory.join(name);
+        Succession(self.is_inherited().then(|| (own(HEIR_TABLES), own(TABLES))))
     }
 
     /// Everything that was to be restored is.
@@ -206,14 +210,21 @@ impl State {
     }
 
     /// What there is cannot be restored, because of `why`: begins anew, at `recovery` or later.
-    pub fn start_anew(&mut self, why: &str, recovery: RecoveryTimeStamp) -> Result<(), StateError> {
+    ///
+    /// The tables have no sessions, and nobody has any of the `counters`, which are used again.
+    pub fn start_anew(
+        &mut self,
+        why: &str,
+        recovery: RecoveryTimeStamp,
+        counters: &Counters,
+    ) -> Result<(), StateError> {
         let recovery = recovery.0.max(self.preface.recovery.wrapping_add(1));
         Unfit { why: why.into(), recovery: None }.tell();
-        put_aside(&self.directory).map_err(|error| StateError::Io { path: self.directory.clone(), error })?;
+        put_aside(&self.directory, &[STORE]).map_err(|error| StateError::Io { path: self.directory.clone(), error })?;
         // Peers' times go on: the workers have the clock already.
-        let (preface, database, counters) =
-            create(&self.directory, &self.identity, self.sessions, RecoveryTimeStamp(recovery), &self.clock())?;
-        (self.preface, self.database, self.counters) = (preface, database, Some(counters));
+        let (preface, database) = create(&self.directory, &self.identity, RecoveryTimeStamp(recovery), &self.clock())?;
+        counters.begin_anew(preface.name);
+        (self.preface, self.database) = (preface, database);
         self.provenance = Provenance::Created;
         Ok(())
     }
@@ -229,7 +240,7 @@ impl State {
     ) -> io::Result<Keeper> {
         let path = self.directory.join(STORE);
         let preface = postcard::to_allocvec(&self.preface).map_err(io::Error::other)?;
-        let paper = keeper::Paper { path, preface, name: self.preface.name, head: counters.head()?, lock: self._lock };
+        let paper = keeper::Paper { path, preface, name: self.preface.name, head: counters.head(), lock: self._lock };
         Keeper::start(self.database, paper, last, send)
     }
 }
@@ -286,16 +297,20 @@ fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) ->
     let counters = Counters::find(counters, sessions, preface.name);
     let counters = counters.map_err(|error| unfit(&format!("counters: {error}")))?;
     let counters = counters.ok_or_else(|| unfit("their counters are not there"))?;
-    Ok((preface, database, counters))
+    let blocks = match counts {
+        true => read_write(&directory.join(TABLES)).and_then(|tables| Blocks::in_file(tables, sessions)),
+        false => inherited_blocks(directory, sessions),
+    };
+    let blocks = blocks.map_err(|error| unfit(&format!("tables: {error}")))?;
+    Ok((preface, database, Memory { blocks, counters }))
 }
 
 fn create(
     directory: &Path,
     identity: &Identity,
-    sessions: usize,
     recovery: RecoveryTimeStamp,
     clock: &Clock,
-) -> Result<Kept, StateError> {
+) -> Result<(Preface, Database), StateError> {
     let failed = |error| StateError::Io { path: directory.into(), error };
     let name = u64::from_ne_bytes(random().map_err(failed)?);
     let preface = Preface {
@@ -306,8 +321,6 @@ fn create(
         recovery: recovery.0,
         origin: clock.origin(),
     };
-    let counters = read_write(&directory.join(COUNTERS)).and_then(|file| Counters::create(file, sessions, name));
-    let counters = counters.map_err(failed)?;
     let octets = postcard::to_allocvec(&preface).map_err(|error| failed(io::Error::other(error)))?;
     let database = Database::create(&directory.join(STORE));
     let database = database.and_then(|database| {
@@ -315,7 +328,34 @@ fn create(
         Ok(database)
     });
     let database = database.map_err(|error| StateError::Store { path: directory.into(), error })?;
-    Ok((preface, database, counters))
+    Ok((preface, database))
+}
+
+/// Counters and rules of a store with this name, in which nothing is.
+fn new_memory(directory: &Path, sessions: usize, name: u64) -> io::Result<Memory> {
+    let counters = Counters::create(read_write(&directory.join(COUNTERS))?, sessions, name)?;
+    let tables = read_write(&directory.join(TABLES))?;
+    tables.set_len(0)?;
+    Ok(Memory { blocks: Blocks::in_file(tables, sessions)?, counters })
+}
+
+/// A copy of the rules by which another process still forwards, which goes on writing its own.
+fn inherited_blocks(directory: &Path, sessions: usize) -> io::Result<Blocks> {
+    let copy = read_write(&directory.join(HEIR_TABLES))?;
+    copy.set_len(0)?;
+    Blocks::copied(read_write(&directory.join(TABLES))?, copy, sessions)
+}
+
+/// What an heir has to do when it has taken over.
+#[derive(Debug)]
+#[must_use]
+pub struct Succession(Option<(PathBuf, PathBuf)>);
+
+impl Succession {
+    /// From now on the rules of this process are those that the next one finds.
+    pub fn complete(self) -> io::Result<()> {
+        self.0.map_or(Ok(()), |(own, former)| std::fs::rename(own, former))
+    }
 }
 
 fn read_write(path: &Path) -> io::Result<File> {
@@ -323,8 +363,8 @@ fn read_write(path: &Path) -> io::Result<File> {
 }
 
 /// Moves away what is not to be used, for somebody to look at.
-fn put_aside(directory: &Path) -> io::Result<()> {
-    for name in [STORE, COUNTERS] {
+fn put_aside(directory: &Path, names: &[&str]) -> io::Result<()> {
+    for name in names {
         match std::fs::rename(directory.join(name), directory.join(format!("{name}.bad"))) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

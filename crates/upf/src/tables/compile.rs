@@ -5,18 +5,18 @@ use std::net::{IpAddr, Ipv6Addr};
 use gtpu::{Direction, PduSession};
 use serde::{Deserialize, Serialize};
 use vport::steering::teid_bucket;
+use vport::tally::LINE_WORDS;
 
-use super::filter::Filter;
-use super::rule::{Action, AddressesV4, AddressesV6, Aside, More, Net, Rule};
+use super::filter;
+use super::rule::{Action, AddressesV4, AddressesV6, Draft, Net, RULE_LINES};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
-use crate::few::Few;
+use crate::path::{Form, PathKey, Relay, Tunnel};
 use crate::policer::Meter;
 use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, Session};
 use crate::side::{self, PortId, Sides};
-use crate::tunnel::{Ends, Relay, Tunnel};
 use crate::usage::Usage;
 
 /// What has a policer.
@@ -39,14 +39,14 @@ impl MeterKey {
 pub(super) trait Context {
     /// The policer of a QER, which keeps its state over changes of the session.
     fn meter(&mut self, key: MeterKey, rate: u64) -> Meter;
-    /// Index of the neighbour on the port, which is resolved from now on.
-    fn hop(&mut self, port: PortId, address: IpAddr) -> u32;
+    /// The number of a path, to which a route leads.
+    fn path(&mut self, key: PathKey) -> u32;
 }
 
 /// A compiled session: one list of rules for each TEID, one for all UE addresses in a data network.
 pub(super) struct Compiled {
     pub home: Bucket,
-    pub tunnelled: Vec<(u32, Vec<Rule>)>,
+    pub tunnelled: Vec<(u32, Vec<Draft>)>,
     pub downlinks: Vec<Downlink>,
     /// End markers for the tunnels that are left.
     pub end_markers: Vec<Tunnel>,
@@ -56,7 +56,7 @@ pub(super) struct Compiled {
 pub(super) struct Downlink {
     pub port: PortId,
     pub ues: Vec<UeKey>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<Draft>,
 }
 
 /// Compiles `session`. Its rules must name only each other, see [`check`].
@@ -159,6 +159,28 @@ fn framed_key(route: (IpAddr, u8)) -> UeKey {
     }
 }
 
+/// Most lines that the session's blocks take, and those of new paths. None if it is too large for a block.
+pub(super) fn lines_at_most(session: &Session) -> Option<usize> {
+    let words = |count: usize, each: usize| (count * each).div_ceil(LINE_WORDS);
+    let copies: usize = session.fars.iter().map(|far| far.copies.len()).sum();
+    let substitutes = session.urrs.iter().filter(|urr| urr.quota_far_id.is_some()).count();
+    // One usage, and one meter, are in the rule itself.
+    let acts = |pdr: &Pdr| RULE_LINES + words(pdr.qer_ids.len(), 3) + words(pdr.urr_ids.len(), 1) + words(copies, 2);
+    let rule = |pdr: &Pdr| {
+        let filters: usize = pdr.pdi.sdf_filters.iter().map(filter::Draft::lines_at_most).sum();
+        acts(pdr) * (1 + substitutes) + filters.max(1) + 1 + words(pdr.pdi.framed_routes.len(), 5)
+    };
+    let rules: usize = session.pdrs.iter().map(rule).sum();
+    let keys: usize = session.pdrs.iter().map(|pdr| 3 + pdr.pdi.framed_routes.len()).sum();
+    let paths = 3 * session.fars.len() + copies + session.parting.end_markers.len();
+    // Octets of the record: none of its parts is longer than 32.
+    let record = 2 + (keys + 2 * session.qers.len() + session.pdrs.len() * (3 * (1 + substitutes) + copies)) / 2;
+    (rules + record <= LINES_MOST).then_some(rules + record + 2 * paths)
+}
+
+/// So that everything in a block is within reach of 16 bits.
+const LINES_MOST: usize = 60_000;
+
 /// QERs with a maximum bit rate, by direction.
 pub(super) fn meters(session: &Session) -> Vec<MeterKey> {
     let up = session.qers.iter().filter(|qer| qer.uplink_mbr_bps.is_some());
@@ -195,55 +217,56 @@ struct Compiler<'c> {
 }
 
 impl Compiler<'_> {
-    fn rule(&mut self, pdr: &Pdr) -> Rule {
+    fn rule(&mut self, pdr: &Pdr) -> Draft {
         use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
-        let mut rule = Rule {
+        let mut rule = Draft {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
             any_ue: pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty(),
             v4: addresses_v4(pdr),
-            more: more(pdr),
-            filters: pdr.pdi.sdf_filters.iter().map(|filter| Filter::new(filter, uplink)).collect(),
+            v6: addresses_v6(pdr),
+            framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
+            filters: pdr.pdi.sdf_filters.iter().map(|filter| filter::Draft::new(filter, uplink)).collect(),
             removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
             removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
             uplink,
-            usages: usages(self.session, pdr),
+            usages: counting(self.session, pdr).map(|(usage, _)| usage.place().0).collect(),
             action: self.action(pdr, pdr.far_id, &qers),
+            copies: self.copies(pdr.far_id),
+            substitutes: vec![],
             up_seid: self.session.up_seid,
             pdr: pdr.id,
         };
-        let substitutes = self.substitutes(pdr, &rule, &qers);
-        if !substitutes.is_empty() {
-            rule.action = match rule.action {
-                Action::Aside(aside) => Action::Aside(Box::new(Aside { substitutes, ..*aside })),
-                // What waits uses up no quota.
-                Action::Buffer(waiting) => Action::Buffer(waiting),
-                action => Action::Aside(Box::new(Aside { action, copies: Box::default(), substitutes })),
-            };
+        // What waits is not copied, and uses up no quota.
+        if matches!(rule.action, Action::Buffer(_)) {
+            rule.copies.clear();
+        } else {
+            rule.substitutes = self.substitutes(pdr, &rule, &qers);
         }
         rule
     }
 
     /// What stands in for `rule` where a quota is used up whose usage reporting rule says so. It counts for those without
-    /// such a FAR.
-    fn substitutes(&mut self, pdr: &Pdr, rule: &Rule, qers: &[Qer]) -> Box<[(usize, Rule)]> {
+    /// such a FAR. What it matches was found out before.
+    fn substitutes(&mut self, pdr: &Pdr, rule: &Draft, qers: &[Qer]) -> Vec<(usize, Draft)> {
         let fars: Vec<_> = counting(self.session, pdr).map(|(_, quota_far_id)| quota_far_id).collect();
         if fars.iter().all(Option::is_none) {
-            return Box::default();
+            return vec![];
         }
         let unbound = counting(self.session, pdr).filter(|(_, quota_far_id)| quota_far_id.is_none());
-        let usages: Few<Usage> = unbound.map(|(usage, _)| usage.clone()).collect();
+        let usages: Vec<_> = unbound.map(|(usage, _)| usage.place().0).collect();
         let substitute = |(at, far_id): (usize, Option<u32>)| {
-            let action = self.action(pdr, far_id?, qers);
-            Some((at, Rule { action, usages: usages.clone(), ..rule.clone() }))
+            let (action, copies) = (self.action(pdr, far_id?, qers), self.copies(far_id?));
+            let (usages, filters, framed) = (usages.clone(), vec![], vec![]);
+            Some((at, Draft { action, copies, usages, filters, framed, ..rule.clone() }))
         };
         fars.into_iter().enumerate().filter_map(substitute).collect()
     }
 
-    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Few<Meter> {
+    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Vec<Meter> {
         let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
         let mut limited: Vec<(MeterKey, u64)> = vec![];
         for (key, rate) in qers.iter().filter_map(|qer| Some((MeterKey::of(qer, uplink), rate(qer)?))) {
@@ -255,25 +278,20 @@ impl Compiler<'_> {
         limited.into_iter().map(|(key, rate)| self.context.meter(key, rate)).collect()
     }
 
+    /// Tunnels for copies of packets.
+    fn copies(&mut self, far_id: u32) -> Vec<Result<Tunnel, DropReason>> {
+        let far = self.session.fars.iter().find(|far| far.id == far_id);
+        far.into_iter().flat_map(|far| &far.copies).map(|copy| self.copy(copy)).collect()
+    }
+
+    fn copy(&mut self, forwarding: &Forwarding) -> Result<Tunnel, DropReason> {
+        let ends = self.ends(forwarding)?;
+        Ok(self.tunnel_to(&ends, Form::Bare, forwarding.marking.octet()))
+    }
+
     /// What the FAR does with packets of the PDR.
     fn action(&mut self, pdr: &Pdr, far_id: u32, qers: &[Qer]) -> Action {
         let far = self.session.fars.iter().find(|far| far.id == far_id);
-        let action = self.main_action(pdr, far, qers);
-        let copies: Box<[_]> = far.into_iter().flat_map(|far| &far.copies).map(|copy| self.copy(copy)).collect();
-        if copies.is_empty() || matches!(action, Action::Buffer(_)) {
-            return action;
-        }
-        Action::Aside(Box::new(Aside { action, copies, substitutes: Box::default() }))
-    }
-
-    /// A tunnel for copies.
-    fn copy(&mut self, forwarding: &Forwarding) -> Result<Tunnel, DropReason> {
-        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding)?;
-        let tunnel = Tunnel::new(source, peer, teid, None, hop).ok_or(DropReason::NoRoute)?;
-        Ok(tunnel.with_mtu(mtu).with_tos(forwarding.marking.octet()))
-    }
-
-    fn main_action(&mut self, pdr: &Pdr, far: Option<&Far>, qers: &[Qer]) -> Action {
         let forwarding = match far.map(|far| &far.action) {
             Some(FarAction::Forward(forwarding)) => forwarding,
             Some(FarAction::Buffer(buffering)) => {
@@ -303,41 +321,50 @@ impl Compiler<'_> {
     }
 
     fn tunnel(&mut self, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
-        let Ends { source, peer, teid, hop, mtu } = self.ends(forwarding)?;
-        let rqi = is_reflective(qers);
-        let container = qfi(qers).map(|qfi| PduSession { direction: Direction::Downlink, qfi, rqi });
-        let tunnel = Tunnel::new(source, peer, teid, container, hop).ok_or(DropReason::NoRoute)?;
-        Ok(Action::Tunnel(tunnel.with_mtu(mtu).with_tos(forwarding.marking.octet())))
+        let (ends, tos) = (self.ends(forwarding)?, forwarding.marking.octet());
+        Ok(Action::Tunnel(match flow(Direction::Downlink, qers) {
+            None => self.tunnel_to(&ends, Form::Bare, tos),
+            Some(flow) => Tunnel { flow, ..self.tunnel_to(&ends, Form::Downlink, tos) },
+        }))
     }
 
     /// From N3 or N9 to N3 or N9.
     fn relay(&mut self, pdr: &Pdr, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
-        let ends = self.ends(forwarding)?;
-        let uplink = pdr.pdi.source_interface == Interface::Access;
-        let direction = if uplink { Direction::Uplink } else { Direction::Downlink };
-        let flow = qfi(qers).map(|qfi| PduSession { direction, qfi, rqi: is_reflective(qers) }.flow());
-        let relay = Relay::new(&ends, direction, flow).ok_or(DropReason::NoRoute)?;
-        Ok(Action::Relay(Box::new(relay.with_tos(forwarding.marking.octet()))))
+        let (ends, tos) = (self.ends(forwarding)?, forwarding.marking.octet());
+        let downlink = pdr.pdi.source_interface != Interface::Access;
+        let direction = if downlink { Direction::Downlink } else { Direction::Uplink };
+        Ok(Action::Relay(Relay {
+            bare: self.tunnel_to(&ends, Form::Bare, tos).path,
+            marked: self.tunnel_to(&ends, Form::marked(direction), tos).path,
+            marker: self.tunnel_to(&ends, Form::EndMarker, 0).path,
+            teid: ends.teid,
+            flow: flow(direction, qers),
+            downlink,
+        }))
     }
 
-    fn ends(&mut self, forwarding: &Forwarding) -> Result<Ends, DropReason> {
+    fn ends(&self, forwarding: &Forwarding) -> Result<Ends, DropReason> {
         let &Forwarding { destination_interface: to, outer_header_creation, .. } = forwarding;
         let ports: Vec<_> = self.sides.candidates(to, forwarding.network_instance.as_deref()).collect();
         if ports.is_empty() {
             return Err(DropReason::UnsupportedPath);
         }
         let peer = outer_header_creation.ok_or(DropReason::NoTunnel)?;
-        let way = |&port: &PortId| Some((port, self.sides.get(port).next_hop(peer.address)?));
-        let (port, next_hop) = ports.iter().find_map(way).ok_or(DropReason::NoRoute)?;
+        let leads = |port: &PortId| self.sides.get(*port).next_hop(peer.address).is_some();
+        let port = ports.into_iter().find(leads).ok_or(DropReason::NoRoute)?;
         let source = self.source(to, port, peer.address).ok_or(DropReason::NoRoute)?;
-        let (hop, mtu) = (self.context.hop(port, next_hop), self.sides.get(port).mtu);
-        Ok(Ends { source, peer: peer.address, teid: peer.teid, hop, mtu })
+        Ok(Ends { port, source, peer: peer.address, teid: peer.teid })
+    }
+
+    fn tunnel_to(&mut self, ends: &Ends, form: Form, tos: u8) -> Tunnel {
+        let &Ends { port, source, peer, teid } = ends;
+        Tunnel { path: self.context.path(PathKey { port, source, peer, tos, form }), teid, flow: 0 }
     }
 
     /// The end marker of a tunnel; none if the tunnel cannot have been in use.
     fn end_marker(&mut self, forwarding: &Forwarding) -> Option<Tunnel> {
-        let Ends { source, peer, teid, hop, .. } = self.ends(forwarding).ok()?;
-        Tunnel::end_marker(source, peer, teid, hop)
+        let ends = self.ends(forwarding).ok()?;
+        Some(self.tunnel_to(&ends, Form::EndMarker, 0))
     }
 
     /// The address at which the session hears of the interface, so that both directions of a tunnel have the same two ends;
@@ -354,22 +381,21 @@ impl Compiler<'_> {
     }
 }
 
-/// The QoS flow that the QERs give.
-fn qfi(qers: &[Qer]) -> Option<u8> {
-    qers.iter().find_map(|qer| qer.qfi)
+/// A tunnel, whose addresses are of one version.
+struct Ends {
+    port: PortId,
+    source: IpAddr,
+    peer: IpAddr,
+    teid: u32,
 }
 
-/// Whether UEs are to treat their uplink packets as these downlink ones are treated (TS 23.501, 5.7.5).
-fn is_reflective(qers: &[Qer]) -> bool {
-    qers.iter().any(|qer| qer.reflective)
+/// The QoS flow that the QERs give, and whether UEs are to treat their uplink packets as these are treated (TS 23.501, 5.7.5).
+fn flow(direction: Direction, qers: &[Qer]) -> Option<u8> {
+    let qfi = qers.iter().find_map(|qer| qer.qfi)?;
+    Some(PduSession { direction, qfi, rqi: qers.iter().any(|qer| qer.reflective) }.flow())
 }
 
-/// What the session's rules that the PDR names count by, and what sees that there are packets.
-fn usages(session: &Session, pdr: &Pdr) -> Few<Usage> {
-    counting(session, pdr).map(|(usage, _)| usage.clone()).collect()
-}
-
-/// The same, with the FARs for used quotas.
+/// What the session's rules that the PDR names count by, and what sees that there are packets; with the FARs for used quotas.
 fn counting<'s>(session: &'s Session, pdr: &Pdr) -> impl Iterator<Item = (&'s Usage, Option<u32>)> {
     let named = session.urrs.iter().filter(|urr| pdr.urr_ids.contains(&urr.id));
     let usages = named.filter(|urr| urr.measures).map(|urr| (&urr.usage, urr.quota_far_id));
@@ -381,12 +407,6 @@ fn addresses_v4(pdr: &Pdr) -> AddressesV4 {
         ue: pdr.pdi.ue_ip.and_then(|ue| ue.v4).map(|address| address.to_bits()),
         local: pdr.pdi.f_teid.and_then(|f_teid| f_teid.v4).map(|address| address.to_bits()),
     }
-}
-
-fn more(pdr: &Pdr) -> Option<Box<More>> {
-    let framed = pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect();
-    let more = More { v6: addresses_v6(pdr), framed };
-    (more != More::default()).then(|| Box::new(more))
 }
 
 fn addresses_v6(pdr: &Pdr) -> AddressesV6 {

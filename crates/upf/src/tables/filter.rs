@@ -2,15 +2,18 @@
 //! that tell most first.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
+use vport::tally::{LINE_WORDS, Line};
+
+use super::image::{Image, halves, quarters};
 use crate::ip::{Packet, Upper};
 use crate::rules::{Endpoint, SdfFilter};
 use crate::side;
 
-/// An SDF filter, turned into the direction of the packets that it sees. One cache line.
+/// An SDF filter that is yet to be written, turned into the direction of the packets that it sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[repr(C, align(64))]
-pub(super) struct Filter {
+pub(super) struct Draft {
     upper: Masked<u32>,
     /// Source, then destination.
     v4: Masked<u64>,
@@ -18,8 +21,35 @@ pub(super) struct Filter {
     destination_ports: Range,
     v6: AddressesV6,
     /// What few filters have.
-    more: Option<Box<More>>,
+    more: More,
 }
+
+// Words of a filter.
+
+/// Value, and in the upper half mask, of the key's `upper`.
+const UPPER: usize = 0;
+const V4_VALUE: usize = 1;
+const V4_MASK: usize = 2;
+/// Quarters: first and span of source ports, then of destination ports.
+const PORT_RANGES: usize = 3;
+/// Octet: what [`AddressesV6`] says; then in the upper half so many lines behind are its networks.
+const V6: usize = 4;
+/// So many lines behind is more; 0 if there is none. In the upper half the numbers of ranges, source and destination.
+const MORE: usize = 5;
+/// SPI, and in the upper half flow label.
+const NUMBERS: usize = 6;
+/// Bits: whether there are SPI and flow label. In the upper half so many lines before is the filter's rule.
+const HAS_NUMBERS: usize = 7;
+
+const ANYTHING: SdfFilter = SdfFilter {
+    id: None,
+    protocol: None,
+    from: Endpoint { prefix: None, ports: vec![] },
+    to: Endpoint { prefix: None, ports: vec![] },
+    tos: None,
+    spi: None,
+    flow_label: None,
+};
 
 /// What filters look at, read from a packet.
 pub(crate) struct Key<const V6: bool> {
@@ -57,14 +87,19 @@ enum AddressesV6 {
     Any,
     None,
     /// Source, destination.
-    Nets(Box<[Masked<u128>; 2]>),
+    Nets([Masked<u128>; 2]),
 }
+
+/// Of [`V6`].
+const ANY: u8 = 0;
+const NONE: u8 = 1;
+const NETS: u8 = 2;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct More {
     /// Where there are several ranges.
-    source_ports: Box<[Range]>,
-    destination_ports: Box<[Range]>,
+    source_ports: Vec<Range>,
+    destination_ports: Vec<Range>,
     spi: Option<u32>,
     flow_label: Option<u32>,
 }
@@ -89,7 +124,7 @@ impl<const V6: bool> Key<V6> {
     }
 }
 
-impl Filter {
+impl Draft {
     /// Filters are written for downlink, from the data network to the UE.
     pub fn new(filter: &SdfFilter, uplink: bool) -> Self {
         let (source, destination) = if uplink { (&filter.to, &filter.from) } else { (&filter.from, &filter.to) };
@@ -104,7 +139,7 @@ impl Filter {
         if !source.ports.is_empty() || !destination.ports.is_empty() {
             upper.give(PORTS, PORTS);
         }
-        let several = |ports: &[(u16, u16)]| if ports.len() > 1 { ranges(ports) } else { Box::default() };
+        let several = |ports: &[(u16, u16)]| if ports.len() > 1 { ranges(ports) } else { vec![] };
         let more = More {
             source_ports: several(&source.ports),
             destination_ports: several(&destination.ports),
@@ -117,41 +152,126 @@ impl Filter {
             source_ports: Range::around(&source.ports),
             destination_ports: Range::around(&destination.ports),
             v6: addresses_v6(source, destination),
-            more: (more != More::default()).then(|| Box::new(more)),
+            more,
         }
     }
 
-    #[inline(always)]
-    pub fn matches<const V6: bool>(&self, key: &Key<V6>) -> bool {
-        self.upper.holds(key.upper)
-            && self.has_addresses(key)
-            && self.source_ports.contains(key.source_port)
-            && self.destination_ports.contains(key.destination_port)
-            && self.more.as_ref().is_none_or(|more| more.matches(key))
+    /// Most lines that the filter takes.
+    pub fn lines_at_most(filter: &SdfFilter) -> usize {
+        let nets = [&filter.from, &filter.to].iter().any(|end| matches!(end.prefix, Some((IpAddr::V6(_), _))));
+        // Two ranges are a word.
+        let ranges = filter.from.ports.len() + filter.to.ports.len();
+        1 + usize::from(nets) + if ranges > 1 { ranges.div_ceil(2 * LINE_WORDS) } else { 0 }
     }
 
-    #[inline(always)]
-    fn has_addresses<const V6: bool>(&self, key: &Key<V6>) -> bool {
-        if !V6 {
-            return self.v4.holds(key.v4);
+    /// Matches every packet.
+    pub fn any() -> Self {
+        Self::new(&ANYTHING, true)
+    }
+
+    /// Writes filters to the end of `image`, each with the line of its rule. Returns where they begin.
+    pub fn write_all(filters: &[(usize, Self)], image: &mut Image) -> usize {
+        let first = image.add(filters.len());
+        for (number, (rule, filter)) in filters.iter().enumerate() {
+            let at = first + number;
+            filter.write(at, image);
+            image[at][HAS_NUMBERS] |= ((at - rule) as u64) << 32;
         }
-        match &self.v6 {
-            AddressesV6::Any => true,
-            AddressesV6::None => false,
-            AddressesV6::Nets(nets) => nets[0].holds(key.v6[0]) && nets[1].holds(key.v6[1]),
-        }
+        first
+    }
+
+    fn write(&self, at: usize, image: &mut Image) {
+        let [source, destination] = [self.source_ports, self.destination_ports];
+        let More { source_ports, destination_ports, spi, flow_label } = &self.more;
+        let v6 = match &self.v6 {
+            AddressesV6::Any => ANY.into(),
+            AddressesV6::None => NONE.into(),
+            AddressesV6::Nets(nets) => {
+                let wide = |bits: u128| [bits as u64, (bits >> 64) as u64];
+                let words = nets.iter().flat_map(|net| wide(net.value).into_iter().chain(wide(net.mask)));
+                halves(NETS.into(), (image.append(words) - at) as u32)
+            }
+        };
+        let ranges: Vec<_> = source_ports.iter().chain(destination_ports).copied().collect();
+        let is_more = self.more != More::default();
+        let behind = match () {
+            () if ranges.is_empty() => usize::from(is_more),
+            () => image.append(ranges.chunks(2).map(|pair| halves(pair[0].bits(), pair[pair.len() - 1].bits()))) - at,
+        };
+        image[at] = [
+            halves(self.upper.value, self.upper.mask),
+            self.v4.value,
+            self.v4.mask,
+            quarters([source.first.into(), source.span.into(), destination.first.into(), destination.span.into()]),
+            v6,
+            quarters([behind & 0xffff, behind >> 16, source_ports.len(), destination_ports.len()]),
+            halves(spi.unwrap_or(0), flow_label.unwrap_or(0)),
+            u64::from(spi.is_some()) | u64::from(flow_label.is_some()) << 1,
+        ];
     }
 }
 
-impl More {
-    #[cold]
-    fn matches<const V6: bool>(&self, key: &Key<V6>) -> bool {
-        let among = |ranges: &[Range], port| ranges.is_empty() || ranges.iter().any(|range| range.contains(port));
-        among(&self.source_ports, key.source_port)
-            && among(&self.destination_ports, key.destination_port)
-            && (self.spi.is_none() || self.spi == key.spi)
-            && (self.flow_label.is_none() || self.flow_label == key.flow_label)
+/// The first of `count` filters, from the line `first` on, that a packet with this key matches, and which `is_it`, which is
+/// asked with the line of the filter's rule.
+#[inline(always)]
+pub(super) fn find<const V6: bool>(
+    lines: &[Line],
+    first: usize,
+    count: usize,
+    key: &Key<V6>,
+    mut is_it: impl FnMut(usize) -> bool,
+) -> Option<usize> {
+    for (number, own) in lines.get(first..first + count)?.iter().enumerate() {
+        let word = |word: usize| own[word].load(Relaxed);
+        let upper = word(UPPER);
+        if key.upper & (upper >> 32) as u32 != upper as u32 || !V6 && key.v4 & word(V4_MASK) != word(V4_VALUE) {
+            continue;
+        }
+        let ports = word(PORT_RANGES);
+        if !Range::of((ports >> 32) as u32).contains(key.destination_port)
+            || !Range::of(ports as u32).contains(key.source_port)
+        {
+            continue;
+        }
+        let at = first + number;
+        if (V6 && word(self::V6) as u8 != ANY && !has_nets(lines, at, key.v6))
+            || (word(MORE) != 0 && !more_matches(lines, at, key))
+        {
+            continue;
+        }
+        let rule = at.checked_sub((word(HAS_NUMBERS) >> 32) as usize)?;
+        if is_it(rule) {
+            return Some(rule);
+        }
     }
+    None
+}
+
+#[inline(never)]
+fn has_nets(lines: &[Line], at: usize, addresses: [u128; 2]) -> bool {
+    let v6 = lines[at][V6].load(Relaxed);
+    let Some(line) = lines.get(at + (v6 >> 32) as usize).filter(|_| v6 as u8 == NETS) else { return false };
+    let wide = |at: usize| u128::from(line[at + 1].load(Relaxed)) << 64 | u128::from(line[at].load(Relaxed));
+    addresses.into_iter().zip([0, 4]).all(|(address, at)| address & wide(at + 2) == wide(at))
+}
+
+#[cold]
+#[inline(never)]
+fn more_matches<const V6: bool>(lines: &[Line], at: usize, key: &Key<V6>) -> bool {
+    let [more, numbers, has] = [MORE, NUMBERS, HAS_NUMBERS].map(|word| lines[at][word].load(Relaxed));
+    let (sources, destinations) = ((more >> 32) as u16 as usize, (more >> 48) as usize);
+    let ranges = lines.get(at + more as u32 as usize..).unwrap_or_default().as_flattened();
+    let range = |number: usize| {
+        let word = ranges.get(number / 2).map_or(0, |word| word.load(Relaxed));
+        Range::of(if number.is_multiple_of(2) { word as u32 } else { (word >> 32) as u32 })
+    };
+    let among = |first: usize, count: usize, port: u16| {
+        count == 0 || (first..first + count).any(|number| range(number).contains(port))
+    };
+    among(0, sources, key.source_port)
+        && among(sources, destinations, key.destination_port)
+        && (has & 1 == 0 || key.spi == Some(numbers as u32))
+        && (has & 2 == 0 || key.flow_label == Some((numbers >> 32) as u32))
 }
 
 impl Masked<u32> {
@@ -159,13 +279,6 @@ impl Masked<u32> {
     fn give(&mut self, value: u32, mask: u32) {
         self.value |= value & mask;
         self.mask |= mask;
-    }
-}
-
-impl<T: Copy + Eq + std::ops::BitAnd<Output = T>> Masked<T> {
-    #[inline(always)]
-    fn holds(&self, number: T) -> bool {
-        number & self.mask == self.value
     }
 }
 
@@ -177,13 +290,22 @@ impl Range {
         Self { first, span: last.saturating_sub(first) }
     }
 
+    fn bits(self) -> u32 {
+        u32::from(self.span) << 16 | u32::from(self.first)
+    }
+
+    #[inline(always)]
+    fn of(bits: u32) -> Self {
+        Self { first: bits as u16, span: (bits >> 16) as u16 }
+    }
+
     #[inline(always)]
     fn contains(&self, port: u16) -> bool {
         port.wrapping_sub(self.first) <= self.span
     }
 }
 
-fn ranges(ports: &[(u16, u16)]) -> Box<[Range]> {
+fn ranges(ports: &[(u16, u16)]) -> Vec<Range> {
     ports.iter().map(|&range| Range::around(&[range])).collect()
 }
 
@@ -216,12 +338,10 @@ fn addresses_v6(source: &Endpoint, destination: &Endpoint) -> AddressesV6 {
     };
     match (net(source), net(destination)) {
         (Some(Masked { mask: 0, .. }), Some(Masked { mask: 0, .. })) => AddressesV6::Any,
-        (Some(source), Some(destination)) => AddressesV6::Nets(Box::new([source, destination])),
+        (Some(source), Some(destination)) => AddressesV6::Nets([source, destination]),
         _ => AddressesV6::None,
     }
 }
-
-const _: () = assert!(std::mem::size_of::<Filter>() == 64, "a filter is one cache line");
 
 #[cfg(test)]
 mod tests {
@@ -253,10 +373,20 @@ mod tests {
             && has_port(destination, upper.ports().map(|ports| ports.1))
     }
 
+    /// As it is written and read.
+    fn matches<const V6: bool>(filters: &[Draft], key: &Key<V6>) -> bool {
+        let mut image = Image::default();
+        image.add(3);
+        let filters: Vec<_> = filters.iter().map(|filter| (1, filter.clone())).collect();
+        let first = Draft::write_all(&filters, &mut image);
+        let lines: Vec<Line> = image.iter().map(|words| words.map(Into::into)).collect();
+        find(&lines, first, filters.len(), key, |rule| rule == 1).is_some()
+    }
+
     fn check<const V6: bool>(filter: &SdfFilter, bytes: &[u8]) -> Result<(), TestCaseError> {
         let Ok(packet) = Packet::<V6>::parse(bytes, bytes.len()) else { return Ok(()) };
         for uplink in [true, false] {
-            let matches = Filter::new(filter, uplink).matches(&Key::of(&packet));
+            let matches = matches(&[Draft::new(filter, uplink)], &Key::of(&packet));
             prop_assert_eq!(matches, means(filter, uplink, &packet));
         }
         Ok(())

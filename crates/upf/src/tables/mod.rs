@@ -1,35 +1,47 @@
 //! The compiled session tables, and the handle by which N4 and the slow path change them.
 //!
-//! There are two copies. Workers see one; whoever has changes makes them in the other, publishes it, waits until every
+//! Rules lie in blocks of memory that may outlive the process ([`blocks`]); the tables say where.
+//!
+//! Of the tables there are two copies. Workers see one; whoever has changes makes them in the other, publishes it, waits until every
 //! worker has let go of the first, and makes the same changes there. So a change costs what it changes, not what there
 //! is; a worker takes a new version between two bursts with one load and one store; and nothing is locked, counted or
 //! freed where packets pass.
 
+pub(crate) mod blocks;
 mod compile;
 mod filter;
+mod hops;
+mod image;
 mod mix;
 mod network;
+mod paths;
+mod policers;
 mod publish;
+mod record;
 mod rule;
 mod teid;
 mod version;
 mod writer;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vport::steering;
 
+pub use blocks::Blocks;
+
+use crate::counters::Counters;
 use crate::rules::{Interface, Session, UeIp};
 use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
 pub use network::Network;
 pub use publish::Reader;
-pub use rule::{Action, Aside, Origin, Outer, Rule};
+pub use rule::{Action, Origin, Outer, Rule, Rules};
 use teid::TeidAllocator;
 pub use teid::TeidsExhausted;
-pub use version::{Hop, News, Rules, Version};
-use writer::{Hops, Writer};
+pub use version::{Hop, News, Version};
+use writer::{Ground, Writer};
 
 /// A share of the sessions (0..[`BUCKETS`]), which one worker owns.
 pub type Bucket = u8;
@@ -64,6 +76,9 @@ pub enum ApplyError {
     /// Sessions with QERs of this correlation ID belong to different workers, which cannot share a policer.
     #[error("sessions with QER correlation ID {0} belong to different workers")]
     OtherWorker(u32),
+    /// A session has more rules than lie together.
+    #[error("the session has too many rules")]
+    TooLarge,
     /// The configured number of sessions is reached, or the number of policers that goes with it.
     #[error("no room for another session")]
     Full,
@@ -103,6 +118,7 @@ pub struct Tables {
 
 struct Shared {
     sides: Sides,
+    counters: Counters,
     teids: Mutex<TeidAllocator>,
     writer: Mutex<Writer>,
 }
@@ -110,30 +126,69 @@ struct Shared {
 /// Called with the addresses of neighbours that rules need from now on.
 pub type Wanted = Box<dyn Fn(PortId, IpAddr) + Send>;
 
+/// Where rules lie and what they count by. It may outlive the process.
+#[derive(Debug)]
+pub struct Memory {
+    /// The rules.
+    pub blocks: Blocks,
+    /// The counters.
+    pub counters: Counters,
+}
+
+impl Memory {
+    /// Memory of this process alone, for so many sessions.
+    pub fn private(sessions: usize) -> io::Result<Self> {
+        Ok(Self { blocks: Blocks::private(sessions)?, counters: Counters::private(sessions)? })
+    }
+}
+
 impl Tables {
     /// Empty tables of a UPF between N3 and one data network, see [`Tables::over`].
+    ///
+    /// # Panics
+    /// If there is no memory.
     pub fn new(settings: &Settings, n3: Side, n6: Side, wanted: Wanted) -> (Self, Vec<Reader>) {
         let sides = Sides::new(vec![n3.of_kind(PortKind::N3), n6.of_kind(PortKind::N6)]);
-        Self::over(settings, sides, wanted)
+        let memory = Memory::private(settings.max_sessions).expect("memory");
+        Self::over(settings, sides, memory, wanted)
     }
 
-    /// Empty tables, and the readers of the workers. `wanted` is told which neighbours to resolve.
-    pub fn over(settings: &Settings, sides: Sides, wanted: Wanted) -> (Self, Vec<Reader>) {
-        let mut version = Version::new(&sides, settings.max_teids());
-        let hops = Hops::new(&sides, &mut version);
+    /// Tables, and the readers of the workers. `wanted` is told which neighbours to resolve. The sessions that an earlier process
+    /// with the same ports and settings left in `memory` are in force.
+    pub fn over(settings: &Settings, sides: Sides, memory: Memory, wanted: Wanted) -> (Self, Vec<Reader>) {
+        let Memory { blocks, counters } = memory;
+        let mut version = Version::new(&sides, settings.max_teids(), blocks.lines(), counters.clone());
+        let ground = Ground::new(settings, &sides, blocks, &mut version);
         let (publisher, readers) = publish::channel(version, settings.workers);
-        let writer = Writer::new(settings, sides.clone(), hops, publisher, wanted);
+        let writer = Writer::new(settings, sides.clone(), ground, publisher, wanted);
         let teids = TeidAllocator::new(settings.max_teids());
-        (Self { shared: Arc::new(Shared { sides, teids: Mutex::new(teids), writer: Mutex::new(writer) }) }, readers)
+        let shared = Shared { sides, counters, teids: Mutex::new(teids), writer: Mutex::new(writer) };
+        (Self { shared: Arc::new(shared) }, readers)
     }
 
     /// Tables that no worker reads, so that everything takes effect at once. Local N3 addresses are `local`.
-    pub fn without_workers(max_sessions: usize, local: &[IpAddr]) -> Self {
+    pub fn without_workers(max_sessions: usize, local: &[IpAddr], memory: Memory) -> Self {
         let mut info = port::PortInfo::named("n3");
         info.addresses = local.iter().map(|&address| (address, if address.is_ipv4() { 24 } else { 64 })).collect();
         let settings = Settings { max_sessions, policer_burst_ms: 50, workers: 0 };
-        let n6 = Side::new(&port::PortInfo::named("n6"), &[]);
-        Self::new(&settings, Side::new(&info, &[]), n6, Box::new(|_, _| {})).0
+        let n3 = Side::new(&info, &[]).of_kind(PortKind::N3);
+        let n6 = Side::new(&port::PortInfo::named("n6"), &[]).of_kind(PortKind::N6);
+        Self::over(&settings, Sides::new(vec![n3, n6]), memory, Box::new(|_, _| {})).0
+    }
+
+    /// What sessions count by.
+    pub fn counters(&self) -> Counters {
+        self.shared.counters.clone()
+    }
+
+    /// Has `with` look at what is in force.
+    pub fn look<R>(&self, with: impl FnOnce(&Version) -> R) -> R {
+        with(self.writer().in_force())
+    }
+
+    /// The UPF's SEIDs of the sessions in force.
+    pub fn up_seids(&self) -> Vec<u64> {
+        self.writer().up_seids()
     }
 
     /// The local addresses of N3 and N9, for F-TEIDs.

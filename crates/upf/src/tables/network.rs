@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use hashbrown::HashMap;
 
 use super::mix::Mix;
-use super::version::{Rules, UeKey};
+use super::version::UeKey;
 use crate::side::{self, Side};
 
 /// A port's part of the tables. UEs of two data networks may have the same address.
@@ -14,13 +14,13 @@ use crate::side::{self, Side};
 pub struct Network {
     /// Its addresses and routes.
     pub side: Side,
-    ues_v4: HashMap<u32, Rules, Mix>,
+    ues_v4: HashMap<u32, u32, Mix>,
     /// Sessions by IPv4 networks behind their UEs, longest first.
-    routes_v4: Vec<(u8, HashMap<u32, Rules>)>,
+    routes_v4: Vec<(u8, HashMap<u32, u32>)>,
     /// Sessions by IPv6 prefixes of 64 bits.
-    ues_v6: HashMap<u64, Rules, Mix>,
+    ues_v6: HashMap<u64, u32, Mix>,
     /// Sessions by IPv6 prefixes of other lengths, longest first.
-    ues_v6_other: Vec<(u8, HashMap<u128, Rules>)>,
+    ues_v6_other: Vec<(u8, HashMap<u128, u32>)>,
     /// Gateways in order (see [`Side::gateways`]), as indices of hops.
     pub(super) gateways: Box<[u32]>,
     /// Other neighbours, as indices of hops.
@@ -42,23 +42,25 @@ impl Network {
         }
     }
 
-    /// Of the UE with this address (IPv4 in the low 32 bits).
+    /// The list of rules of the UE with this address (IPv4 in the low 32 bits).
     #[inline]
-    pub fn ue(&self, v6: bool, bits: u128) -> Option<&Rules> {
+    pub fn ue(&self, v6: bool, bits: u128) -> Option<u32> {
         match v6 {
-            false => self.ues_v4.get(&(bits as u32)).or_else(|| self.route_v4(bits as u32)),
+            false => self.ues_v4.get(&(bits as u32)).copied().or_else(|| self.route_v4(bits as u32)),
             true => self.ue_v6(bits),
         }
     }
 
     #[cold]
-    fn route_v4(&self, bits: u32) -> Option<&Rules> {
-        self.routes_v4.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(false, *len) as u32)))
+    fn route_v4(&self, bits: u32) -> Option<u32> {
+        self.routes_v4.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(false, *len) as u32)).copied())
     }
 
-    fn ue_v6(&self, bits: u128) -> Option<&Rules> {
+    fn ue_v6(&self, bits: u128) -> Option<u32> {
         let (longer, shorter) = self.ues_v6_other.split_at(self.ues_v6_other.partition_point(|(len, _)| *len > 64));
-        longest(longer, bits).or_else(|| self.ues_v6.get(&((bits >> 64) as u64))).or_else(|| longest(shorter, bits))
+        longest(longer, bits)
+            .or_else(|| self.ues_v6.get(&((bits >> 64) as u64)).copied())
+            .or_else(|| longest(shorter, bits))
     }
 
     /// Index of the gateway with this number (see [`Side::gateways`]).
@@ -68,12 +70,12 @@ impl Network {
     }
 
     /// Of the UE with just this address or network.
-    pub(super) fn at(&self, key: UeKey) -> Option<&Rules> {
+    pub(super) fn at(&self, key: UeKey) -> Option<u32> {
         match key {
-            UeKey::V4(address) => self.ues_v4.get(&address),
-            UeKey::V6(net, 64) => self.ues_v6.get(&((net >> 64) as u64)),
-            UeKey::V4Net(net, len) => of_len(&self.routes_v4, len)?.get(&net),
-            UeKey::V6(net, len) => of_len(&self.ues_v6_other, len)?.get(&net),
+            UeKey::V4(address) => self.ues_v4.get(&address).copied(),
+            UeKey::V6(net, 64) => self.ues_v6.get(&((net >> 64) as u64)).copied(),
+            UeKey::V4Net(net, len) => of_len(&self.routes_v4, len)?.get(&net).copied(),
+            UeKey::V6(net, len) => of_len(&self.ues_v6_other, len)?.get(&net).copied(),
         }
     }
 
@@ -83,12 +85,12 @@ impl Network {
         if v6 { self.neighbours_v6.get(&bits).copied() } else { self.neighbours_v4.get(&(bits as u32)).copied() }
     }
 
-    pub(super) fn set_ue(&mut self, key: UeKey, rules: Option<Rules>) {
+    pub(super) fn set_ue(&mut self, key: UeKey, list: Option<u32>) {
         match key {
-            UeKey::V4(address) => set(&mut self.ues_v4, address, rules),
-            UeKey::V6(net, 64) => set(&mut self.ues_v6, (net >> 64) as u64, rules),
-            UeKey::V4Net(net, len) => set_net(&mut self.routes_v4, net, len, rules),
-            UeKey::V6(net, len) => set_net(&mut self.ues_v6_other, net, len, rules),
+            UeKey::V4(address) => set(&mut self.ues_v4, address, list),
+            UeKey::V6(net, 64) => set(&mut self.ues_v6, (net >> 64) as u64, list),
+            UeKey::V4Net(net, len) => set_net(&mut self.routes_v4, net, len, list),
+            UeKey::V6(net, len) => set_net(&mut self.ues_v6_other, net, len, list),
         }
     }
 
@@ -103,26 +105,26 @@ impl Network {
 }
 
 /// Sets the session of a network, where the lengths descend.
-fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, Rules>)>, net: A, len: u8, rules: Option<Rules>) {
+fn set_net<A: Hash + Eq>(nets: &mut Vec<(u8, HashMap<A, u32>)>, net: A, len: u8, list: Option<u32>) {
     let at = nets.partition_point(|(other, _)| *other > len);
     if nets.get(at).is_none_or(|(other, _)| *other != len) {
         nets.insert(at, (len, HashMap::new()));
     }
     let (_, ues) = &mut nets[at];
-    set(ues, net, rules);
+    set(ues, net, list);
     if ues.is_empty() {
         nets.remove(at);
     }
 }
 
 /// Sessions of networks of this length, where the lengths descend.
-fn of_len<A>(nets: &[(u8, HashMap<A, Rules>)], len: u8) -> Option<&HashMap<A, Rules>> {
+fn of_len<A>(nets: &[(u8, HashMap<A, u32>)], len: u8) -> Option<&HashMap<A, u32>> {
     nets.iter().find(|(other, _)| *other == len).map(|(_, ues)| ues)
 }
 
 /// The session with the longest prefix, where the lengths descend.
-fn longest(prefixes: &[(u8, HashMap<u128, Rules>)], bits: u128) -> Option<&Rules> {
-    prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))))
+fn longest(prefixes: &[(u8, HashMap<u128, u32>)], bits: u128) -> Option<u32> {
+    prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))).copied())
 }
 
 pub(super) fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {

@@ -104,7 +104,7 @@ impl Reader {
 
     /// The sides of all ports.
     pub fn sides(&self) -> Sides {
-        self.shared.current.load().sides()
+        self.shared.current.load().sides().clone()
     }
 
     /// Index of the worker.

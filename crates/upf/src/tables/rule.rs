@@ -1,58 +1,68 @@
-//! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from
-//! it.
+//! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from it.
+//!
+//! A rule is two cache lines of a block ([`super::blocks`]): what a packet over and with IPv4 is matched with and held against
+//! is on the first, what becomes of it on the second. What few rules have lies further behind in the block, so many lines
+//! behind the rule itself. Whatever the words of a block are, reading them is sound; what they mean is then up to them.
 
-use super::filter::{Filter, Key};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
+
+use super::filter::{self, Key};
+use super::image::{Image, halves, quarters};
+use super::{Bucket, Version};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
-use crate::few::Few;
 use crate::ip::Packet;
 use crate::marking::Marking;
+use crate::path::{Relay, Tunnel};
 use crate::policer::Meter;
 use crate::side::PortId;
-use crate::tunnel::{Relay, Tunnel};
-use crate::usage::{self, Usage};
+use crate::usage::{Gauges, Places};
 
-/// A PDR with its QERs and its FAR, on three cache lines: what a packet over and with IPv4 is matched with and held against
-/// is on the first ones, the headers of a tunnel are on the last. What few rules have lies elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[repr(C, align(64))]
-pub struct Rule {
-    /// QFIs that match, as bits; any if there are none.
-    pub(super) qfis: u64,
-    pub(super) v4: AddressesV4,
-    /// Any of these matches; everything does if there are none.
-    pub(super) filters: Box<[Filter]>,
-    /// Maximum bit rates.
-    pub(super) meters: Few<Meter>,
-    /// What counts the packets.
-    pub(super) usages: Few<Usage>,
-    /// The UPF's SEID of the session.
-    pub(super) up_seid: u64,
-    /// PDR ID.
-    pub(super) pdr: u16,
-    /// Whether any UE address matches.
-    pub(super) any_ue: bool,
-    /// Which outer headers the PDR takes off.
-    pub(super) removes_v4: bool,
-    pub(super) removes_v6: bool,
-    /// Whether all gates are open.
-    pub(super) open: bool,
-    /// Whether packets come from the UE.
-    pub(super) uplink: bool,
-    /// None where there would be nothing in it.
-    pub(super) more: Option<Box<More>>,
-    pub(super) action: Action,
+/// Rules with what they lie in.
+#[derive(Clone, Copy)]
+pub struct Rules<'t> {
+    tables: &'t Version,
+    first: u32,
 }
 
-/// What few rules have, to match packets with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct More {
+/// A PDR with its QERs and its FAR.
+#[derive(Clone, Copy)]
+pub struct Rule<'t>(&'t [Line; 2]);
+
+/// A rule that is yet to be written.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// QFIs that match, as bits; any if there are none.
+    pub qfis: u64,
+    pub v4: AddressesV4,
     pub v6: AddressesV6,
     /// Networks behind the UE, which count as its address.
-    pub framed: Box<[Net]>,
+    pub framed: Vec<Net>,
+    /// Any of these matches; everything does if there are none.
+    pub filters: Vec<filter::Draft>,
+    /// Maximum bit rates.
+    pub meters: Vec<Meter>,
+    /// Places of what counts the packets.
+    pub usages: Vec<u32>,
+    pub up_seid: u64,
+    pub pdr: u16,
+    /// Whether any UE address matches.
+    pub any_ue: bool,
+    /// Which outer headers the PDR takes off.
+    pub removes_v4: bool,
+    pub removes_v6: bool,
+    /// Whether all gates are open.
+    pub open: bool,
+    /// Whether packets come from the UE.
+    pub uplink: bool,
+    pub action: Action,
+    /// Tunnels that copies of the packets are put into, or why they are dropped.
+    pub copies: Vec<Result<Tunnel, DropReason>>,
+    /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
+    pub substitutes: Vec<(usize, Self)>,
 }
-
-const _: () = assert!(std::mem::size_of::<Rule>() == 192, "a rule is three cache lines");
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +74,7 @@ pub struct Origin {
 }
 
 /// What becomes of a packet that passed gates and meters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Discard.
     Drop(DropReason),
@@ -75,26 +85,13 @@ pub enum Action {
     /// Put into the tunnel and send out of its port.
     Tunnel(Tunnel),
     /// Put from one tunnel into another, and send out of that one's port.
-    Relay(Box<Relay>),
+    Relay(Relay),
     /// Keep until there are other rules.
     Buffer(Waiting),
-    /// One of those that send or discard, with what few rules have besides.
-    Aside(Box<Aside>),
-}
-
-/// What few rules have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Aside {
-    /// What becomes of packets.
-    pub action: Action,
-    /// Tunnels that copies of the packets are put into, or why they are dropped.
-    pub copies: Box<[Result<Tunnel, DropReason>]>,
-    /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
-    pub substitutes: Box<[(usize, Rule)]>,
 }
 
 /// Addresses that match; none matches where there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressesV4 {
     /// The UE's.
     pub ue: Option<u32>,
@@ -129,145 +126,578 @@ pub struct Outer {
     pub flow: Option<u8>,
 }
 
-impl Rule {
-    /// Whether the packet's key matters, see [`Rule::filters_match`].
-    #[inline]
-    pub fn is_filtered(&self) -> bool {
-        !self.filters.is_empty()
+// Words of a rule's first line.
+
+/// Octets: flags, kind of the action with one more flag, port or reason, home; then, of 16 bits each, the number of rules from here on in the
+/// list, and the PDR's ID.
+const BRIEF: usize = 0;
+/// IPv4 addresses: of the F-TEID, and in the upper half of the UE.
+const V4: usize = 1;
+const QFIS: usize = 2;
+/// Places of counters: the only one, or where they lie; in the upper half how many there are.
+const USAGES: usize = 3;
+/// The only meter's state: index, and in the upper half generation; or where several meters lie.
+const METER: usize = 4;
+const METER_RATE: usize = 5;
+const METER_BURST: usize = 6;
+/// Quarters: where addresses of few rules lie, and how many meters there are.
+const BEHIND: usize = 7;
+
+// Words of its second line.
+
+const UP_SEID: usize = 0;
+/// Path, and in the upper half TEID of the tunnel. Of a relay it is that of packets with a PDU session container.
+const TUNNEL: usize = 1;
+/// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, and whether
+/// N4 is told of them.
+const MANNER: usize = 2;
+/// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers.
+const OTHER_PATHS: usize = 3;
+/// Where copies lie, and in the upper half how many there are.
+const COPIES: usize = 4;
+/// The same of substitutes.
+const SUBSTITUTES: usize = 5;
+/// In a substitute, the number of the usage for which it stands in.
+const STANDS_FOR: usize = 6;
+
+/// Of the second line: where filters lie, of this rule and of all behind it in the list; in the upper half how many there are.
+/// Only the first rule with filters has them.
+const FILTERS: usize = 7;
+
+/// Lines of a rule.
+pub(super) const RULE_LINES: usize = 2;
+
+/// Bits of [`BRIEF`].
+mod flag {
+    pub const ANY_UE: u64 = 1;
+    pub const REMOVES_V4: u64 = 2;
+    pub const REMOVES_V6: u64 = 4;
+    pub const OPEN: u64 = 8;
+    pub const UPLINK: u64 = 16;
+    pub const HAS_UE_V4: u64 = 32;
+    pub const HAS_LOCAL_V4: u64 = 64;
+    /// There are copies, or substitutes.
+    pub const ASIDE: u64 = 128;
+    /// Something counts the packets. It is beside the kind.
+    pub const COUNTED: u64 = 1 << 15;
+    /// There are filters. It is beside the port.
+    pub const FILTERED: u64 = 1 << 23;
+}
+
+const _: () = assert!(DropReason::ALL.len() < 128 && PortId::MAX < 128, "there is room for a flag beside them");
+
+/// Kinds of actions.
+mod kind {
+    pub const DROP: u8 = 0;
+    pub const ROUTE: u8 = 1;
+    pub const ROUTE_MARKED: u8 = 2;
+    pub const TUNNEL: u8 = 3;
+    pub const RELAY: u8 = 4;
+    pub const BUFFER: u8 = 5;
+    pub const MASK: u8 = 0x7f;
+}
+
+impl Draft {
+    /// Writes a list of rules, which all have this home, to the end of `image`. Returns where it begins.
+    pub fn write_list(rules: &[Self], home: Bucket, image: &mut Image) -> usize {
+        let first = image.add(rules.len() * RULE_LINES);
+        let at = |number: usize| first + number * RULE_LINES;
+        for (number, rule) in rules.iter().enumerate() {
+            rule.write(at(number), home, rules.len() - number, image);
+        }
+        // From the first rule with filters on all have some, and packets are held against one after the other.
+        let is_filtered = |rule: &Self| !rule.filters.is_empty();
+        let Some(begin) = rules.iter().position(is_filtered) else { return first };
+        let mut filters = vec![];
+        for (number, rule) in rules.iter().enumerate().skip(begin) {
+            filters.extend(rule.filters.iter().map(|filter| (at(number), filter.clone())));
+            if !is_filtered(rule) {
+                filters.push((at(number), filter::Draft::any()));
+            }
+        }
+        let written = filter::Draft::write_all(&filters, image);
+        image[at(begin)][BRIEF] |= flag::FILTERED;
+        image[at(begin) + 1][FILTERS] = halves((written - at(begin)) as u32, filters.len() as u32);
+        first
     }
 
-    /// Whether any of the filters matches; everything does if there are none.
+    fn write(&self, at: usize, home: Bucket, left: usize, image: &mut Image) {
+        let (kind, port, flow, marking, tunnel, other, waiting) = self.action_words();
+        let flags = [
+            (self.any_ue, flag::ANY_UE),
+            (self.removes_v4, flag::REMOVES_V4),
+            (self.removes_v6, flag::REMOVES_V6),
+            (self.open, flag::OPEN),
+            (self.uplink, flag::UPLINK),
+            (self.v4.ue.is_some(), flag::HAS_UE_V4),
+            (self.v4.local.is_some(), flag::HAS_LOCAL_V4),
+            (!self.usages.is_empty(), flag::COUNTED),
+            (!self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
+        ];
+        let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
+        let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
+        image[at][BRIEF] = octets | (left as u64 & 0xffff) << 32 | u64::from(self.pdr) << 48;
+        image[at][V4] = halves(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
+        image[at][QFIS] = self.qfis;
+        self.write_usages(at, image);
+        let meters = self.write_meters(at, image);
+        let more = self.write_more(at, image);
+        image[at][BEHIND] = quarters([more, meters, 0, 0]);
+        let (acts, manner) = (at + 1, u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8);
+        image[acts][UP_SEID] = self.up_seid;
+        image[acts][TUNNEL] = tunnel;
+        image[acts][MANNER] = manner | u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24 | waiting;
+        image[acts][OTHER_PATHS] = other;
+        self.write_copies(at, image);
+        self.write_substitutes(at, home, image);
+    }
+
+    /// Kind, port, flow, marking, tunnel, other paths, and how packets wait.
+    fn action_words(&self) -> (u8, u8, Option<u8>, Marking, u64, u64, u64) {
+        let none = Marking::default();
+        match self.action {
+            Action::Drop(reason) => (kind::DROP, reason as u8, None, none, 0, 0, 0),
+            Action::Route(port) => (kind::ROUTE, port.number() as u8, None, none, 0, 0, 0),
+            Action::RouteMarked(port, marking) => (kind::ROUTE_MARKED, port.number() as u8, None, marking, 0, 0, 0),
+            Action::Tunnel(Tunnel { path, teid, flow }) => {
+                (kind::TUNNEL, 0, Some(flow), none, halves(path, teid), 0, 0)
+            }
+            Action::Relay(Relay { bare, marked, marker, teid, flow, downlink }) => {
+                (kind::RELAY, downlink.into(), flow, none, halves(marked, teid), halves(bare, marker), 0)
+            }
+            Action::Buffer(Waiting { max_packets, notify, .. }) => {
+                let waiting = u64::from(max_packets) << 32 | u64::from(notify) << 48;
+                (kind::BUFFER, 0, None, none, 0, 0, waiting)
+            }
+        }
+    }
+
+    fn write_usages(&self, at: usize, image: &mut Image) {
+        let place = match self.usages[..] {
+            [] => 0,
+            [place] => place,
+            [..] => {
+                let words = self.usages.chunks(2).map(|pair| halves(pair[0], pair.get(1).copied().unwrap_or(0)));
+                (image.append(words) - at) as u32
+            }
+        };
+        image[at][USAGES] = halves(place, self.usages.len() as u32);
+    }
+
+    fn write_meters(&self, at: usize, image: &mut Image) -> usize {
+        let words = |meter: &Meter| {
+            let (rate, burst, index, generation) = meter.parts();
+            [halves(index, generation), rate, burst]
+        };
+        match &self.meters[..] {
+            [] => {}
+            [meter] => image[at][METER..METER + 3].copy_from_slice(&words(meter)),
+            several => {
+                let behind = image.append(several.iter().flat_map(words)) - at;
+                image[at][METER] = behind as u64;
+            }
+        }
+        self.meters.len()
+    }
+
+    /// UE's network and mask, local address, how many framed networks, and these.
+    fn write_more(&self, at: usize, image: &mut Image) -> usize {
+        if self.v6 == AddressesV6::default() && self.framed.is_empty() {
+            return 0;
+        }
+        let wide = |bits: u128| [bits as u64, (bits >> 64) as u64];
+        let (net, mask) = self.v6.ue.unwrap_or_default();
+        let has = u64::from(self.v6.ue.is_some()) | u64::from(self.v6.local.is_some()) << 1;
+        let head = [has, self.framed.len() as u64].into_iter();
+        let addresses = [net, mask, self.v6.local.unwrap_or_default()].into_iter().flat_map(wide);
+        let framed = self.framed.iter().flat_map(|net| {
+            let (is_v6, net, mask) = match *net {
+                Net::V4 { net, mask } => (0, net.into(), mask.into()),
+                Net::V6 { net, mask } => (1, net, mask),
+            };
+            [is_v6].into_iter().chain(wide(net)).chain(wide(mask))
+        });
+        image.append(head.chain(addresses).chain(framed)) - at
+    }
+
+    fn write_copies(&self, at: usize, image: &mut Image) {
+        let words = self.copies.iter().flat_map(|copy| match *copy {
+            Ok(Tunnel { path, teid, flow }) => [u64::from(flow) << 8, halves(path, teid)],
+            Err(reason) => [1 | u64::from(reason as u8) << 8, 0],
+        });
+        let behind = if self.copies.is_empty() { 0 } else { image.append(words) - at };
+        image[at + 1][COPIES] = halves(behind as u32, self.copies.len() as u32);
+    }
+
+    fn write_substitutes(&self, at: usize, home: Bucket, image: &mut Image) {
+        if self.substitutes.is_empty() {
+            return;
+        }
+        let first = image.add(self.substitutes.len() * RULE_LINES);
+        for (number, (usage, rule)) in self.substitutes.iter().enumerate() {
+            let own = first + number * RULE_LINES;
+            rule.write(own, home, 1, image);
+            image[own + 1][STANDS_FOR] = *usage as u64;
+        }
+        image[at + 1][SUBSTITUTES] = halves((first - at) as u32, self.substitutes.len() as u32);
+    }
+}
+
+impl<'t> Rules<'t> {
+    /// The list that begins at this line.
+    #[inline(always)]
+    pub(super) fn new(tables: &'t Version, first: u32) -> Self {
+        Self { tables, first }
+    }
+
+    /// By which [`Version::rules`] finds them again.
+    #[inline(always)]
+    pub fn list(&self) -> u32 {
+        self.first
+    }
+
+    /// The bucket whose worker owns the session.
+    #[inline(always)]
+    pub fn home(&self) -> Bucket {
+        self.tables.lines().get(self.first as usize).map_or(0, |line| (line[BRIEF].load(Relaxed) >> 24) as u8)
+    }
+
+    /// The first rule.
+    #[inline(always)]
+    pub fn first(&self) -> Option<Rule<'t>> {
+        Rule::at(self.tables, self.first)
+    }
+
+    /// All rules, in order of precedence.
+    pub fn iter(&self) -> impl Iterator<Item = Rule<'t>> + use<'t> {
+        let tables = self.tables;
+        std::iter::successors(self.first(), move |rule| rule.next(tables))
+    }
+}
+
+impl<'t> Rule<'t> {
+    /// The rule that begins at this line.
+    #[inline(always)]
+    pub(super) fn at(tables: &'t Version, at: u32) -> Option<Self> {
+        tables.lines().get(at as usize..)?.first_chunk().map(Self)
+    }
+
+    /// By which [`Version::rule`] finds it again. Never 0.
+    #[inline(always)]
+    pub fn index(self, tables: &Version) -> u32 {
+        let bytes = self.0.as_ptr().addr().wrapping_sub(tables.lines().as_ptr().addr());
+        (bytes / LINE_BYTES) as u32
+    }
+
+    /// The next one in its list.
+    #[inline(always)]
+    pub fn next(self, tables: &'t Version) -> Option<Self> {
+        if self.left() <= 1 {
+            return None;
+        }
+        Self::at(tables, self.index(tables).checked_add(RULE_LINES as u32)?)
+    }
+
+    #[inline(always)]
+    fn word(self, word: usize) -> u64 {
+        self.0[0][word].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn act_word(self, word: usize) -> u64 {
+        self.0[1][word].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn brief(self) -> u64 {
+        self.word(BRIEF)
+    }
+
+    /// So many rules are there in its list, from this one on.
+    #[inline(always)]
+    fn left(self) -> u16 {
+        (self.brief() >> 32) as u16
+    }
+
+    #[inline(always)]
+    fn has(self, flag: u64) -> bool {
+        self.brief() & flag != 0
+    }
+
+    /// Words so many lines behind the rule; none if they are not all there.
     #[inline]
-    pub(crate) fn filters_match<const V6: bool>(&self, key: &Key<V6>) -> bool {
-        self.filters.is_empty() || self.filters.iter().any(|filter| filter.matches(key))
+    fn behind(self, tables: &Version, lines: usize, count: usize) -> &[AtomicU64] {
+        let from = tables.lines().get(self.index(tables) as usize + lines..).unwrap_or_default();
+        from.as_flattened().get(..count).unwrap_or_default()
+    }
+
+    /// Whether the packet's key matters, see [`Rule::find_by_key`].
+    #[inline(always)]
+    pub fn is_filtered(self) -> bool {
+        self.has(flag::FILTERED)
+    }
+
+    /// Tries the rules of its list, from this one on, whose filters match: the first for which `is_it`.
+    #[inline(always)]
+    pub(crate) fn find_by_key<const V6: bool>(
+        self,
+        tables: &'t Version,
+        key: &Key<V6>,
+        mut is_it: impl FnMut(Self) -> bool,
+    ) -> Option<Self> {
+        let (lines, own, filters) = (tables.lines(), self.index(tables) as usize, self.act_word(FILTERS));
+        let (first, count) = (own + filters as u32 as usize, (filters >> 32) as usize);
+        let rule = |at: usize| lines.get(at..).and_then(<[Line]>::first_chunk).map(Self);
+        filter::find(lines, first, count, key, |at| rule(at).is_some_and(&mut is_it)).and_then(rule)
     }
 
     /// Whether the rule is for this packet that came by a tunnel, if its filters match.
     ///
     /// `Err` says how close it came: [`DropReason::SpoofedSource`] if only the source address is not the UE's.
-    #[inline]
+    #[inline(always)]
     pub fn match_tunnelled_but_filters<const V6: bool>(
-        &self,
+        self,
+        tables: &Version,
         inner: &Packet<'_, V6>,
         outer: &Outer,
     ) -> Result<(), DropReason> {
-        if !self.is_local(outer) || !self.flow_matches(outer.flow) {
+        if !self.is_local(tables, outer) || !self.flow_matches(outer.flow) {
             return Err(DropReason::NoPdr);
         }
-        let user = if self.uplink { inner.source() } else { inner.destination() };
-        match self.is_ue::<V6>(user) {
+        let uplink = self.is_uplink();
+        let user = if uplink { inner.source() } else { inner.destination() };
+        match self.is_ue::<V6>(tables, user) {
             true => Ok(()),
-            false if self.uplink => Err(DropReason::SpoofedSource),
+            false if uplink => Err(DropReason::SpoofedSource),
             false => Err(DropReason::NoPdr),
         }
     }
 
     /// Whether the rule is for this packet from N6, if its filters match.
-    #[inline]
-    pub fn match_plain_but_filters<const V6: bool>(&self, packet: &Packet<'_, V6>) -> bool {
-        self.is_ue::<V6>(packet.destination())
+    #[inline(always)]
+    pub fn match_plain_but_filters<const V6: bool>(self, tables: &Version, packet: &Packet<'_, V6>) -> bool {
+        self.is_ue::<V6>(tables, packet.destination())
     }
 
-    /// Whether the PDR takes off the outer header that the packet has.
-    #[inline]
-    pub fn removes(&self, outer: &Outer) -> bool {
-        if outer.v6 { self.removes_v6 } else { self.removes_v4 }
+    /// Whether the PDR takes off outer headers of this version of IP.
+    #[inline(always)]
+    pub fn removes(self, v6: bool) -> bool {
+        self.has(if v6 { flag::REMOVES_V6 } else { flag::REMOVES_V4 })
     }
 
     /// Where it comes from.
-    pub fn origin(&self) -> Origin {
-        Origin { up_seid: self.up_seid, pdr: self.pdr }
+    pub fn origin(self) -> Origin {
+        Origin { up_seid: self.up_seid(), pdr: (self.brief() >> 48) as u16 }
+    }
+
+    #[inline(always)]
+    fn up_seid(self) -> u64 {
+        self.act_word(UP_SEID)
     }
 
     /// Whether packets come from the UE.
-    #[inline]
-    pub fn is_uplink(&self) -> bool {
-        self.uplink
+    #[inline(always)]
+    pub fn is_uplink(self) -> bool {
+        self.has(flag::UPLINK)
     }
 
     /// Whether an end marker that came by a tunnel there is one for this rule.
-    pub fn takes_end_markers(&self, outer: &Outer) -> bool {
-        self.is_local(outer) && matches!(self.main_action(), Action::Relay(_))
+    pub fn takes_end_markers(self, tables: &Version, outer: &Outer) -> bool {
+        self.is_local(tables, outer) && matches!(self.action(), Action::Relay(_))
     }
 
     /// Whether the gates are open.
-    #[inline]
-    pub fn is_open(&self) -> bool {
-        self.open
+    #[inline(always)]
+    pub fn is_open(self) -> bool {
+        self.has(flag::OPEN)
+    }
+
+    /// How many maximum bit rates the packet counts towards.
+    #[inline(always)]
+    pub fn meter_count(self) -> usize {
+        (self.word(BEHIND) >> 16) as u16 as usize
+    }
+
+    /// The only maximum bit rate.
+    #[inline(always)]
+    pub fn meter(self) -> Meter {
+        let state = self.word(METER);
+        Meter::of_parts(self.word(METER_RATE), self.word(METER_BURST), state as u32, (state >> 32) as u32)
     }
 
     /// Maximum bit rates that the packet counts towards.
-    #[inline]
-    pub fn meters(&self) -> &[Meter] {
-        &self.meters
+    pub fn meters(self, tables: &'t Version) -> impl Iterator<Item = Meter> + Clone + use<'t> {
+        let count = self.meter_count();
+        let words = match count {
+            1 => &self.0[0][METER..METER + 3],
+            _ => self.behind(tables, self.word(METER) as usize, 3 * count),
+        };
+        words.chunks_exact(3).take(count).map(|words| {
+            let [state, rate, burst] = [0, 1, 2].map(|word: usize| words[word].load(Relaxed));
+            Meter::of_parts(rate, burst, state as u32, (state >> 32) as u32)
+        })
     }
 
     /// What counts the packets.
-    #[inline]
-    pub fn usages(&self) -> &[Usage] {
-        &self.usages
+    #[inline(always)]
+    pub fn usages(self, tables: &'t Version) -> Gauges<'t> {
+        let word = self.word(USAGES);
+        let (place, count) = (word as u32, (word >> 32) as usize);
+        let places = match count {
+            0 => Places::None,
+            1 => Places::One(place),
+            _ => Places::Many(self.behind(tables, place as usize, count.div_ceil(2)), count),
+        };
+        Gauges::new(tables.counters(), places, &self.0[1][UP_SEID])
     }
 
-    /// What the FAR does, for those who do not care for what few rules have.
-    pub fn main_action(&self) -> &Action {
-        match &self.action {
-            Action::Aside(aside) => &aside.action,
-            action => action,
-        }
+    /// Whether anything counts the packets.
+    #[inline(always)]
+    pub fn is_counted(self) -> bool {
+        self.has(flag::COUNTED)
+    }
+
+    /// Whether there are copies of the packets, or substitutes of the rule.
+    #[inline(always)]
+    pub fn is_aside(self) -> bool {
+        self.has(flag::ASIDE)
+    }
+
+    /// Tunnels that copies of the packets are put into, or why they are dropped.
+    #[cold]
+    pub fn copies(self, tables: &'t Version) -> impl ExactSizeIterator<Item = Result<Tunnel, DropReason>> + use<'t> {
+        let word = self.act_word(COPIES);
+        let words = self.behind(tables, word as u32 as usize, 2 * (word >> 32) as usize);
+        words.chunks_exact(2).map(|words| {
+            let (how, tunnel) = (words[0].load(Relaxed), words[1].load(Relaxed));
+            match how & 1 {
+                0 => Ok(Tunnel { path: tunnel as u32, teid: (tunnel >> 32) as u32, flow: (how >> 8) as u8 }),
+                _ => Err(reason((how >> 8) as u8)),
+            }
+        })
     }
 
     /// The rule that stands in for this one where a packet of `octets` octets would go beyond a quota, if one does.
     #[cold]
-    pub fn substitute(&self, octets: usize) -> Option<&Rule> {
-        let Action::Aside(aside) = &self.action else { return None };
-        let refusing = usage::refusing(&self.usages, self.uplink, octets)?;
-        aside.substitutes.iter().find(|(usage, _)| *usage == refusing).map(|(_, rule)| rule)
+    pub fn substitute(self, tables: &'t Version, octets: usize) -> Option<Self> {
+        let word = self.act_word(SUBSTITUTES);
+        let (behind, count) = (word as u32, (word >> 32) as u16);
+        if count == 0 {
+            return None;
+        }
+        let refusing = self.usages(tables).refusing(self.is_uplink(), octets)? as u64;
+        let first = self.index(tables).checked_add(behind)?;
+        let all = (0..u32::from(count)).map(|number| first + number * RULE_LINES as u32);
+        let mut all = all.filter_map(|at| Self::at(tables, at));
+        all.find(|rule| rule.act_word(STANDS_FOR) == refusing)
+    }
+
+    /// The tunnel that packets are put into, if that is what the FAR does.
+    #[inline(always)]
+    pub fn tunnel(self) -> Option<Tunnel> {
+        let is_it = (self.brief() >> 8) as u8 & kind::MASK == kind::TUNNEL;
+        is_it.then(|| {
+            let (tunnel, manner) = (self.act_word(TUNNEL), self.act_word(MANNER));
+            Tunnel { path: tunnel as u32, teid: (tunnel >> 32) as u32, flow: manner as u8 }
+        })
     }
 
     /// What the FAR does.
-    #[inline]
-    pub fn action(&self) -> &Action {
-        &self.action
+    #[inline(always)]
+    pub fn action(self) -> Action {
+        let brief = self.brief();
+        let port = || PortId::new((brief >> 16) as usize % PortId::MAX);
+        match (brief >> 8) as u8 & kind::MASK {
+            kind::ROUTE => Action::Route(port()),
+            kind::ROUTE_MARKED => Action::RouteMarked(port(), self.marking()),
+            kind::TUNNEL => self.tunnel().map_or(Action::Drop(DropReason::FarDrop), Action::Tunnel),
+            kind::RELAY => Action::Relay(self.relay()),
+            kind::BUFFER => Action::Buffer(self.waiting()),
+            _ => Action::Drop(reason((brief >> 16) as u8 & 0x7f)),
+        }
     }
 
-    #[inline]
-    fn flow_matches(&self, flow: Option<u8>) -> bool {
-        self.qfis == 0 || flow.is_some_and(|flow| self.qfis >> (flow & 63) & 1 != 0)
+    /// How packets wait, where they do.
+    pub fn waiting(self) -> Waiting {
+        let (Origin { up_seid, pdr }, manner) = (self.origin(), self.act_word(MANNER));
+        Waiting { up_seid, pdr, max_packets: (manner >> 32) as u16, notify: manner >> 48 & 1 != 0 }
     }
 
-    #[inline]
-    fn is_ue<const V6: bool>(&self, bits: u128) -> bool {
-        if self.any_ue {
+    #[inline(never)]
+    fn marking(self) -> Marking {
+        let manner = self.act_word(MANNER);
+        Marking { tos: (manner >> 16) as u8, mask: (manner >> 24) as u8 }
+    }
+
+    #[inline(never)]
+    fn relay(self) -> Relay {
+        let (tunnel, other) = (self.act_word(TUNNEL), self.act_word(OTHER_PATHS));
+        let (manner, direction) = (self.act_word(MANNER), self.brief() >> 16);
+        Relay {
+            bare: other as u32,
+            marked: tunnel as u32,
+            marker: (other >> 32) as u32,
+            teid: (tunnel >> 32) as u32,
+            flow: (manner >> 8 & 1 != 0).then_some(manner as u8),
+            downlink: direction & 1 != 0,
+        }
+    }
+
+    #[inline(always)]
+    fn flow_matches(self, flow: Option<u8>) -> bool {
+        let qfis = self.word(QFIS);
+        qfis == 0 || flow.is_some_and(|flow| qfis >> (flow & 63) & 1 != 0)
+    }
+
+    #[inline(always)]
+    fn is_ue<const V6: bool>(self, tables: &Version, bits: u128) -> bool {
+        if self.has(flag::ANY_UE) {
             return true;
         }
-        let is_own = match V6 {
-            false => self.v4.ue == Some(bits as u32),
-            true => self.more.as_ref().and_then(|more| more.v6.ue).is_some_and(|(net, mask)| bits & mask == net),
-        };
-        is_own || self.more.as_ref().is_some_and(|more| more.is_framed(V6, bits))
+        let is_own = !V6 && self.has(flag::HAS_UE_V4) && (self.word(V4) >> 32) as u32 == bits as u32;
+        is_own || self.is_more_ue(tables, V6, bits)
     }
 
-    #[inline]
-    fn is_local(&self, outer: &Outer) -> bool {
-        match outer.v6 {
-            false => self.v4.local == Some(outer.local as u32),
-            true => self.more.as_ref().is_some_and(|more| more.v6.local == Some(outer.local)),
-        }
-    }
-}
-
-impl More {
     #[inline(never)]
-    fn is_framed(&self, v6: bool, bits: u128) -> bool {
-        self.framed.iter().any(|net| net.contains(v6, bits))
+    fn is_more_ue(self, tables: &Version, v6: bool, bits: u128) -> bool {
+        let Some((head, framed)) = self.more(tables) else { return false };
+        let is_own = v6 && head[0] & 1 != 0 && bits & wide(head[4], head[5]) == wide(head[2], head[3]);
+        is_own
+            || framed.chunks_exact(5).any(|words| {
+                let words: [u64; 5] = std::array::from_fn(|word| words[word].load(Relaxed));
+                (words[0] != 0) == v6 && bits & wide(words[3], words[4]) == wide(words[1], words[2])
+            })
+    }
+
+    #[inline(always)]
+    fn is_local(self, tables: &Version, outer: &Outer) -> bool {
+        match outer.v6 {
+            false => self.has(flag::HAS_LOCAL_V4) && self.word(V4) as u32 == outer.local as u32,
+            true => {
+                self.more(tables).is_some_and(|(head, _)| head[0] & 2 != 0 && wide(head[6], head[7]) == outer.local)
+            }
+        }
+    }
+
+    /// Addresses that few rules have.
+    #[inline(never)]
+    fn more(self, tables: &Version) -> Option<([u64; LINE_WORDS], &[AtomicU64])> {
+        let behind = self.word(BEHIND) as u16;
+        if behind == 0 {
+            return None;
+        }
+        let head: &[_; LINE_WORDS] = self.behind(tables, behind.into(), LINE_WORDS).try_into().ok()?;
+        let head = head.each_ref().map(|word| word.load(Relaxed));
+        let framed = self.behind(tables, usize::from(behind) + 1, 5 * (head[1] as u16 as usize));
+        Some((head, framed))
     }
 }
 
-impl Net {
-    fn contains(&self, v6: bool, bits: u128) -> bool {
-        match *self {
-            Self::V4 { net, mask } => !v6 && bits as u32 & mask == net,
-            Self::V6 { net, mask } => v6 && bits & mask == net,
-        }
-    }
+#[inline(always)]
+fn wide(low: u64, high: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+fn reason(number: u8) -> DropReason {
+    DropReason::ALL.get(usize::from(number)).copied().unwrap_or(DropReason::FarDrop)
 }

@@ -1,27 +1,37 @@
 //! One version of the tables: what workers look packets up in. Nobody changes it while any worker can see it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use port::PortInfo;
 use serde::{Deserialize, Serialize};
+use vport::tally::{Line, Tallies};
 
 use super::Bucket;
 use super::network::{Network, set};
-use super::rule::Rule;
+use super::rule::{Rule, Rules};
+use crate::counters::Counters;
+use crate::path::{Form, Path, PathKey, Tunnel};
 use crate::side::{PortId, Side, Sides};
-use crate::tunnel::Tunnel;
 
-/// The tables.
+/// The tables. Sessions are found as the places of their lists of rules.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// By the numbers of their ports.
-    networks: Box<[Network]>,
-    /// Sessions by TEIDs of the UPF's choice: index is the TEID's low bits, the other bits are checked.
-    teids: Box<[TeidSlot]>,
+    sides: Sides,
+    /// By the numbers of their ports. Beyond the last one nothing is found.
+    networks: Box<[Network; PortId::MAX]>,
+    /// Sessions by TEIDs of the UPF's choice: index is the TEID's low bits; the TEID, and in the upper half the list.
+    teids: Vec<u64>,
+    teid_mask: u32,
     /// Sessions by TEIDs of the SMF's choice.
-    other_teids: HashMap<u32, Rules>,
+    other_teids: HashMap<u32, u32>,
     hops: Vec<Hop>,
+    paths: Vec<Path>,
+    nowhere: Path,
+    /// Where the rules lie, and what they count by.
+    blocks: Arc<Tallies>,
+    counters: Counters,
     /// What workers do when they take this version.
     news: Arc<[News]>,
 }
@@ -61,23 +71,6 @@ impl News {
     }
 }
 
-/// One direction of a session.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// In order of precedence; at least one.
-    pub rules: Arc<[Rule]>,
-    /// The bucket whose worker owns the session.
-    pub home: Bucket,
-}
-
-#[derive(Clone, Debug, Default)]
-struct TeidSlot {
-    /// 0 if the slot is free.
-    teid: u32,
-    home: Bucket,
-    rules: Option<Arc<[Rule]>>,
-}
-
 /// A neighbour on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
@@ -102,29 +95,51 @@ pub(super) enum UeKey {
 /// One change. A version and its twin get the same changes one after the other.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Teid(u32, Option<Rules>),
+    Teid(u32, Option<u32>),
     /// Of the SMF's choice.
-    OtherTeid(u32, Option<Rules>),
-    Ue(PortId, UeKey, Option<Rules>),
+    OtherTeid(u32, Option<u32>),
+    Ue(PortId, UeKey, Option<u32>),
     Hop(u32, Hop),
+    Path(u32, Path),
     Neighbour(PortId, IpAddr, Option<u32>),
 }
 
 impl Version {
     /// Empty tables with `teids` (a power of two) slots for TEIDs of the UPF's choice.
-    pub fn new(sides: &Sides, teids: usize) -> Self {
+    pub fn new(sides: &Sides, teids: usize, blocks: Arc<Tallies>, counters: Counters) -> Self {
         assert!(teids.is_power_of_two());
+        let nowhere = PathKey {
+            port: PortId::N3,
+            source: Ipv4Addr::UNSPECIFIED.into(),
+            peer: Ipv4Addr::UNSPECIFIED.into(),
+            tos: 0,
+            form: Form::Bare,
+        };
+        let none = || Network::new(Side::new(&PortInfo::named(""), &[]));
+        let networks = sides.iter().map(|(_, side)| Network::new(side.clone()));
+        let networks: Vec<_> = networks.chain(std::iter::repeat_with(none)).take(PortId::MAX).collect();
         Self {
-            networks: sides.iter().map(|(_, side)| Network::new(side.clone())).collect(),
-            teids: vec![TeidSlot::default(); teids].into(),
+            sides: sides.clone(),
+            networks: networks.try_into().expect("so many were taken"),
+            teids: Vec::new(),
+            teid_mask: (teids - 1) as u32,
             other_teids: HashMap::new(),
             hops: Vec::new(),
+            paths: Vec::new(),
+            nowhere: Path::new(&nowhere, 0, nowhere.peer).expect("both addresses are of one version"),
+            blocks,
+            counters,
             news: Arc::new([]),
         }
     }
 
+    /// The sides of all ports.
+    pub fn sides(&self) -> &Sides {
+        &self.sides
+    }
+
     /// What the port leads to.
-    #[inline]
+    #[inline(always)]
     pub fn network(&self, port: PortId) -> &Network {
         &self.networks[port.number()]
     }
@@ -135,36 +150,60 @@ impl Version {
         &self.network(port).side
     }
 
-    /// All sides.
-    pub fn sides(&self) -> Sides {
-        Sides::new(self.networks.iter().map(|network| network.side.clone()).collect())
-    }
-
-    /// Uplink rules and home bucket for the TEID.
-    #[inline]
-    pub fn by_teid(&self, teid: u32) -> Option<(&[Rule], Bucket)> {
-        let slot = &self.teids[teid as usize & (self.teids.len() - 1)];
-        match &slot.rules {
-            Some(rules) if slot.teid == teid => Some((rules, slot.home)),
+    /// Uplink rules for the TEID.
+    #[inline(always)]
+    pub fn by_teid(&self, teid: u32) -> Option<Rules<'_>> {
+        match self.teids.get((teid & self.teid_mask) as usize) {
+            Some(slot) if *slot as u32 == teid && teid != 0 => Some(self.rules((slot >> 32) as u32)),
             _ if self.other_teids.is_empty() => None,
-            _ => self.other_teids.get(&teid).map(|found| (&*found.rules, found.home)),
+            _ => self.other_teids.get(&teid).map(|list| self.rules(*list)),
         }
     }
 
-    /// Downlink rules and home bucket for the UE address (IPv4 in the low 32 bits) in the data network of `port`.
+    /// Downlink rules for the UE address (IPv4 in the low 32 bits) in the data network of `port`.
+    #[inline(always)]
+    pub fn by_ue(&self, port: PortId, v6: bool, bits: u128) -> Option<Rules<'_>> {
+        self.network(port).ue(v6, bits).map(|list| self.rules(list))
+    }
+
+    /// The list of rules that begins there.
+    #[inline(always)]
+    pub(crate) fn rules(&self, list: u32) -> Rules<'_> {
+        Rules::new(self, list)
+    }
+
+    /// The rule with this index.
     #[inline]
-    pub fn by_ue(&self, port: PortId, v6: bool, bits: u128) -> Option<(&[Rule], Bucket)> {
-        self.network(port).ue(v6, bits).map(|found| (&*found.rules, found.home))
+    pub fn rule(&self, index: u32) -> Option<Rule<'_>> {
+        Rule::at(self, index)
     }
 
     /// The UPF's SEID of the session with this TEID.
     pub(super) fn owner_of_teid(&self, teid: u32) -> Option<u64> {
-        self.by_teid(teid).and_then(|(rules, _)| owner(rules))
+        self.by_teid(teid).and_then(owner)
     }
 
     /// The UPF's SEID of the session with this address, or with just this network.
     pub(super) fn owner_of_ue(&self, port: PortId, ue: UeKey) -> Option<u64> {
-        self.networks[port.number()].at(ue).and_then(|found| owner(&found.rules))
+        self.network(port).at(ue).and_then(|list| owner(self.rules(list)))
+    }
+
+    /// Where rules lie.
+    #[inline(always)]
+    pub(super) fn lines(&self) -> &[Line] {
+        self.blocks.lines()
+    }
+
+    /// What rules count by.
+    #[inline(always)]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The path with this number.
+    #[inline(always)]
+    pub fn path(&self, number: u32) -> &Path {
+        self.paths.get(number as usize).unwrap_or(&self.nowhere)
     }
 
     /// The neighbour with this index.
@@ -188,15 +227,22 @@ impl Version {
 
     pub(super) fn make(&mut self, change: Change) {
         match change {
-            Change::Teid(teid, rules) => {
-                let slot = &mut self.teids[teid as usize & (self.teids.len() - 1)];
-                *slot = match rules {
-                    Some(Rules { rules, home }) => TeidSlot { teid, home, rules: Some(rules) },
-                    None => TeidSlot::default(),
-                };
+            Change::Teid(teid, list) => {
+                let slot = (teid & self.teid_mask) as usize;
+                if slot >= self.teids.len() {
+                    self.teids.resize(slot + 1, 0);
+                }
+                self.teids[slot] = list.map_or(0, |list| u64::from(list) << 32 | u64::from(teid));
             }
-            Change::OtherTeid(teid, rules) => set(&mut self.other_teids, teid, rules),
-            Change::Ue(port, key, rules) => self.networks[port.number()].set_ue(key, rules),
+            Change::OtherTeid(teid, list) => set(&mut self.other_teids, teid, list),
+            Change::Ue(port, key, list) => self.networks[port.number()].set_ue(key, list),
+            Change::Path(number, path) => {
+                let number = number as usize;
+                if number >= self.paths.len() {
+                    self.paths.resize(number + 1, self.nowhere.clone());
+                }
+                self.paths[number] = path;
+            }
             Change::Hop(index, hop) => {
                 let index = index as usize;
                 if index >= self.hops.len() {
@@ -209,7 +255,7 @@ impl Version {
     }
 }
 
-fn owner(rules: &[Rule]) -> Option<u64> {
+fn owner(rules: Rules<'_>) -> Option<u64> {
     rules.first().map(|rule| rule.origin().up_seid)
 }
 
@@ -222,21 +268,22 @@ mod tests {
 
     fn version() -> Version {
         let side = |name, kind| Side::new(&PortInfo::named(name), &[]).of_kind(kind);
-        Version::new(&Sides::new(vec![side("n3", PortKind::N3), side("n6", PortKind::N6)]), 16)
+        let sides = Sides::new(vec![side("n3", PortKind::N3), side("n6", PortKind::N6)]);
+        Version::new(&sides, 16, Tallies::private(16).unwrap().into(), Counters::private(1).unwrap())
     }
 
-    fn rules(home: Bucket) -> Option<Rules> {
-        Some(Rules { rules: Arc::new([]), home })
+    fn list(rules: Option<Rules<'_>>) -> Option<u32> {
+        rules.map(|rules| rules.list())
     }
 
     #[test]
     fn a_teid_is_found_by_all_its_bits() {
         let mut version = version();
-        version.make(Change::Teid(0x123, rules(7)));
-        assert_eq!(version.by_teid(0x123).unwrap().1, 7);
+        version.make(Change::Teid(0x123, Some(7)));
+        assert_eq!(list(version.by_teid(0x123)), Some(7));
         assert!(version.by_teid(0x223).is_none() && version.by_teid(3).is_none());
-        version.make(Change::OtherTeid(0x223, rules(8)));
-        assert_eq!(version.by_teid(0x223).unwrap().1, 8);
+        version.make(Change::OtherTeid(0x223, Some(8)));
+        assert_eq!(list(version.by_teid(0x223)), Some(8));
         version.make(Change::Teid(0x123, None));
         assert!(version.by_teid(0x123).is_none() && version.by_teid(0).is_none());
     }
@@ -245,12 +292,12 @@ mod tests {
     fn an_address_is_found_before_the_longest_network_that_it_is_in() {
         let bits = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().to_bits();
         let mut version = version();
-        version.make(Change::Ue(PortId::N6, UeKey::V4(bits("10.45.0.1")), rules(1)));
+        version.make(Change::Ue(PortId::N6, UeKey::V4(bits("10.45.0.1")), Some(1)));
         let networks = [("10.0.0.0", 8, 2), ("10.45.0.0", 24, 3), ("0.0.0.0", 0, 4)];
         for (net, len, home) in networks {
-            version.make(Change::Ue(PortId::N6, UeKey::V4Net(bits(net), len), rules(home)));
+            version.make(Change::Ue(PortId::N6, UeKey::V4Net(bits(net), len), Some(home)));
         }
-        let home = |version: &Version, text| version.by_ue(PortId::N6, false, bits(text).into()).map(|found| found.1);
+        let home = |version: &Version, text| list(version.by_ue(PortId::N6, false, bits(text).into()));
         let found = |version: &Version| ["10.45.0.1", "10.45.0.2", "10.9.0.1", "11.0.0.1"].map(|to| home(version, to));
         assert_eq!(found(&version), [Some(1), Some(3), Some(2), Some(4)]);
         for (net, len, _) in networks {
@@ -264,9 +311,9 @@ mod tests {
         let net = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
         let mut version = version();
         for (text, len, home) in [("2001:db8::", 32, 1), ("2001:db8:0:1::", 64, 2), ("2001:db8:0:1::9", 128, 3)] {
-            version.make(Change::Ue(PortId::N6, UeKey::V6(net(text), len), rules(home)));
+            version.make(Change::Ue(PortId::N6, UeKey::V6(net(text), len), Some(home)));
         }
-        let home = |version: &Version, text| version.by_ue(PortId::N6, true, net(text)).map(|found| found.1);
+        let home = |version: &Version, text| list(version.by_ue(PortId::N6, true, net(text)));
         assert_eq!(home(&version, "2001:db8:0:1::9"), Some(3));
         assert_eq!(home(&version, "2001:db8:0:1::8"), Some(2));
         assert_eq!(home(&version, "2001:db8:0:2::8"), Some(1));

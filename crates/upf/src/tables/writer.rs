@@ -1,16 +1,22 @@
-//! What is in force, from the point of view of whoever changes it: who owns which TEID and address, which policers and
-//! neighbours are in use.
+//! What is in force, from the point of view of whoever changes it.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use serde::{Deserialize, Serialize};
 
+use super::blocks::{Blocks, Kind};
 use super::compile::{self, Context, MeterKey};
+use super::hops::Hops;
+use super::image::Image;
+use super::paths::Paths;
+use super::policers::{Policer, PolicerPool};
 use super::publish::Publisher;
-use super::version::{Change, Hop, News, Rules, UeKey, Version};
-use super::{Action, ApplyError, Bucket, Rule, SessionUpdate, Settings, Wanted};
+use super::record::{Plain, Record, Tunnelled};
+use super::rule::Draft;
+use super::version::{News, UeKey, Version};
+use super::{Action, ApplyError, Bucket, SessionUpdate, Settings, Wanted};
+use crate::path::PathKey;
 use crate::policer::Meter;
 use crate::rules::Session;
 use crate::seids::BySeid;
@@ -21,75 +27,104 @@ pub(super) struct Writer {
     workers: usize,
     sides: Sides,
     publisher: Publisher,
-    sessions: BySeid<Packed>,
+    blocks: Blocks,
+    /// Blocks of the sessions in force.
+    sessions: BySeid<u32>,
     policers: PolicerPool,
     hops: Hops,
+    paths: Paths,
     wanted: Wanted,
 }
 
-/// What a session has taken. It rests packed.
-#[derive(Default, Serialize, Deserialize)]
-struct Installed {
-    /// Its bucket. The first, so that it can be read without the rest.
+/// A session's part in a change.
+struct Step {
+    up_seid: u64,
     home: Bucket,
-    /// With whether the TEID is of the UPF's choice.
-    teids: Vec<(u32, bool)>,
-    ues: Vec<(PortId, UeKey)>,
-    policers: Vec<(MeterKey, Policer)>,
-    /// Whose correlation IDs its QERs have.
-    manager: Option<IpAddr>,
-    /// Neighbours that its tunnels lead to, as often as they do.
-    hops: Vec<u32>,
-    /// Whether packets may wait.
-    buffers: bool,
+    /// What it has had, and its block.
+    before: Option<(u32, Record)>,
+    /// What it gets.
+    after: Option<(Record, Image)>,
 }
 
-/// An [`Installed`], in postcard's encoding.
-struct Packed(Box<[u8]>);
+/// What there is before the first change.
+pub(super) struct Ground {
+    blocks: Blocks,
+    sessions: BySeid<u32>,
+    policers: PolicerPool,
+    hops: Hops,
+    paths: Paths,
+    /// Neighbours that are to be resolved.
+    wanted: Vec<(PortId, IpAddr)>,
+}
 
-impl Packed {
-    fn of(installed: &Installed) -> Self {
-        Self(postcard::to_allocvec(installed).expect("nothing in it is of unknown length").into())
-    }
-
-    fn open(&self) -> Installed {
-        postcard::from_bytes(&self.0).expect("packed here")
-    }
-
-    fn home(&self) -> Bucket {
-        self.0[0]
+impl Ground {
+    /// Takes over what an earlier process has left in `blocks`, and puts it into `version`.
+    pub fn new(settings: &Settings, sides: &Sides, mut blocks: Blocks, version: &mut Version) -> Self {
+        let mut hops = Hops::new(sides, version);
+        let mut paths = Paths::new(sides.clone());
+        let mut policers = PolicerPool::new(settings);
+        let (mut sessions, mut changes) = (BySeid::default(), vec![]);
+        let mut found = blocks.take_over(fits(settings, sides));
+        // Of two that say the same the later one counts.
+        found.sort_unstable_by_key(|found| std::cmp::Reverse(found.serial));
+        for path in found.iter().filter(|found| found.kind == Kind::Path) {
+            if !paths.restore(path.block, &path.record, blocks.end(), &mut hops) {
+                blocks.free(path.block);
+            }
+        }
+        for found in found.iter().filter(|found| found.kind == Kind::Session) {
+            let record = Record::unpack(&found.record).filter(|record| {
+                let is_new = !sessions.contains_key(&record.up_seid) && sessions.len() < settings.max_sessions;
+                is_new && record.paths.iter().all(|path| paths.has(*path))
+            });
+            let home = blocks.home(found.block);
+            let Some(record) = record.filter(|record| policers.restore(record, home)) else {
+                blocks.free(found.block);
+                continue;
+            };
+            record.paths.iter().for_each(|path| paths.pin_again(*path));
+            record.put_in(blocks.body(found.block).0, &mut changes);
+            sessions.insert(record.up_seid, found.block);
+        }
+        policers.settle();
+        let left = paths.settle(&mut hops, &mut blocks, &mut changes);
+        left.into_iter().for_each(|block| blocks.free(block));
+        let wanted = hops.settle(&mut changes);
+        changes.into_iter().for_each(|change| version.make(change));
+        Self { blocks, sessions, policers, hops, paths, wanted }
     }
 }
 
-impl Installed {
-    fn policer(&self, key: &MeterKey) -> Option<Policer> {
-        self.policers.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
+/// A number by which blocks of other surroundings are told apart.
+fn fits(settings: &Settings, sides: &Sides) -> u64 {
+    // Fixed keys: it is another process that compares.
+    let mut hasher = std::hash::DefaultHasher::new();
+    (settings.policer_burst_ms, settings.workers).hash(&mut hasher);
+    for (port, side) in sides.iter() {
+        (port, side.kind, &side.name, side.mtu, &side.addresses, &side.network_instances).hash(&mut hasher);
+        side.gateways().hash(&mut hasher);
     }
-}
-
-/// A policer in use.
-#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Policer {
-    index: u32,
-    generation: u32,
+    hasher.finish()
 }
 
 impl Writer {
-    pub fn new(settings: &Settings, sides: Sides, hops: Hops, publisher: Publisher, wanted: Wanted) -> Self {
-        Self {
-            max_sessions: settings.max_sessions,
-            workers: settings.workers,
-            hops,
-            sides,
-            publisher,
-            sessions: BySeid::default(),
-            policers: PolicerPool::new(settings),
-            wanted,
-        }
+    pub fn new(settings: &Settings, sides: Sides, ground: Ground, publisher: Publisher, wanted: Wanted) -> Self {
+        let Ground { blocks, sessions, policers, hops, paths, wanted: neighbours } = ground;
+        neighbours.into_iter().for_each(|(port, address)| wanted(port, address));
+        let (max_sessions, workers) = (settings.max_sessions, settings.workers);
+        Self { max_sessions, workers, sides, publisher, blocks, sessions, policers, hops, paths, wanted }
     }
 
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    pub fn up_seids(&self) -> Vec<u64> {
+        self.sessions.keys().collect()
+    }
+
+    pub fn in_force(&self) -> &Version {
+        self.publisher.version()
     }
 
     pub fn version(&self) -> u64 {
@@ -113,7 +148,7 @@ impl Writer {
     }
 
     pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
-        let home = self.sessions.get(&up_seid)?.home();
+        let home = self.blocks.home(*self.sessions.get(&up_seid)?);
         (self.workers > 0).then(|| usize::from(home) % self.workers)
     }
 
@@ -126,30 +161,40 @@ impl Writer {
         let updates = last_of_each(updates);
         self.check(&updates)?;
         let (mut changes, mut news) = (Vec::new(), Vec::new());
+        let mut steps: Vec<_> =
+            updates.iter().map(|(&seid, update)| self.step(seid, update.as_ref(), own, &mut news)).collect();
+        // What stays as it was is not touched; what it has pinned twice is let go of once.
+        let (unchanged, changed): (Vec<_>, Vec<_>) = steps.drain(..).partition(|step| self.is_unchanged(step));
+        for step in unchanged {
+            self.retire(&step);
+        }
         // Everything is taken out first, so that what moves from one session to another ends up where it belongs.
-        let mut former: HashMap<u64, Installed> = HashMap::new();
-        for seid in updates.keys() {
-            if let Some(installed) = self.sessions.remove(seid).map(|packed| packed.open()) {
-                take_out(&installed, &mut changes);
-                former.insert(*seid, installed);
-            }
+        for (_, record) in changed.iter().filter_map(|step| step.before.as_ref()) {
+            record.take_out(&mut changes);
         }
-        for (seid, update) in &updates {
-            let before = former.remove(seid).unwrap_or_default();
-            let (up_seid, home) = (*seid, before.home);
-            if update.as_ref().is_some_and(|session| session.parting.drop_buffered) {
-                news.push(News::Discard { up_seid, home });
+        let mut left = vec![];
+        for step in &changed {
+            match &step.after {
+                Some((record, image)) => {
+                    let block = self.blocks.put(Kind::Session, step.home, &record.pack(), image);
+                    record.put_in(self.blocks.body(block).0, &mut changes);
+                    self.sessions.insert(step.up_seid, block);
+                }
+                None => {
+                    self.sessions.remove(&step.up_seid);
+                }
             }
-            if let Some(session) = update {
-                self.put_in(session, &before, own, &mut changes, &mut news);
-            }
-            if before.buffers {
-                news.push(News::Release { up_seid, home });
-            }
-            self.retire(*seid, before);
+            left.extend(step.before.as_ref().map(|(block, _)| *block));
+            self.retire(step);
         }
+        left.extend(self.paths.settle(&mut self.hops, &mut self.blocks, &mut changes));
         let wanted = self.hops.settle(&mut changes);
-        let result = self.publisher.publish(&changes, news);
+        let result = match changes.is_empty() && news.is_empty() {
+            true => Ok(()),
+            false => self.publisher.publish(&changes, news),
+        };
+        // No worker sees them any more.
+        left.into_iter().for_each(|block| self.blocks.free(block));
         wanted.into_iter().for_each(|(port, address)| (self.wanted)(port, address));
         result
     }
@@ -159,6 +204,9 @@ impl Writer {
         for &(port, address, mac) in neighbours {
             self.hops.set(port, address, mac, &mut changes);
         }
+        if !changes.is_empty() {
+            self.paths.follow(&self.hops, &mut changes);
+        }
         if changes.is_empty() { Ok(()) } else { self.publisher.publish(&changes, vec![]) }
     }
 
@@ -166,7 +214,7 @@ impl Writer {
     fn check(&self, updates: &HashMap<u64, Option<Session>>) -> Result<(), ApplyError> {
         let mut teids = HashSet::new();
         let mut ues = HashSet::new();
-        let mut policers = 0;
+        let (mut policers, mut lines) = (0, 0);
         // An owner that is itself updated has given up what it had.
         let version = self.publisher.version();
         let taken = |owner: Option<u64>| owner.is_some_and(|owner| !updates.contains_key(&owner));
@@ -182,80 +230,100 @@ impl Writer {
                     return Err(ApplyError::UeAddressInUse(address(ue.1)));
                 }
             }
-            let held = self.sessions.get(&session.up_seid).map(Packed::open);
-            let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.policer(key).is_none());
-            policers += compile::meters(session).iter().filter(|key| new(key)).count();
+            let meters = compile::meters(session);
+            if !meters.is_empty() {
+                let held = self.record(session.up_seid).map(|(_, record)| record);
+                let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.policer(key).is_none());
+                policers += meters.iter().filter(|key| new(key)).count();
+            }
+            lines += compile::lines_at_most(session).ok_or(ApplyError::TooLarge)?;
         }
-        self.policers.check_correlated(updates, &self.sessions)?;
+        self.policers.check_correlated(updates, |seid| self.record(seid).map(|(_, record)| record))?;
         let replaced = updates.keys().filter(|seid| self.sessions.contains_key(seid)).count();
         let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
-        if sessions > self.max_sessions || policers > self.policers.free() {
+        if sessions > self.max_sessions || policers > self.policers.free() || self.blocks.provide(lines).is_err() {
             return Err(ApplyError::Full);
         }
         Ok(())
     }
 
-    fn put_in(
+    /// The session's block, and what it has.
+    fn record(&self, up_seid: u64) -> Option<(u32, Record)> {
+        let block = *self.sessions.get(&up_seid)?;
+        // What an earlier process left was looked at when it was taken over.
+        Some((block, Record::unpack(&self.blocks.record(block)).unwrap_or_default()))
+    }
+
+    /// Compiles what a session is to be, with all that it needs, and says what workers are to do.
+    fn step(
         &mut self,
-        session: &Session,
-        before: &Installed,
+        up_seid: u64,
+        update: Option<&Session>,
         own: &dyn Fn(u32) -> bool,
-        changes: &mut Vec<Change>,
         news: &mut Vec<News>,
-    ) {
-        let mut installing = Installing {
-            session,
-            before,
-            policers: &mut self.policers,
-            hops: &mut self.hops,
-            installed: Installed::default(),
-        };
-        let compiled = compile::compile(session, &self.sides, &mut installing);
-        let mut installed = installing.installed;
-        let home = compiled.home;
-        installed.home = home;
-        installed.buffers = compiled.downlinks.iter().flat_map(|downlink| &downlink.rules).any(buffers);
-        news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: before.home }));
-        let rules = |rules: Vec<_>| Some(Rules { rules: Arc::from(rules), home: compiled.home });
-        for (teid, tunnelled) in compiled.tunnelled {
-            let own = own(teid);
-            installed.teids.push((teid, own));
-            let rules = rules(tunnelled);
-            changes.push(if own { Change::Teid(teid, rules) } else { Change::OtherTeid(teid, rules) });
+    ) -> Step {
+        let before = self.record(up_seid);
+        let had = before.as_ref().map_or(0, |(block, _)| self.blocks.home(*block));
+        if update.is_some_and(|session| session.parting.drop_buffered) {
+            news.push(News::Discard { up_seid, home: had });
         }
-        for downlink in compiled.downlinks {
-            let rules = rules(downlink.rules);
-            for ue in downlink.ues {
-                installed.ues.push((downlink.port, ue));
-                changes.push(Change::Ue(downlink.port, ue, rules.clone()));
+        let (mut home, mut after) = (had, None);
+        if let Some(session) = update {
+            let before = before.as_ref().map(|(_, record)| record);
+            let mut installing = Installing {
+                session,
+                before,
+                policers: &mut self.policers,
+                hops: &mut self.hops,
+                paths: &mut self.paths,
+                record: Record { up_seid, ..Record::default() },
+            };
+            let compiled = compile::compile(session, &self.sides, &mut installing);
+            let (mut record, mut image) = (installing.record, Image::default());
+            home = compiled.home;
+            news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: had }));
+            for (teid, rules) in compiled.tunnelled {
+                let list = Draft::write_list(&rules, home, &mut image) as u32;
+                record.tunnelled.push(Tunnelled { teid, own: own(teid), list });
             }
+            for downlink in compiled.downlinks {
+                record.buffers |= downlink.rules.iter().any(buffers);
+                let list = Draft::write_list(&downlink.rules, home, &mut image) as u32;
+                record.plain.extend(downlink.ues.into_iter().map(|ue| Plain { port: downlink.port, ue, list }));
+            }
+            after = Some((record, image));
         }
-        self.sessions.insert(session.up_seid, Packed::of(&installed));
+        if before.as_ref().is_some_and(|(_, record)| record.buffers) {
+            news.push(News::Release { up_seid, home: had });
+        }
+        Step { up_seid, home, before, after }
+    }
+
+    /// Whether a session is in force just as it is to be.
+    fn is_unchanged(&self, step: &Step) -> bool {
+        match (&step.before, &step.after) {
+            (Some((block, before)), Some((after, image))) => {
+                before == after && self.blocks.home(*block) == step.home && self.blocks.has_body(*block, image)
+            }
+            _ => false,
+        }
     }
 
     /// Gives back what a session held before and does not hold now.
-    fn retire(&mut self, seid: u64, before: Installed) {
-        let now = if before.policers.is_empty() { None } else { self.sessions.get(&seid).map(Packed::open) };
-        for (key, policer) in before.policers {
-            if now.as_ref().is_none_or(|now| now.policer(&key) != Some(policer)) {
+    fn retire(&mut self, step: &Step) {
+        let Some((_, before)) = &step.before else { return };
+        let now = step.after.as_ref().map(|(record, _)| record);
+        for &(key, policer) in &before.policers {
+            if now.is_none_or(|now| now.policer(&key) != Some(policer)) {
                 self.policers.give_back(before.manager, key, policer);
             }
         }
-        before.hops.into_iter().for_each(|hop| self.hops.unpin(hop));
+        before.paths.iter().for_each(|path| self.paths.unpin(*path));
     }
 }
 
-fn take_out(installed: &Installed, changes: &mut Vec<Change>) {
-    for &(teid, own) in &installed.teids {
-        changes.push(if own { Change::Teid(teid, None) } else { Change::OtherTeid(teid, None) });
-    }
-    for &(port, ue) in &installed.ues {
-        changes.push(Change::Ue(port, ue, None));
-    }
-}
-
-fn buffers(rule: &Rule) -> bool {
-    matches!(rule.action(), Action::Buffer(_))
+fn buffers(rule: &Draft) -> bool {
+    matches!(rule.action, Action::Buffer(_))
 }
 
 /// The addresses of a key.
@@ -278,27 +346,28 @@ fn last_of_each(updates: Vec<SessionUpdate>) -> HashMap<u64, Option<Session>> {
 /// A session on its way in.
 struct Installing<'w> {
     session: &'w Session,
-    before: &'w Installed,
+    before: Option<&'w Record>,
     policers: &'w mut PolicerPool,
     hops: &'w mut Hops,
-    installed: Installed,
+    paths: &'w mut Paths,
+    record: Record,
 }
 
 impl Context for Installing<'_> {
     fn meter(&mut self, key: MeterKey, rate: u64) -> Meter {
         // Several PDRs share a QER and with it the policer.
-        let policer = self.installed.policer(&key).unwrap_or_else(|| {
+        let policer = self.record.policer(&key).unwrap_or_else(|| {
             let policer = self.policer(key);
-            self.installed.policers.push((key, policer));
+            self.record.policers.push((key, policer));
             policer
         });
-        Meter::new(rate, self.policers.burst_ms, policer.index, policer.generation)
+        self.policers.meter(rate, policer)
     }
 
-    fn hop(&mut self, port: PortId, address: IpAddr) -> u32 {
-        let hop = self.hops.pin(port, address);
-        self.installed.hops.push(hop);
-        hop
+    fn path(&mut self, key: PathKey) -> u32 {
+        let path = self.paths.pin(key, self.hops);
+        self.record.paths.push(path);
+        path
     }
 }
 
@@ -306,242 +375,12 @@ impl Installing<'_> {
     /// The policer that the session has had, or one that it shares with others, or a new one.
     fn policer(&mut self, key: MeterKey) -> Policer {
         let manager = self.session.cp_f_seid.address;
+        let held = self.before.and_then(|before| before.policer(&key));
         if key.correlated {
-            self.installed.manager = Some(manager);
-            let is_held = self.before.manager == Some(manager) && self.before.policer(&key).is_some();
+            self.record.manager = Some(manager);
+            let is_held = self.before.is_some_and(|before| before.manager == Some(manager)) && held.is_some();
             return self.policers.share(manager, key, compile::home_of(self.session), is_held);
         }
-        self.before.policer(&key).unwrap_or_else(|| self.policers.take())
-    }
-}
-
-/// Policers in use and free. A freed policer gets another generation, by which workers notice that it starts anew.
-struct PolicerPool {
-    burst_ms: u32,
-    generations: Vec<u32>,
-    max: usize,
-    freed: Vec<u32>,
-    workers: usize,
-    /// Those that several sessions of a session manager share, by its address.
-    shared: HashMap<(IpAddr, MeterKey), Shared>,
-}
-
-/// A policer that sessions share: those of one worker, as its state belongs to one.
-struct Shared {
-    policer: Policer,
-    sessions: u32,
-    worker: usize,
-}
-
-impl PolicerPool {
-    fn new(settings: &Settings) -> Self {
-        Self {
-            burst_ms: settings.policer_burst_ms,
-            generations: vec![],
-            max: settings.max_policers(),
-            freed: vec![],
-            workers: settings.workers.max(1),
-            shared: HashMap::new(),
-        }
-    }
-
-    fn worker(&self, home: Bucket) -> usize {
-        usize::from(home) % self.workers
-    }
-
-    /// Whether sessions that share a policer will belong to one worker.
-    fn check_correlated(
-        &self,
-        updates: &HashMap<u64, Option<Session>>,
-        sessions: &BySeid<Packed>,
-    ) -> Result<(), ApplyError> {
-        let mut claims: HashMap<(IpAddr, MeterKey), usize> = HashMap::new();
-        for session in updates.values().flatten() {
-            let worker = self.worker(compile::home_of(session));
-            for key in compile::meters(session).into_iter().filter(|key| key.correlated) {
-                let name = (session.cp_f_seid.address, key);
-                if *claims.entry(name).or_insert(worker) != worker {
-                    return Err(ApplyError::OtherWorker(key.id));
-                }
-            }
-        }
-        for ((manager, key), worker) in claims {
-            let Some(shared) = self.shared.get(&(manager, key)).filter(|shared| shared.worker != worker) else {
-                continue;
-            };
-            let has = |held: &Installed| held.manager == Some(manager) && held.policer(&key).is_some();
-            let moving = updates.keys().filter_map(|seid| sessions.get(seid)).map(Packed::open).filter(has).count();
-            if moving < shared.sessions as usize {
-                return Err(ApplyError::OtherWorker(key.id));
-            }
-        }
-        Ok(())
-    }
-
-    /// The policer that sessions of `manager` share, for one with this home; `is_held` if the session has had it before.
-    fn share(&mut self, manager: IpAddr, key: MeterKey, home: Bucket, is_held: bool) -> Policer {
-        let worker = self.worker(home);
-        if !self.shared.contains_key(&(manager, key)) {
-            let policer = self.take();
-            self.shared.insert((manager, key), Shared { policer, sessions: 0, worker });
-        }
-        let shared = self.shared.get_mut(&(manager, key)).expect("it is there now");
-        shared.sessions += u32::from(!is_held);
-        shared.worker = worker;
-        shared.policer
-    }
-
-    fn free(&self) -> usize {
-        self.max - self.generations.len() + self.freed.len()
-    }
-
-    /// # Panics
-    /// If none is free.
-    fn take(&mut self) -> Policer {
-        let index = self.freed.pop().unwrap_or_else(|| {
-            assert!(self.generations.len() < self.max, "checked before anything was changed");
-            self.generations.push(0);
-            self.generations.len() as u32 - 1
-        });
-        let generation = &mut self.generations[index as usize];
-        // 0 is the generation of a state that nobody has used.
-        *generation = generation.checked_add(1).unwrap_or(1);
-        Policer { index, generation: *generation }
-    }
-
-    /// A session of `manager` does not use the policer any more.
-    fn give_back(&mut self, manager: Option<IpAddr>, key: MeterKey, policer: Policer) {
-        if let Some(manager) = manager.filter(|_| key.correlated)
-            && let Some(shared) = self.shared.get_mut(&(manager, key))
-        {
-            shared.sessions -= 1;
-            if shared.sessions > 0 {
-                return;
-            }
-            self.shared.remove(&(manager, key));
-        }
-        self.freed.push(policer.index);
-    }
-}
-
-/// Neighbours by port and address. Those that tunnels or routes lead to are pinned, and keep their index.
-pub(super) struct Hops {
-    /// The ports' own.
-    macs: Vec<[u8; 6]>,
-    entries: Vec<Entry>,
-    by_address: HashMap<(PortId, IpAddr), u32>,
-    free: Vec<u32>,
-    /// Not yet published.
-    fresh: Vec<u32>,
-    /// Perhaps no longer needed.
-    loose: Vec<u32>,
-}
-
-struct Entry {
-    hop: Hop,
-    pins: u32,
-}
-
-impl Hops {
-    /// No neighbours but the gateways of data networks, which `version` gets to know.
-    pub fn new(sides: &Sides, version: &mut Version) -> Self {
-        let mut hops = Self::empty(sides.iter().map(|(_, side)| side.mac).collect());
-        for (port, side) in sides.iter().filter(|(_, side)| !side.kind.has_tunnels()) {
-            version.set_gateways(port, side.gateways().iter().map(|&gateway| hops.pin(port, gateway)).collect());
-        }
-        let mut changes = Vec::new();
-        hops.settle(&mut changes);
-        changes.into_iter().for_each(|change| version.make(change));
-        hops
-    }
-
-    fn empty(macs: Vec<[u8; 6]>) -> Self {
-        Self { macs, entries: vec![], by_address: HashMap::new(), free: vec![], fresh: vec![], loose: vec![] }
-    }
-
-    fn pin(&mut self, port: PortId, address: IpAddr) -> u32 {
-        let index = match self.by_address.get(&(port, address)) {
-            Some(&index) => index,
-            None => self.add(port, address),
-        };
-        self.entries[index as usize].pins += 1;
-        index
-    }
-
-    fn unpin(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        entry.pins -= 1;
-        if entry.pins == 0 {
-            self.loose.push(index);
-        }
-    }
-
-    fn add(&mut self, port: PortId, address: IpAddr) -> u32 {
-        let entry = Entry { hop: Hop { port, address, ethernet: None }, pins: 0 };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.entries[index as usize] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() as u32 - 1
-            }
-        };
-        self.by_address.insert((port, address), index);
-        self.fresh.push(index);
-        index
-    }
-
-    /// Adds to `changes` what pinning and unpinning came to, and returns the neighbours that are to be resolved.
-    fn settle(&mut self, changes: &mut Vec<Change>) -> Vec<(PortId, IpAddr)> {
-        let mut wanted = Vec::new();
-        let mut before = Vec::new();
-        for index in std::mem::take(&mut self.fresh) {
-            let entry = &self.entries[index as usize];
-            before.push(Change::Hop(index, entry.hop));
-            before.push(Change::Neighbour(entry.hop.port, entry.hop.address, Some(index)));
-            wanted.push((entry.hop.port, entry.hop.address));
-        }
-        // Rules may name a hop only once it is there.
-        changes.splice(0..0, before);
-        for index in std::mem::take(&mut self.loose) {
-            // A resolved neighbour stays until the slow path forgets it.
-            let entry = &self.entries[index as usize];
-            if entry.pins == 0 && entry.hop.ethernet.is_none() {
-                self.remove(index, changes);
-            }
-        }
-        wanted
-    }
-
-    fn set(&mut self, port: PortId, address: IpAddr, mac: Option<[u8; 6]>, changes: &mut Vec<Change>) {
-        let own = self.macs[port.number()];
-        let ethernet = mac.map(|mac| std::array::from_fn(|at| if at < 6 { mac[at] } else { own[at - 6] }));
-        let index = match (self.by_address.get(&(port, address)), ethernet) {
-            (Some(&index), _) => index,
-            (None, Some(_)) => self.add(port, address),
-            (None, None) => return,
-        };
-        let fresh = self.fresh.pop().is_some();
-        let entry = &mut self.entries[index as usize];
-        if entry.hop.ethernet == ethernet && !fresh {
-            return;
-        }
-        entry.hop.ethernet = ethernet;
-        changes.push(Change::Hop(index, entry.hop));
-        if fresh {
-            changes.push(Change::Neighbour(port, address, Some(index)));
-        }
-        if ethernet.is_none() && entry.pins == 0 {
-            self.remove(index, changes);
-        }
-    }
-
-    fn remove(&mut self, index: u32, changes: &mut Vec<Change>) {
-        let entry = &self.entries[index as usize];
-        self.by_address.remove(&(entry.hop.port, entry.hop.address));
-        changes.push(Change::Neighbour(entry.hop.port, entry.hop.address, None));
-        self.free.push(index);
+        held.unwrap_or_else(|| self.policers.take())
     }
 }

@@ -6,30 +6,31 @@ use super::Hands;
 use super::too_long::{FRONT_MAX, linear, write_front};
 use crate::drops::DropReason;
 use crate::mail::Letter;
-use crate::packet::{Duplicate, Verdict, neighbour};
+use crate::packet::{Duplicate, Rare, neighbour};
 use crate::tables::Version;
 
 impl Hands {
     /// Leaves copies of the user's packet to be sent in the next round, or once the neighbour is resolved.
     #[cold]
     #[inline(never)]
-    pub(super) fn duplicate(&mut self, tables: &Version, duplicate: &Duplicate<'_>, packet: &PacketRef<'_>, now: u64) {
+    pub(super) fn duplicate(&mut self, tables: &Version, duplicate: &Duplicate, packet: &PacketRef<'_>, now: u64) {
         let begin = usize::from(duplicate.at);
         for verdict in duplicate.copies(tables) {
             let (forward, letter) = match verdict {
-                Verdict::Forward(forward) => (forward, Letter::Send(forward.port)),
-                Verdict::Resolve(forward, named) if self.unresolved.allow(now) => {
-                    (forward, Letter::Resolve(forward.port, neighbour(named, &packet.head[begin..])))
+                Ok(forward) if forward.resolved => (forward, Letter::Send(forward.port)),
+                Ok(forward) if self.unresolved.allow(now) => {
+                    let neighbour = neighbour(tables, &forward, &packet.head[begin..]);
+                    (forward, Letter::Resolve(forward.port, neighbour))
                 }
-                Verdict::Resolve(..) => {
+                Ok(_) => {
                     self.drops.count(DropReason::NeighbourUnresolved);
                     continue;
                 }
-                Verdict::Drop(reason) => {
+                Err(Rare::Drop(reason)) => {
                     self.drops.count(reason);
                     continue;
                 }
-                Verdict::Buffer(..) | Verdict::Punt(_) | Verdict::Duplicate(..) => continue,
+                Err(Rare::Buffer(_) | Rare::Punt(_) | Rare::Duplicate(_)) => continue,
             };
             let payload = &linear(packet, &mut self.scratch)[begin..begin + usize::from(duplicate.len)];
             let mut front = [0; FRONT_MAX];

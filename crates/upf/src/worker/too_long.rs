@@ -8,10 +8,10 @@ use super::Hands;
 use crate::drops::DropReason;
 use crate::mail::{Letter, TooLong};
 use crate::oversize::{self, IPV4_HEADER_MAX, Remedy, TOLD_V6_MAX};
-use crate::packet::{Class, ETHERNET_LEN, Forward, UDP6_CHECKSUM};
+use crate::packet::{Class, ETHERNET_LEN, Forward, UDP6_CHECKSUM, uncount};
+use crate::path::TUNNEL_MAX_LEN;
 use crate::side::PortId;
 use crate::tables::Version;
-use crate::tunnel::TUNNEL_MAX_LEN;
 
 /// Most octets before the payload of a fragment.
 pub(super) const FRONT_MAX: usize = ETHERNET_LEN + TUNNEL_MAX_LEN + IPV4_HEADER_MAX;
@@ -19,16 +19,9 @@ pub(super) const FRONT_MAX: usize = ETHERNET_LEN + TUNNEL_MAX_LEN + IPV4_HEADER_
 impl Hands {
     /// A packet that was found too long is cut, or its sender is told.
     #[cold]
-    pub(super) fn relieve(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class<'_>,
-        packet: &PacketRef<'_>,
-        now: u64,
-    ) {
+    pub(super) fn relieve(&mut self, tables: &Version, from: PortId, class: &Class, packet: &PacketRef<'_>, now: u64) {
         match oversize::remedy(tables, &mut self.state, class, packet.head, now) {
-            Remedy::Cut { forward, unresolved, mtu } => self.cut(&forward, unresolved, mtu.into(), packet),
+            Remedy::Cut { forward, unresolved, mtu } => self.cut(tables, &forward, unresolved, mtu.into(), packet),
             Remedy::Tell { from_ue_to, mtu } => {
                 self.drops.count(DropReason::TooLong);
                 if self.too_long.allow(now) {
@@ -41,7 +34,7 @@ impl Hands {
     }
 
     /// Has the slow path tell the packet's sender.
-    fn tell(&mut self, class: &Class<'_>, too_long: TooLong, packet: &PacketRef<'_>) {
+    fn tell(&mut self, class: &Class, too_long: TooLong, packet: &PacketRef<'_>) {
         let &Class::User { at, len, .. } = class else { return };
         // Whatever is before the user's packet, an Ethernet header has room there.
         let (begin, len) = (usize::from(at) - ETHERNET_LEN, usize::from(len).min(TOLD_V6_MAX));
@@ -52,7 +45,14 @@ impl Hands {
     }
 
     /// Leaves the fragments of a packet to be sent in the next round, or once the neighbour is resolved.
-    fn cut(&mut self, forward: &Forward<'_>, unresolved: Option<IpAddr>, mtu: usize, packet: &PacketRef<'_>) {
+    fn cut(
+        &mut self,
+        tables: &Version,
+        forward: &Forward<'_>,
+        unresolved: Option<IpAddr>,
+        mtu: usize,
+        packet: &PacketRef<'_>,
+    ) {
         let (letter, outbox) = match unresolved {
             Some(address) => (Letter::Resolve(forward.port, address), Some(&mut self.slow_path)),
             None => {
@@ -74,7 +74,7 @@ impl Hands {
         });
         if !fits || !posted {
             self.drops.count(if fits { DropReason::SlowPathFull } else { DropReason::TooLong });
-            forward.counted.iter().for_each(|rule| Forward::uncount(rule, forward.keep));
+            uncount(tables, forward.counted, forward.keep);
         }
     }
 }
@@ -91,13 +91,13 @@ pub(super) fn write_front<'f>(
     let front = &mut front[..at + header.len()];
     forward.prepend.write(header.len() + payload.len(), &mut front[..at]);
     front[at..].copy_from_slice(header);
-    if let Some(alteration) = forward.alteration {
-        alteration.apply(at, front);
+    if !forward.marking.is_none() {
+        forward.marking.apply(&mut front[at..]);
     }
-    if let Some(tunnel) = forward.prepend.checksummed()
+    if let Some(path) = forward.prepend.checksummed()
         && !zero_checksum
     {
-        let checksum = tunnel.udp6_checksum(&front[ETHERNET_LEN..], payload);
+        let checksum = path.udp6_checksum(&front[ETHERNET_LEN..], payload);
         front[UDP6_CHECKSUM..UDP6_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
     }
     front

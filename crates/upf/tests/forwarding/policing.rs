@@ -8,7 +8,7 @@ use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
 use upf::buffers::Buffers;
 use upf::drops::DropReason;
-use upf::packet::{Verdict, classify, decide};
+use upf::packet::{Rare, classify, decide};
 use upf::policer::Policers;
 use upf::rules::{Endpoint, Qer, SdfFilter, Session};
 use upf::side::{PortId, Side};
@@ -53,11 +53,11 @@ impl Upf {
         let head = &packet.frame[..packet.frame.len().min(128)];
         let class = classify(tables, packet.from, head, packet.frame.len());
         match decide(tables, &mut self.state, &class, head, now_ns) {
-            Verdict::Forward(forward) => {
+            Ok(forward) => {
                 assert_eq!(usize::from(forward.keep), packet.octets);
                 true
             }
-            Verdict::Drop(DropReason::MbrExceeded) => false,
+            Err(Rare::Drop(DropReason::MbrExceeded)) => false,
             other => panic!("{other:?}"),
         }
     }

@@ -1,12 +1,15 @@
 //! The session tables from both ends: what is applied is what workers see, whole or not at all.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sessions::{qer, session, ue};
 use port::PortInfo;
-use upf::side::{PortId, Side};
-use upf::tables::{ApplyError, Reader, SessionUpdate, Settings, Tables};
+use upf::counters::Counters;
+use upf::policer::Meter;
+use upf::side::{PortId, PortKind, Side, Sides};
+use upf::tables::{Action, ApplyError, Blocks, Memory, Origin, Reader, Rules, SessionUpdate, Settings, Tables};
 
 fn tables(max_sessions: usize, workers: usize) -> (Tables, Vec<Reader>) {
     let mut n3 = PortInfo::named("n3");
@@ -48,7 +51,7 @@ fn teids_of_the_upf_s_and_of_the_smf_s_choice_live_side_by_side() {
     let same_index = own ^ 0x8000_0000;
     tables.apply(vec![SessionUpdate::Put(session(1, own, 1)), SessionUpdate::Put(session(2, same_index, 2))]).unwrap();
     readers[0].refresh();
-    let home = |teid| readers[0].version().by_teid(teid).map(|found| found.1);
+    let home = |teid| readers[0].version().by_teid(teid).map(|rules| rules.home());
     assert_eq!(home(own), Some(vport::steering::address_bucket(ue(1).into())));
     assert_eq!(home(same_index), Some(vport::steering::address_bucket(ue(2).into())));
 }
@@ -77,7 +80,7 @@ fn sessions_share_a_policer_by_correlation_id_if_one_worker_owns_them() {
 
     let meters = |reader: &mut Reader, teid: u32| {
         reader.refresh();
-        reader.version().by_teid(teid).unwrap().0[0].meters().to_vec()
+        reader.version().by_teid(teid).unwrap().first().unwrap().meters(reader.version()).collect::<Vec<_>>()
     };
     let first = meters(&mut readers[0], 0x11);
     assert_eq!(first.len(), 1);
@@ -189,4 +192,93 @@ fn applying_returns_only_when_every_worker_sees_it() {
         done.store(true, Ordering::Release);
     });
     assert_eq!(tables.apply(vec![SessionUpdate::Remove(1)]), Err(ApplyError::Stopped));
+}
+
+/// Tables with what an earlier process left in `file`.
+fn kept(file: &std::path::Path, max_sessions: usize, address: &str) -> Tables {
+    let mut n3 = PortInfo::named("n3");
+    n3.addresses = vec![(address.parse().unwrap(), 24)];
+    let sides = Sides::new(vec![
+        Side::new(&n3, &[]).of_kind(PortKind::N3),
+        Side::new(&PortInfo::named("n6"), &[]).of_kind(PortKind::N6),
+    ]);
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(file).unwrap();
+    let memory = Memory {
+        blocks: Blocks::in_file(file, max_sessions).unwrap(),
+        counters: Counters::private(max_sessions).unwrap(),
+    };
+    let settings = Settings { max_sessions, policer_burst_ms: 50, workers: 0 };
+    Tables::over(&settings, sides, memory, Box::new(|_, _| {})).0
+}
+
+/// By each of these TEIDs: session, PDR, what becomes of packets, maximum bit rates.
+fn found(tables: &Tables, teids: impl IntoIterator<Item = u32>) -> Vec<Option<(Origin, Action, Vec<Meter>)>> {
+    tables.look(|version| {
+        let rule = |rules: Rules<'_>| {
+            let rule = rules.first().unwrap();
+            (rule.origin(), rule.action(), rule.meters(version).collect())
+        };
+        teids.into_iter().map(|teid| version.by_teid(teid).map(rule)).collect()
+    })
+}
+
+fn limited(seid: u64, teid: u32, number: u32) -> SessionUpdate {
+    let mut session = session(seid, teid, number);
+    session.qers = vec![qer(1, Some(1_000_000 * seid)), qer(2, Some(7_000_000))];
+    session.pdrs.iter_mut().for_each(|pdr| pdr.qer_ids = vec![1, 2]);
+    SessionUpdate::Put(session)
+}
+
+#[test]
+fn the_next_process_has_in_force_what_was_and_takes_the_same_again_without_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tables");
+    let tables = kept(&file, 40, "10.3.0.1");
+    let own = tables.reserve_teid(7).unwrap();
+    tables.apply((1..20).map(|number| limited(number.into(), 0x100 + number, number)).collect()).unwrap();
+    tables.apply(vec![limited(20, own, 20), limited(3, 0x203, 3), SessionUpdate::Remove(5)]).unwrap();
+    tables.apply(vec![SessionUpdate::Remove(6), limited(21, 0x106, 6)]).unwrap();
+    let teids = || BTreeSet::from_iter((0x100..0x500).chain([own]));
+    let before = found(&tables, teids());
+    assert_eq!((before.iter().flatten().count(), tables.sessions()), (19, 19));
+
+    // Nobody says goodbye.
+    let next = kept(&file, 40, "10.3.0.1");
+    assert_eq!((next.sessions(), next.version()), (19, 0));
+    assert_eq!(found(&next, teids()), before);
+    assert_eq!(next.session_of(ue(6).into()), Some(21));
+    assert!(next.claim_teids(&[own], &[own]));
+    let same = (1..20)
+        .filter(|number| ![3, 5, 6].contains(number))
+        .map(|number| limited(number.into(), 0x100 + number, number));
+    next.apply(same.chain([limited(20, own, 20), limited(3, 0x203, 3), limited(21, 0x106, 6)]).collect()).unwrap();
+    assert_eq!((found(&next, teids()), next.version()), (before.clone(), 0));
+    // What is new goes where nothing is.
+    next.apply((30..40).map(|number| limited(number.into(), 0x400 + number, number)).collect()).unwrap();
+    let after = found(&next, teids());
+    assert!(after.iter().flatten().filter(|(origin, ..)| origin.up_seid < 30).eq(before.iter().flatten()));
+    let all: Vec<_> = after.iter().flatten().flat_map(|(.., meters)| meters).map(Meter::index).collect();
+    assert_eq!(all.len(), 29 * 2);
+    assert_eq!(BTreeSet::from_iter(&all).len(), all.len(), "each session has policers of its own");
+
+    let of_others = kept(&file, 40, "10.3.0.9");
+    assert_eq!(of_others.sessions(), 0, "rules of other surroundings are of no use");
+}
+
+#[test]
+fn of_two_that_a_process_leaves_of_one_session_the_later_one_is_in_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tables");
+    let tables = kept(&file, 40, "10.3.0.1");
+    tables.apply(vec![limited(1, 0x10, 1), limited(2, 0x20, 2)]).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    tables.apply(vec![limited(1, 0x30, 1)]).unwrap();
+    let mut left = std::fs::read(&file).unwrap();
+    // As if the process had been killed before it let go of the former one: both heads are as they were.
+    let end = before.chunks(64).skip(1).position(|line| line.iter().all(|octet| *octet == 0)).unwrap();
+    left[64..64 * (end + 1)].copy_from_slice(&before[64..64 * (end + 1)]);
+    std::fs::write(&file, left).unwrap();
+    let next = kept(&file, 40, "10.3.0.1");
+    let is_there: Vec<_> = found(&next, [0x10, 0x20, 0x30]).iter().map(Option::is_some).collect();
+    assert_eq!((is_there, next.sessions()), (vec![false, true, true], 2));
 }

@@ -1,21 +1,26 @@
 //! Packets that wait for their UE, and tunnels that are left: what becomes of packets when rules change under them.
 
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use crate::sessions::{downlink, info, mark, session, stop};
 use port::Steering;
 use port::synthetic::{Captured, Synthetic};
 use upf::alarms::Alarm;
+use upf::counters::Counters;
 use upf::drops::DropReason;
-use upf::function::{Plan, Upf};
+use upf::function::{Place, Plan, Upf};
 use upf::marking::Marking;
 use upf::rules::{Buffering, FarAction, Forwarding, Interface, OuterHeaderCreation, Parting, Session, Urr};
-use upf::side::PortId;
-use upf::tables::SessionUpdate;
+use upf::side::{PortId, PortKind};
+use upf::tables::{Memory, SessionUpdate};
 use upf::usage::{Usage, UsageId, UsageTerms};
 
 const GNB: &str = "10.3.0.2";
 const OTHER_GNB: &str = "2001:db8:3::2";
+
+/// What sessions of these tests count by.
+static COUNTERS: LazyLock<Counters> = LazyLock::new(|| Counters::private(10).unwrap());
 
 /// A UPF of one worker, and what comes out of N3.
 struct Bench {
@@ -31,7 +36,11 @@ impl Bench {
         let (n3, to_n3) = Synthetic::new(vec![]).info(n3_info).open_captured();
         let from_n6 = (0..frames).map(|round| downlink(1, round, 100)).collect();
         let n6 = Synthetic::new(from_n6).once().info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
-        let upf = Upf::new(&Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() }, n3, n6).unwrap();
+        let plan = Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() };
+        let place = |kind, port| Place { kind, network_instances: vec![], port };
+        let memory = Memory { counters: COUNTERS.clone(), ..Memory::private(10).unwrap() };
+        let places = vec![place(PortKind::N3, n3), place(PortKind::N6, n6)];
+        let upf = Upf::with_memory(&plan, places, memory).unwrap();
         let neighbours = [GNB, OTHER_GNB].map(|gnb| (PortId::N3, gnb.parse().unwrap(), Some([2; 6])));
         upf.tables.set_neighbours(&neighbours).unwrap();
         upf.tables.apply(vec![first]).unwrap();
@@ -85,7 +94,8 @@ fn teid(frame: &[u8]) -> u32 {
 
 #[test]
 fn what_waits_leaves_in_order_before_anything_newer_and_counts_once() {
-    let usage = Usage::new(UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
+    let place = COUNTERS.open(0).unwrap();
+    let usage = Usage::new(place, UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
     let metered = |mut session: Session| {
         session.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone(), quota_far_id: None }];
         session.pdrs[1].urr_ids = vec![1];

@@ -10,7 +10,7 @@ use pfcp::session::Modification;
 use pfcp::{Cause, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId};
 use upf::alarms::{self, AlarmReceiver, Alarms};
 use upf::bell::Bell;
-use upf::usage::{self, ACTIVITY};
+use upf::usage::ACTIVITY;
 
 use crate::support::*;
 
@@ -67,8 +67,8 @@ impl Watched {
         let usages = Vec::from_iter(session.activity.clone());
         let now_ns = self.bench.clock.ns(self.bench.now);
         match is_sent {
-            true => usage::count(&usages, true, 100, now_ns, &mut self.alarms),
-            false => usage::note(&usages, now_ns, &mut self.alarms),
+            true => count(&usages, true, 100, now_ns, &mut self.alarms),
+            false => usages.iter().for_each(|usage| usage.gauge().note(now_ns, &mut self.alarms)),
         }
         while let Some(alarm) = self.heard.take() {
             assert_eq!(self.bench.node.alarm(alarm, self.bench.now), []);

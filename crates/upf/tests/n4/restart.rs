@@ -18,10 +18,10 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use upf::alarms::{self, Alarm, AlarmReceiver, Alarms};
 use upf::bell::Bell;
-use upf::n4::{Limits, Node, RestoreError};
+use upf::n4::{Limits, Node, RestoreError, RuleTables};
 use upf::rules::Session;
 use upf::store::{Change, Database, Identity, Kind, State};
-use upf::usage::{self, Reading, UsageId};
+use upf::usage::{Reading, Usage, UsageId};
 
 const SESSIONS: usize = 64;
 
@@ -36,7 +36,7 @@ struct Life {
 }
 
 /// What there is if nothing can be restored.
-type Unborn = Box<(RestoreError, State, TempDir)>;
+type Unborn = Box<(RestoreError, State, Watched, TempDir)>;
 type Spoil<'s> = &'s dyn Fn(&Path);
 
 fn identity() -> Identity {
@@ -60,19 +60,19 @@ impl Life {
     /// A life on what there is in the directory, and the state if it cannot begin.
     fn begin(directory: TempDir, now: Instant) -> Result<Self, Unborn> {
         let mut state = open_at(directory.path());
-        let (clock, counters) = (state.clock(), state.take_counters());
+        let (clock, memory) = (state.clock(), state.take_memory());
         let config = upf::n4::Config { recovery: state.recovery(), ..config() };
-        let tables = Watched::new(SESSIONS);
+        let tables = Watched::on(SESSIONS, memory);
         let restored = match state.is_found() {
-            true => Node::restore(config, tables, clock, counters, state.database(), now),
-            false => Ok(Node::with_counters(config, tables, clock, counters)),
+            true => Node::restore(config, tables, clock, state.database(), now),
+            false => Ok(Node::new(config, tables, clock)),
         };
         let mut node = match restored {
             Ok(node) => node,
             Err(not) => {
                 let error = not.error;
                 assert_eq!(not.tables.seen(), Seen::default(), "what cannot be restored leaves no trace");
-                return Err(Box::new((error, state, directory)));
+                return Err(Box::new((error, state, not.tables, directory)));
             }
         };
         state.restored();
@@ -96,7 +96,7 @@ impl Life {
     /// What a process that is killed at this moment leaves.
     fn remains(&self) -> TempDir {
         let copy = tempfile::tempdir().unwrap();
-        for file in ["sessions.redb", "counters"] {
+        for file in ["sessions.redb", "counters", "tables"] {
             fs::copy(self.directory.path().join(file), copy.path().join(file)).unwrap();
         }
         copy
@@ -119,7 +119,7 @@ impl Life {
     fn everything(&self) -> Vec<(Session, Vec<Counted>)> {
         let counted = |mut session: Session| {
             let urrs = std::mem::take(&mut session.urrs);
-            let reading = |usage: &usage::Usage| usage.read(0);
+            let reading = |usage: &Usage| usage.read(0);
             let activity = session.activity.take();
             let activity = activity.iter().map(|usage| (usage.id().urr, false, usage.id(), reading(usage)));
             let urrs = urrs.iter().map(|urr| (urr.id, urr.measures, urr.usage.id(), reading(&urr.usage)));
@@ -140,7 +140,7 @@ impl Life {
     fn packet(&mut self, up_seid: u64, uplink: bool, octets: usize) {
         let session = self.bench.node.session(up_seid).unwrap();
         let usages: Vec<_> = session.urrs.into_iter().map(|urr| urr.usage).collect();
-        usage::count(&usages, uplink, octets, self.bench.clock.now_ns(), &mut self.alarms);
+        count(&usages, uplink, octets, self.bench.clock.now_ns(), &mut self.alarms);
     }
 
     fn establish(&mut self, number: u8, urrs: Vec<CreateUrr>) -> Established {
@@ -159,7 +159,7 @@ fn commit(node: &mut Node<Watched>, state: &State, durable: &AtomicU64) {
     let (number, changes) = node.take_changes();
     if !changes.is_empty() {
         state.database().commit(&changes).unwrap();
-        node.counters().head().unwrap().commit(number);
+        node.counters().head().commit(number);
         durable.store(number, Relaxed);
     }
 }
@@ -202,7 +202,7 @@ proptest! {
             turn += 1;
             for session in bench.node.sessions() {
                 let usages: Vec<_> = session.urrs.into_iter().map(|urr| urr.usage).collect();
-                usage::count(&usages, turn.is_multiple_of(2), turn, bench.clock.now_ns(), alarms);
+                count(&usages, turn.is_multiple_of(2), turn, bench.clock.now_ns(), alarms);
             }
             while told.take().is_some() {}
             commit(&mut bench.node, state, durable);
@@ -387,8 +387,9 @@ fn begin_on(directory: TempDir, before: &Life) -> bool {
             false
         }
         Err(unborn) => {
-            let (error, mut state, _directory) = *unborn;
-            state.start_anew(&error.to_string(), RecoveryTimeStamp(0)).unwrap();
+            let (error, mut state, tables, _directory) = *unborn;
+            assert!(tables.up_seids().is_empty());
+            state.start_anew(&error.to_string(), RecoveryTimeStamp(0), &tables.counters()).unwrap();
             assert!(state.recovery().is_after(old));
             false
         }
@@ -450,9 +451,9 @@ fn more_sessions_than_are_allowed_now_are_not_restored_in_part() {
     let life = lived();
     let directory = life.remains();
     let mut state = State::open(directory.path(), identity(), SESSIONS, RecoveryTimeStamp(5)).unwrap();
-    let (clock, counters) = (state.clock(), state.take_counters());
+    let (clock, tables) = (state.clock(), Watched::on(SESSIONS, state.take_memory()));
     let config = upf::n4::Config { limits: Limits { sessions: 7, ..config().limits }, ..config() };
-    let restored = Node::restore(config, Watched::new(SESSIONS), clock, counters, state.database(), Instant::now());
+    let restored = Node::restore(config, tables, clock, state.database(), Instant::now());
     assert!(matches!(restored, Err(not) if matches!(not.error, RestoreError::TooMany { found: 8, most: 7 })));
 }
 

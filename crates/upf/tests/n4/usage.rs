@@ -14,7 +14,7 @@ use pfcp::{
 use upf::alarms::{self, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
-use upf::usage::{self, Usage};
+use upf::usage::Usage;
 
 use ReportingTriggers as On;
 
@@ -72,9 +72,9 @@ impl Metered {
         let session = self.bench.seen().sessions[&self.seid].clone();
         let usages: Vec<_> = session.urrs.iter().filter(|urr| urr.measures).map(|urr| urr.usage.clone()).collect();
         let now_ns = self.bench.clock.ns(self.bench.now);
-        let passes = usage::admit(&usages, uplink, octets, &mut self.alarms);
+        let passes = usages.iter().all(|usage| usage.gauge().admits(uplink, octets as u64, &mut self.alarms));
         if passes {
-            usage::count(&usages, uplink, octets, now_ns, &mut self.alarms);
+            count(&usages, uplink, octets, now_ns, &mut self.alarms);
         }
         while let Some(alarm) = self.heard.take() {
             let datagrams = self.bench.node.alarm(alarm, self.bench.now);
@@ -233,7 +233,7 @@ fn downlink_traffic_that_is_dropped_is_told_when_it_gets_to_its_threshold() {
     let mut session = Metered::new(vec![urr(1, On::DROTH, terms)]);
     let lose = |session: &mut Metered, packets: usize| {
         let usage = [session.usage(1)];
-        (0..packets).for_each(|_| usage::lose(&usage, 100, &mut session.alarms));
+        (0..packets).for_each(|_| usage[0].gauge().lose(100, &mut session.alarms));
         while let Some(alarm) = session.heard.take() {
             let datagrams = session.bench.node.alarm(alarm, session.bench.now);
             session.take_in(datagrams);
@@ -462,7 +462,7 @@ fn a_report_is_sent_again_with_the_same_octets_until_it_is_answered() {
     let usage = [session.usage(1)];
     let now_ns = session.bench.clock.ns(session.bench.now);
     let report = |session: &mut Metered| {
-        usage::count(&usage, true, 1, now_ns, &mut session.alarms);
+        count(&usage, true, 1, now_ns, &mut session.alarms);
         let alarm = session.heard.take().unwrap();
         session.bench.node.alarm(alarm, session.bench.now).pop()
     };
@@ -484,7 +484,7 @@ fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_
     let usage = [session.usage(1)];
     let now_ns = session.bench.clock.ns(session.bench.now);
     let use_up = |session: &mut Metered| {
-        usage::count(&usage, true, 1, now_ns, &mut session.alarms);
+        count(&usage, true, 1, now_ns, &mut session.alarms);
         let alarm = session.heard.take();
         alarm.and_then(|alarm| session.bench.node.alarm(alarm, session.bench.now).pop())
     };
@@ -524,7 +524,7 @@ fn a_session_that_its_manager_does_not_know_any_more_is_removed() {
     let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
     let usage = [session.usage(1)];
     for (cause, is_left) in [(Cause::SystemFailure, true), (Cause::SessionContextNotFound, false)] {
-        usage::count(&usage, true, 1, 1, &mut session.alarms);
+        count(&usage, true, 1, 1, &mut session.alarms);
         let report = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
         assert_eq!(session.bench.octets(&response(&report, Err(Fault::new(cause)))), None);
         assert_eq!(session.bench.seen().sessions.contains_key(&session.seid), is_left);

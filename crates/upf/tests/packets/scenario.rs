@@ -9,13 +9,14 @@ use std::time::Duration;
 use port::synthetic::{Captured, Synthetic};
 use port::{Burst, PortInfo, Route, RxCounters, RxQueue};
 use upf::alarms::Alarm;
+use upf::counters::Counters;
 use upf::drops::DropReason;
 use upf::function::{self, Place, Plan, Upf};
 use upf::marking::Marking;
 use upf::n4::Echo;
 use upf::rules::*;
 use upf::side::{PortId, PortKind};
-use upf::tables::SessionUpdate;
+use upf::tables::{Memory, SessionUpdate};
 use upf::usage::{ACTIVITY, Bounds, Counts, Usage, UsageId, UsageTerms};
 
 use super::frame::{Ends, build, number};
@@ -63,6 +64,8 @@ pub struct Scenario {
     echoes: Vec<Echo>,
     alive: Vec<Echo>,
     mtu: [u16; 2],
+    /// What sessions count by, once one is there.
+    counters: Option<Counters>,
 }
 
 /// Sessions that are put in force, and then packets.
@@ -101,7 +104,10 @@ impl Scenario {
             "in-order" => self.in_order = true,
             "room" => self.plan.max_buffered_octets = words.number()? as usize,
             "told" => self.told.push(Alarm::Data { up_seid: words.number()?, pdr: words.number()? as u16 }),
-            "session" => self.step().sessions.push(session(&mut words)?),
+            "session" => {
+                let session = session(&mut words, self.counters())?;
+                self.step().sessions.push(session);
+            }
             "removed" => {
                 let seid = words.number()?;
                 self.step().removed.push(seid);
@@ -110,8 +116,9 @@ impl Scenario {
             "far" => self.session()?.fars.push(far(&mut words)?),
             "qer" => self.session()?.qers.push(qer(&mut words)?),
             "urr" => {
+                let counters = self.counters();
                 let session = self.session()?;
-                session.urrs.push(urr(session.up_seid, &mut words)?);
+                session.urrs.push(urr(session.up_seid, &mut words, &counters)?);
             }
             "used" => self.used.push((words.number()? as u32, words.counts()?)),
             "lost" => self.lost.push((words.number()? as u32, [words.number()?, words.number()?])),
@@ -137,6 +144,14 @@ impl Scenario {
             "pdr" | "far" | "qer" | "urr" | "session" if !words.0.is_empty() => Err(format!("what is {:?}?", words.0)),
             _ => Ok(()),
         }
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.counters.get_or_insert_with(|| Counters::private(self.plan.max_sessions).unwrap()).clone()
+    }
+
+    fn memory(&mut self) -> Memory {
+        Memory { counters: self.counters(), ..Memory::private(self.plan.max_sessions).unwrap() }
     }
 
     fn step(&mut self) -> &mut Step {
@@ -226,7 +241,8 @@ impl Scenario {
         let ports = if self.all_ports { PORTS.len() } else { 2 };
         let step = Arc::new(AtomicUsize::new(0));
         let (places, captured): (Vec<_>, Vec<_>) = (0..ports).map(|number| self.place(number, &step)).unzip();
-        let mut upf = Upf::over(&self.plan, places).map_err(|error| error.to_string())?;
+        let memory = self.memory();
+        let mut upf = Upf::with_memory(&self.plan, places, memory).map_err(|error| error.to_string())?;
         upf.tables.set_neighbours(&self.neighbours(ports)).map_err(|error| error.to_string())?;
         for (at, Step { sessions, removed, .. }) in std::mem::take(&mut self.steps).into_iter().enumerate() {
             while upf.workers[0].run_once() {}
@@ -451,7 +467,7 @@ impl Words<'_> {
 }
 
 /// `session SEID [watched] [discard] [leaves TEID at PEER]`: what waits is discarded, a tunnel gets an end marker.
-fn session(words: &mut Words<'_>) -> Result<Session, String> {
+fn session(words: &mut Words<'_>, counters: Counters) -> Result<Session, String> {
     let drop_buffered = words.flag("discard");
     let end_markers = match words.after("leaves")? {
         Some(teid) => {
@@ -467,7 +483,10 @@ fn session(words: &mut Words<'_>) -> Result<Session, String> {
     };
     let cp_f_seid = CpFSeid { seid: 1, address: Ipv4Addr::LOCALHOST.into() };
     let up_seid = words.number()?;
-    let watch = || Usage::new(UsageId { up_seid, urr: ACTIVITY }, &UsageTerms::default());
+    let watch = || {
+        let place = counters.open(0).unwrap();
+        Usage::new(place, UsageId { up_seid, urr: ACTIVITY }, &UsageTerms::default())
+    };
     Ok(Session {
         up_seid,
         cp_f_seid,
@@ -648,12 +667,13 @@ fn qer(words: &mut Words<'_>) -> Result<Qer, String> {
 }
 
 /// `urr ID [quota OCTETS] [ul-quota OCTETS] [dl-quota OCTETS]`.
-fn urr(up_seid: u64, words: &mut Words<'_>) -> Result<Urr, String> {
+fn urr(up_seid: u64, words: &mut Words<'_>, counters: &Counters) -> Result<Urr, String> {
     let id = words.number()? as u32;
     let mut octets = |key| words.after(key)?.map(|text| number(&text)).transpose();
     let stop_at = Bounds { total: octets("quota")?, uplink: octets("ul-quota")?, downlink: octets("dl-quota")? };
     let tell_dropped_at = octets("dropped")?.map(|octets| [None, Some(octets)]);
     let terms = UsageTerms { stop_at, tell_dropped_at, ..UsageTerms::default() };
     let quota_far_id = words.after("far")?.map(|text| number(&text)).transpose()?.map(|id| id as u32);
-    Ok(Urr { id, measures: true, usage: Usage::new(UsageId { up_seid, urr: id }, &terms), quota_far_id })
+    let place = counters.open(0).map_err(|error| error.to_string())?;
+    Ok(Urr { id, measures: true, usage: Usage::new(place, UsageId { up_seid, urr: id }, &terms), quota_far_id })
 }

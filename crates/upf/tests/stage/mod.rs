@@ -226,6 +226,15 @@ impl Stage {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until the process has logged `text`.
+    pub fn await_log(&self, text: &str) {
+        let begin = Instant::now();
+        while !self.log().contains(text) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "nothing of {text}; the log: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Starts the process; when it began.
     pub fn spawn(&mut self) -> Instant {
         let (began, child) = self.spawn_beside(false);

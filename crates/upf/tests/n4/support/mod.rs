@@ -16,15 +16,23 @@ use pfcp::rule::{
 use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
 use upf::address_pool::AddressPool;
+use upf::alarms::Alarms;
 use upf::clock::Clock;
+use upf::counters::Counters;
 use upf::n4::{Config, Limits, Node, PathTerms, RuleTables, Taken, UeAddress};
 use upf::predefined::{PredefinedConfig, PredefinedRule, QerConfig};
 use upf::rules::{self, Parting, Session};
-use upf::tables::{ApplyError, Bucket, SessionUpdate, Tables, TeidsExhausted};
+use upf::tables::{ApplyError, Bucket, Memory, SessionUpdate, Tables, TeidsExhausted};
+use upf::usage::Usage;
 
 pub const N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
 pub const GNB: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
 pub const SMF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 4, 0, 2));
+
+/// Counts a packet, as a worker does.
+pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms: &mut Alarms) {
+    usages.iter().for_each(|usage| usage.gauge().count(uplink, octets as u64, now_ns, alarms));
+}
 
 /// Real tables, and a record of what was done to them.
 #[derive(Clone)]
@@ -46,8 +54,13 @@ pub struct Seen {
 
 impl Watched {
     pub fn new(max_sessions: usize) -> Self {
+        Self::on(max_sessions, Memory::private(max_sessions).unwrap())
+    }
+
+    /// With what an earlier process left in `memory`.
+    pub fn on(max_sessions: usize, memory: Memory) -> Self {
         let local = [IpAddr::V4(N3), "2001:db8:3::1".parse().unwrap()];
-        Self { tables: Tables::without_workers(max_sessions, &local), seen: Arc::default() }
+        Self { tables: Tables::without_workers(max_sessions, &local, memory), seen: Arc::default() }
     }
 
     pub fn seen(&self) -> Seen {
@@ -109,6 +122,14 @@ impl RuleTables for Watched {
 
     fn teid_slot(&self, teid: u32) -> u32 {
         self.tables.teid_slot(teid)
+    }
+
+    fn counters(&self) -> Counters {
+        self.tables.counters()
+    }
+
+    fn up_seids(&self) -> Vec<u64> {
+        self.tables.up_seids()
     }
 
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {

@@ -1,0 +1,175 @@
+//! Finds the session that a frame belongs to.
+
+use gtpu::{MessageType, ParseError};
+
+use super::{Arrival, Class, ETHERNET_LEN, Punt};
+use crate::drops::DropReason;
+use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Packet, UDP};
+use crate::side::PortId;
+use crate::tables::{Network, Version};
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+const ICMPV6: u8 = 58;
+const UDP_LEN: usize = 8;
+
+/// Finds the session of a frame of `len` bytes, of which `head` are the first.
+#[inline(always)]
+pub fn classify(tables: &Version, from: PortId, head: &[u8], len: usize) -> Class {
+    let network = tables.network(from);
+    match network.side.kind.has_tunnels() {
+        true => classify_from::<true>(tables, network, head, len),
+        false => classify_from::<false>(tables, network, head, len),
+    }
+}
+
+/// The same for a network whose packets are in tunnels, or not.
+#[inline(always)]
+pub fn classify_from<const TUNNELS: bool>(tables: &Version, from: &Network, head: &[u8], len: usize) -> Class {
+    let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
+        return Class::Drop(DropReason::IpMalformed);
+    };
+    let &[m0, m1, m2, m3, m4, m5, .., t0, t1] = ethernet;
+    let available = len - ETHERNET_LEN;
+    let ours = [m0, m1, m2, m3, m4, m5] == from.side.mac;
+    let class = match (ours, u16::from_be_bytes([t0, t1]), TUNNELS) {
+        (true, ETHERTYPE_IPV4, true) => classify_tunnelled::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, true) => classify_tunnelled::<true>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available),
+        (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
+    };
+    class.unwrap_or_else(Class::Drop)
+}
+
+/// From N6: a packet for a UE, or for the UPF itself.
+#[inline(always)]
+fn classify_plain<const V6: bool>(
+    tables: &Version,
+    from: &Network,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class, DropReason> {
+    let ip = sound::<V6>(packet, available)?;
+    let destination = ip.destination();
+    let Some(list) = from.ue(V6, destination) else {
+        return match () {
+            () if from.side.owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
+            () if ip.is_multicast() => Err(DropReason::Multicast),
+            () => Err(DropReason::UnknownUe),
+        };
+    };
+    let (at, len) = (ETHERNET_LEN as u16, ip.len() as u16);
+    let home = tables.rules(list).home();
+    Ok(Class::User { list, home, arrival: Arrival::Plain, at, len })
+}
+
+/// From N3: a packet in a tunnel, or for the UPF itself.
+#[inline(always)]
+fn classify_tunnelled<const V6: bool>(
+    tables: &Version,
+    from: &Network,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class, DropReason> {
+    let ip = sound::<V6>(packet, available)?;
+    if !from.side.owns(V6, ip.destination()) {
+        return Err(if ip.is_multicast() { DropReason::Multicast } else { DropReason::NotOurAddress });
+    }
+    if ip.is_fragment() {
+        return Ok(Class::Punt(Punt::Fragment));
+    }
+    if ip.next_header() != UDP {
+        return Ok(Class::Punt(Punt::Host));
+    }
+    let header_len = ip.header_len();
+    let udp = &ip.bytes()[header_len..];
+    let Some(&[_, _, d0, d1, l0, l1, _, _]) = udp.first_chunk::<UDP_LEN>() else {
+        return Err(DropReason::IpMalformed);
+    };
+    if u16::from_be_bytes([d0, d1]) != gtpu::UDP_PORT {
+        return Err(DropReason::NotGtpu);
+    }
+    let udp_len = usize::from(u16::from_be_bytes([l0, l1]));
+    if udp_len < UDP_LEN || header_len + udp_len > ip.len() {
+        return Err(DropReason::IpMalformed);
+    }
+    // Checksums of UDP are not verified: over IPv4 senders leave them out, over IPv6 RFC 6935 lets them; the user's own
+    // packet has its own.
+    let header = match gtpu::parse(&udp[UDP_LEN..], udp_len - UDP_LEN) {
+        Ok(header) => header,
+        Err(error) => return refused(error),
+    };
+    if header.message_type != MessageType::GPDU {
+        return signalling(tables, header.message_type, header.teid, V6);
+    }
+    let Some(rules) = tables.by_teid(header.teid) else { return Ok(Class::Punt(Punt::UnknownTeid)) };
+    let flow = header.pdu_session.map(|container| container.flow());
+    Ok(Class::User {
+        list: rules.list(),
+        home: rules.home(),
+        arrival: Arrival::Tunnelled { v6: V6, flow },
+        at: (ETHERNET_LEN + header_len + UDP_LEN + header.header_len) as u16,
+        len: header.payload_len as u16,
+    })
+}
+
+#[inline(always)]
+fn sound<const V6: bool>(packet: &[u8], available: usize) -> Result<Packet<'_, V6>, DropReason> {
+    let ip = Packet::parse(packet, available).map_err(|_| DropReason::IpMalformed)?;
+    if ip.checksum_is_right() { Ok(ip) } else { Err(DropReason::IpChecksum) }
+}
+
+/// Frames that are not IP, or not for this port alone.
+#[cold]
+fn classify_other(
+    ours: bool,
+    group: bool,
+    ether_type: u16,
+    packet: &[u8],
+    available: usize,
+) -> Result<Class, DropReason> {
+    if !ours && !group {
+        return Err(DropReason::WrongMac);
+    }
+    match ether_type {
+        ETHERTYPE_ARP => Ok(Class::Punt(Punt::Host)),
+        ETHERTYPE_IPV6 => {
+            let ip = sound::<true>(packet, available)?;
+            // Of what is for a group of stations only neighbour discovery is of interest.
+            let neighbour_discovery = ip.is_multicast() && ip.next_header() == ICMPV6;
+            if neighbour_discovery { Ok(Class::Punt(Punt::Host)) } else { Err(DropReason::Multicast) }
+        }
+        ETHERTYPE_IPV4 => Err(DropReason::Multicast),
+        ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => Err(DropReason::Vlan),
+        _ => Err(DropReason::EtherType),
+    }
+}
+
+#[cold]
+fn signalling(tables: &Version, message_type: MessageType, teid: u32, v6: bool) -> Result<Class, DropReason> {
+    match message_type {
+        MessageType::ECHO_REQUEST | MessageType::ECHO_RESPONSE | MessageType::ERROR_INDICATION => {
+            Ok(Class::Punt(Punt::Gtpu))
+        }
+        MessageType::END_MARKER => {
+            let rules = tables.by_teid(teid).ok_or(DropReason::EndMarker)?;
+            let arrival = Arrival::EndMarker { v6 };
+            Ok(Class::User { list: rules.list(), home: rules.home(), arrival, at: ETHERNET_LEN as u16, len: 0 })
+        }
+        _ => Err(DropReason::GtpuMessage),
+    }
+}
+
+#[cold]
+fn refused(error: ParseError) -> Result<Class, DropReason> {
+    match error {
+        ParseError::ExtensionRequired(_) => Ok(Class::Punt(Punt::UnknownExtension)),
+        ParseError::Version => Err(DropReason::GtpuVersion),
+        ParseError::HeaderTooLong => Err(DropReason::GtpuTooLong),
+        ParseError::Truncated | ParseError::Length | ParseError::ExtensionLength | ParseError::PduSession => {
+            Err(DropReason::GtpuMalformed)
+        }
+    }
+}

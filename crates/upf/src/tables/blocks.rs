@@ -1,0 +1,368 @@
+//! Where compiled rules lie: blocks of cache lines in memory that may outlive the process, so that the next one forwards by
+//! them at once.
+//!
+//! Both versions of the tables lead to the same blocks. A block that workers can see is never changed: a session that changes
+//! gets a new block, and the old one is used again once no worker can see it. Whoever dies in between leaves at most two of
+//! one session, of which the later one counts.
+//!
+//! The first line of a block is its head and the beginning of its record, which says what the block is for; behind the record
+//! is its body. Blocks lie one behind the other, and behind the last one is a head of zero.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use vport::tally::{LINE_WORDS, Line, Tallies};
+
+use super::Bucket;
+
+/// Lines for each session that may be held, on the average. A usual one has five, one with 64 PDRs and filters some 400. What is
+/// not used takes no memory.
+const LINES_PER_SESSION: usize = 512;
+/// Lines besides.
+const LINES_LEAST: usize = 1 << 16;
+
+/// Begins a file of blocks.
+const MAGIC: u64 = u64::from_le_bytes(*b"kaistabl");
+/// Of the layout of blocks and of what is in them.
+const VERSION: u64 = 1;
+/// Word of the first line, behind [`MAGIC`] and [`VERSION`]: what the blocks fit.
+const FITS: usize = 2;
+
+/// Words of a head: kind, bucket and length of the record, number of lines.
+const HEAD: usize = 0;
+/// Which of two blocks is the later one.
+const SERIAL: usize = 1;
+/// Words of the record that the head's line holds.
+const RECORD: usize = 2;
+const RECORD_FIRST_BYTES: usize = (LINE_WORDS - RECORD) * 8;
+
+/// A line that is not yet anywhere.
+pub(super) type Words = [u64; LINE_WORDS];
+
+/// What a block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Free = 1,
+    Session = 2,
+    Path = 3,
+}
+
+/// All blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    lines: Arc<Tallies>,
+    /// The head behind the last block.
+    next: u32,
+    /// Free blocks by their number of lines.
+    free: BTreeMap<u32, Vec<u32>>,
+    serial: u64,
+}
+
+/// What was written down.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    kind: u8,
+    home: Bucket,
+    /// Below 2^24, as is the number of lines.
+    record_len: u32,
+    lines: u32,
+}
+
+const LENGTH_MASK: u32 = (1 << 24) - 1;
+
+impl Head {
+    fn read(line: &Line) -> Self {
+        let word = line[HEAD].load(Relaxed);
+        let record_len = (word >> 16) as u32 & LENGTH_MASK;
+        Self { kind: word as u8, home: (word >> 8) as u8, record_len, lines: (word >> 40) as u32 }
+    }
+
+    fn write(self, line: &Line) {
+        let Self { kind, home, record_len, lines } = self;
+        let word = u64::from(kind) | u64::from(home) << 8 | u64::from(record_len) << 16 | u64::from(lines) << 40;
+        // Whoever finds it finds what it is the head of.
+        line[HEAD].store(word, Release);
+    }
+}
+
+/// A block that an earlier process left.
+pub(super) struct Found {
+    pub block: u32,
+    pub kind: Kind,
+    pub serial: u64,
+    pub record: Vec<u8>,
+}
+
+impl Blocks {
+    /// Blocks of this process alone, for so many sessions.
+    pub fn private(sessions: usize) -> io::Result<Self> {
+        Self::of(Tallies::private(line_count(sessions))?)
+    }
+
+    /// Blocks in `file`, of which there may be some.
+    pub fn in_file(file: File, sessions: usize) -> io::Result<Self> {
+        let found = (file.metadata()?.len() / (8 * LINE_WORDS as u64)).min(u64::from(u32::MAX));
+        Self::of(Tallies::in_file(file, line_count(sessions).max(found as usize))?)
+    }
+
+    /// A copy in `to`, which is empty, of what another process has in `from`.
+    pub fn copied(from: File, to: File, sessions: usize) -> io::Result<Self> {
+        let (from, to) = (Self::in_file(from, sessions)?, Self::in_file(to, sessions)?);
+        let theirs = from.lines.lines();
+        let end = theirs.len().min(to.lines.lines().len()) - 1;
+        let mut next = 1;
+        while let Some(head) = theirs.get(next).map(Head::read)
+            && head.kind != 0
+            && head.lines > 0
+            && next + head.lines as usize <= end
+        {
+            next += head.lines as usize;
+        }
+        provide(&to.lines, next + 1)?;
+        let words = theirs[..next].as_flattened().iter().map(|word| word.load(Relaxed));
+        to.lines.lines().as_flattened().iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+        Ok(to)
+    }
+
+    fn of(lines: Tallies) -> io::Result<Self> {
+        provide(&lines, 2)?;
+        Ok(Self { lines: Arc::new(lines), next: 1, free: BTreeMap::new(), serial: 1 })
+    }
+
+    /// The lines.
+    pub(super) fn lines(&self) -> Arc<Tallies> {
+        self.lines.clone()
+    }
+
+    /// What an earlier process left; nothing where it was one of other surroundings, that is if `fits` is another number.
+    pub(super) fn take_over(&mut self, fits: u64) -> Vec<Found> {
+        let lines = self.lines.clone();
+        let lines = lines.lines();
+        let own = [MAGIC, VERSION, fits];
+        let is_own = lines[0].iter().zip(own).all(|(word, value)| word.load(Relaxed) == value);
+        if !is_own {
+            self.begin(fits);
+            return vec![];
+        }
+        let mut found = Vec::new();
+        let is_whole = |at: u32, head: Head| {
+            let record_lines = record_lines(head.record_len as usize);
+            head.lines >= record_lines && u64::from(at) + u64::from(head.lines) < lines.len() as u64
+        };
+        while let Some(head) = lines.get(self.next as usize).map(Head::read)
+            && head.kind != 0
+            && is_whole(self.next, head)
+        {
+            let (block, serial) = (self.next, lines[self.next as usize][SERIAL].load(Relaxed));
+            let kind = [Kind::Session, Kind::Path].into_iter().find(|kind| *kind as u8 == head.kind);
+            match kind {
+                Some(kind) => found.push(Found { block, kind, serial, record: self.record(block) }),
+                None => self.free.entry(head.lines).or_default().push(block),
+            }
+            self.serial = self.serial.max(serial.saturating_add(1));
+            self.next += head.lines;
+        }
+        // They are there, so they can be made present.
+        if self.lines.provide(self.next as usize + 1).is_err() {
+            (self.next, self.free) = (1, BTreeMap::new());
+            self.begin(fits);
+            return vec![];
+        }
+        lines[self.next as usize][HEAD].store(0, Relaxed);
+        found
+    }
+
+    fn begin(&self, fits: u64) {
+        let lines = self.lines.lines();
+        // What there is counts for nothing before it counts as something else.
+        lines[1][HEAD].store(0, Release);
+        lines[0][FITS].store(fits, Relaxed);
+        lines[0][1].store(VERSION, Relaxed);
+        lines[0][0].store(MAGIC, Release);
+    }
+
+    /// Lines that blocks take. There are not so many blocks of any kind.
+    pub(super) fn end(&self) -> u32 {
+        self.next
+    }
+
+    /// Sees to it that blocks of so many lines in all can be put down.
+    pub(super) fn provide(&self, count: usize) -> io::Result<()> {
+        provide(&self.lines, self.next as usize + count + 1)
+    }
+
+    /// Puts a block down, for which [`Blocks::provide`] has provided.
+    pub(super) fn put(&mut self, kind: Kind, home: Bucket, record: &[u8], body: &[Words]) -> u32 {
+        let count = record_lines(record.len()) + body.len() as u32;
+        let block = self.room(count);
+        let lines = &self.lines.lines()[block as usize..][..count as usize];
+        let (first, rest) = record.split_at(record.len().min(RECORD_FIRST_BYTES));
+        write_bytes(first, &lines[0][RECORD..]);
+        let (record_rest, lines_of_body) = lines[1..].split_at(record_lines(record.len()) as usize - 1);
+        write_bytes(rest, record_rest.as_flattened());
+        lines_of_body.as_flattened().iter().zip(body.as_flattened()).for_each(|(to, word)| to.store(*word, Relaxed));
+        lines[0][SERIAL].store(self.serial, Relaxed);
+        self.serial += 1;
+        Head { kind: kind as u8, home, record_len: record.len() as u32, lines: count }.write(&lines[0]);
+        block
+    }
+
+    /// A free block of so many lines, which is none of either kind yet.
+    fn room(&mut self, count: u32) -> u32 {
+        if let Some(block) = self.free.get_mut(&count).and_then(Vec::pop) {
+            return block;
+        }
+        let (block, lines) = (self.next, self.lines.lines());
+        self.next += count;
+        lines[self.next as usize][HEAD].store(0, Release);
+        Head { kind: Kind::Free as u8, home: 0, record_len: 0, lines: count }.write(&lines[block as usize]);
+        block
+    }
+
+    /// The block is not used any more.
+    pub(super) fn free(&mut self, block: u32) {
+        let line = self.line(block);
+        let head = Head::read(line);
+        Head { kind: Kind::Free as u8, record_len: 0, ..head }.write(line);
+        self.free.entry(head.lines).or_default().push(block);
+    }
+
+    /// The bucket that was written down with the block.
+    pub(super) fn home(&self, block: u32) -> Bucket {
+        Head::read(self.line(block)).home
+    }
+
+    /// The record of a block.
+    pub(super) fn record(&self, block: u32) -> Vec<u8> {
+        let head = Head::read(self.line(block));
+        let words = self.lines.lines()[block as usize..].as_flattened()[RECORD..].iter();
+        let bytes = words.flat_map(|word| word.load(Relaxed).to_le_bytes());
+        bytes.take(head.record_len as usize).collect()
+    }
+
+    /// Where the body of a block begins, and how many lines it has.
+    pub(super) fn body(&self, block: u32) -> (u32, u32) {
+        let head = Head::read(self.line(block));
+        let record = record_lines(head.record_len as usize);
+        (block + record, head.lines.saturating_sub(record))
+    }
+
+    /// Whether this is the body of the block.
+    pub(super) fn has_body(&self, block: u32, body: &[Words]) -> bool {
+        let (at, count) = self.body(block);
+        let lines = &self.lines.lines()[at as usize..][..count as usize];
+        let words = lines.as_flattened().iter().map(|word| word.load(Relaxed));
+        words.eq(body.as_flattened().iter().copied())
+    }
+
+    fn line(&self, block: u32) -> &Line {
+        &self.lines.lines()[block as usize]
+    }
+}
+
+/// A full disk costs the next process time, and not this one its service.
+fn provide(lines: &Tallies, count: usize) -> io::Result<()> {
+    match lines.provide(count) {
+        Err(error) if count <= lines.lines().len() => {
+            if lines.detach()? {
+                tracing::warn!(%error, "no room for rules: the next process will take those of further sessions from the store");
+            }
+            Ok(())
+        }
+        provided => provided,
+    }
+}
+
+/// Lines that a record takes, its head included.
+fn record_lines(len: usize) -> u32 {
+    1 + len.saturating_sub(RECORD_FIRST_BYTES).div_ceil(LINE_WORDS * 8) as u32
+}
+
+fn write_bytes(bytes: &[u8], to: &[std::sync::atomic::AtomicU64]) {
+    for (chunk, to) in bytes.chunks(8).zip(to) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        to.store(u64::from_le_bytes(word), Relaxed);
+    }
+}
+
+fn line_count(sessions: usize) -> usize {
+    (LINES_LEAST + sessions * LINES_PER_SESSION).min(u32::MAX as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(path: &std::path::Path) -> File {
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    }
+
+    fn body(lines: usize, with: u64) -> Vec<Words> {
+        vec![[with; LINE_WORDS]; lines]
+    }
+
+    proptest! {
+        #[test]
+        fn another_process_finds_what_was_put_down_and_not_freed(
+            steps in proptest::collection::vec((0usize..200, 0usize..5, proptest::option::of(0usize..8)), 1..60),
+            fits in 1u64..3,
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("tables");
+            let mut blocks = Blocks::in_file(file(&path), 1).unwrap();
+            prop_assert!(blocks.take_over(1).is_empty());
+            let mut there: Vec<(u32, Vec<u8>, Vec<Words>)> = vec![];
+            for (number, (record, lines, gone)) in steps.into_iter().enumerate() {
+                blocks.provide(record_lines(record) as usize + lines).unwrap();
+                let (record, body) = (vec![number as u8; record], body(lines, number as u64));
+                there.push((blocks.put(Kind::Session, number as u8, &record, &body), record, body));
+                if let Some(gone) = gone.filter(|gone| *gone < there.len()) {
+                    blocks.free(there.swap_remove(gone).0);
+                }
+            }
+            // Nobody says goodbye.
+            let mut next = Blocks::in_file(file(&path), 1).unwrap();
+            let mut found = next.take_over(fits);
+            if fits != 1 {
+                prop_assert!(found.is_empty());
+                return Ok(());
+            }
+            prop_assert_eq!(next.next, blocks.next);
+            found.sort_by_key(|found| found.block);
+            there.sort_by_key(|there| there.0);
+            prop_assert_eq!(found.len(), there.len());
+            for (found, (block, record, body)) in found.iter().zip(&there) {
+                prop_assert_eq!((found.block, &found.record), (*block, record));
+                prop_assert!(next.has_body(*block, body) && next.home(*block) == blocks.home(*block));
+            }
+        }
+
+        #[test]
+        fn no_file_makes_it_panic(words in proptest::collection::vec(any::<u64>(), 0..200), small: bool) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("tables");
+            let mut blocks = Blocks::in_file(file(&path), 1).unwrap();
+            blocks.take_over(1);
+            blocks.provide(100).unwrap();
+            let lines = blocks.lines.lines()[1..].as_flattened();
+            // Lengths that are possible at all get further.
+            let value = |word: u64| if small { word & 0x0000_0300_0003_ff03 } else { word };
+            lines.iter().zip(words).for_each(|(to, word)| to.store(value(word), Relaxed));
+            let mut next = Blocks::in_file(file(&path), 1).unwrap();
+            for found in next.take_over(1) {
+                prop_assert_eq!(next.record(found.block), found.record);
+                next.free(found.block);
+            }
+            next.provide(10).unwrap();
+            let block = next.put(Kind::Session, 0, b"a", &body(3, 1));
+            prop_assert!(next.has_body(block, &body(3, 1)));
+        }
+    }
+}

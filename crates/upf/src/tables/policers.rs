@@ -1,0 +1,159 @@
+//! Which policers sessions have.
+
+use std::net::IpAddr;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::compile::{self, MeterKey};
+use super::record::Record;
+use super::{ApplyError, Bucket, Settings};
+use crate::policer::Meter;
+use crate::rules::Session;
+
+/// A policer in use.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Policer {
+    index: u32,
+    generation: u32,
+}
+
+/// Policers in use and free. A freed policer gets another generation, by which workers notice that it starts anew.
+pub(super) struct PolicerPool {
+    burst_ms: u32,
+    generations: Vec<u32>,
+    max: usize,
+    freed: Vec<u32>,
+    workers: usize,
+    /// Those that several sessions of a session manager share, by its address.
+    shared: HashMap<(IpAddr, MeterKey), Shared>,
+}
+
+/// A policer that sessions share: those of one worker, as its state belongs to one.
+struct Shared {
+    policer: Policer,
+    sessions: u32,
+    worker: usize,
+}
+
+impl PolicerPool {
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            burst_ms: settings.policer_burst_ms,
+            generations: vec![],
+            max: settings.max_policers(),
+            freed: vec![],
+            workers: settings.workers.max(1),
+            shared: HashMap::new(),
+        }
+    }
+
+    fn worker(&self, home: Bucket) -> usize {
+        usize::from(home) % self.workers
+    }
+
+    /// The meter of a policer.
+    pub fn meter(&self, rate: u64, policer: Policer) -> Meter {
+        Meter::new(rate, self.burst_ms, policer.index, policer.generation)
+    }
+
+    /// The policers that a session has from an earlier process are in use. False if they cannot be.
+    pub fn restore(&mut self, record: &Record, home: Bucket) -> bool {
+        if record.policers.iter().any(|(_, policer)| policer.index as usize >= self.max || policer.generation == 0) {
+            return false;
+        }
+        let worker = self.worker(home);
+        for &(key, policer) in &record.policers {
+            let at = policer.index as usize;
+            if at >= self.generations.len() {
+                self.generations.resize(at + 1, 0);
+            }
+            self.generations[at] = self.generations[at].max(policer.generation);
+            if let Some(manager) = record.manager.filter(|_| key.correlated) {
+                let shared = self.shared.entry((manager, key)).or_insert(Shared { policer, sessions: 0, worker });
+                shared.sessions += 1;
+            }
+        }
+        true
+    }
+
+    /// Nothing more is restored: what is not in use is free.
+    pub fn settle(&mut self) {
+        let unused = self.generations.iter().enumerate().filter(|(_, generation)| **generation == 0);
+        self.freed = unused.map(|(index, _)| index as u32).collect();
+    }
+
+    /// Whether sessions that share a policer will belong to one worker. `held` is what the session of a SEID has.
+    pub fn check_correlated(
+        &self,
+        updates: &HashMap<u64, Option<Session>>,
+        held: impl Fn(u64) -> Option<Record>,
+    ) -> Result<(), ApplyError> {
+        let mut claims: HashMap<(IpAddr, MeterKey), usize> = HashMap::new();
+        for session in updates.values().flatten() {
+            let worker = self.worker(compile::home_of(session));
+            for key in compile::meters(session).into_iter().filter(|key| key.correlated) {
+                let name = (session.cp_f_seid.address, key);
+                if *claims.entry(name).or_insert(worker) != worker {
+                    return Err(ApplyError::OtherWorker(key.id));
+                }
+            }
+        }
+        for ((manager, key), worker) in claims {
+            let Some(shared) = self.shared.get(&(manager, key)).filter(|shared| shared.worker != worker) else {
+                continue;
+            };
+            let has = |record: &Record| record.manager == Some(manager) && record.policer(&key).is_some();
+            let moving = updates.keys().filter_map(|seid| held(*seid)).filter(has).count();
+            if moving < shared.sessions as usize {
+                return Err(ApplyError::OtherWorker(key.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The policer that sessions of `manager` share, for one with this home; `is_held` if the session has had it before.
+    pub fn share(&mut self, manager: IpAddr, key: MeterKey, home: Bucket, is_held: bool) -> Policer {
+        let worker = self.worker(home);
+        if !self.shared.contains_key(&(manager, key)) {
+            let policer = self.take();
+            self.shared.insert((manager, key), Shared { policer, sessions: 0, worker });
+        }
+        let shared = self.shared.get_mut(&(manager, key)).expect("it is there now");
+        shared.sessions += u32::from(!is_held);
+        shared.worker = worker;
+        shared.policer
+    }
+
+    pub fn free(&self) -> usize {
+        self.max - self.generations.len() + self.freed.len()
+    }
+
+    /// # Panics
+    /// If none is free.
+    pub fn take(&mut self) -> Policer {
+        let index = self.freed.pop().unwrap_or_else(|| {
+            assert!(self.generations.len() < self.max, "checked before anything was changed");
+            self.generations.push(0);
+            self.generations.len() as u32 - 1
+        });
+        let generation = &mut self.generations[index as usize];
+        // 0 is the generation of a state that nobody has used.
+        *generation = generation.checked_add(1).unwrap_or(1);
+        Policer { index, generation: *generation }
+    }
+
+    /// A session of `manager` does not use the policer any more.
+    pub fn give_back(&mut self, manager: Option<IpAddr>, key: MeterKey, policer: Policer) {
+        if let Some(manager) = manager.filter(|_| key.correlated)
+            && let Some(shared) = self.shared.get_mut(&(manager, key))
+        {
+            shared.sessions -= 1;
+            if shared.sessions > 0 {
+                return;
+            }
+            self.shared.remove(&(manager, key));
+        }
+        self.freed.push(policer.index);
+    }
+}

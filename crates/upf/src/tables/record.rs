@@ -1,0 +1,73 @@
+//! What a session has taken, as it is written down with its rules.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::compile::MeterKey;
+use super::policers::Policer;
+use super::version::{Change, UeKey};
+use crate::side::PortId;
+
+/// The record of a session's block. Places of lists are so many lines behind the beginning of the block's body.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub up_seid: u64,
+    pub tunnelled: Vec<Tunnelled>,
+    pub plain: Vec<Plain>,
+    pub policers: Vec<(MeterKey, Policer)>,
+    /// Whose correlation IDs its QERs have.
+    pub manager: Option<IpAddr>,
+    /// Paths of its tunnels, as often as they are named.
+    pub paths: Vec<u32>,
+    /// Whether packets may wait.
+    pub buffers: bool,
+}
+
+/// By which TEID a list of rules is found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Tunnelled {
+    pub teid: u32,
+    /// Whether it is of the UPF's choice.
+    pub own: bool,
+    pub list: u32,
+}
+
+/// By which UE address a list of rules is found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Plain {
+    pub port: PortId,
+    pub ue: UeKey,
+    pub list: u32,
+}
+
+impl Record {
+    pub fn pack(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("nothing in it is of unknown length")
+    }
+
+    pub fn unpack(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    pub fn policer(&self, key: &MeterKey) -> Option<Policer> {
+        self.policers.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
+    }
+
+    /// Has its rules found, whose body begins at this line.
+    pub fn put_in(&self, body: u32, changes: &mut Vec<Change>) {
+        self.change(|list| Some(body + list), changes);
+    }
+
+    /// Has its rules not found any more.
+    pub fn take_out(&self, changes: &mut Vec<Change>) {
+        self.change(|_| None, changes);
+    }
+
+    fn change(&self, place: impl Fn(u32) -> Option<u32>, changes: &mut Vec<Change>) {
+        for &Tunnelled { teid, own, list } in &self.tunnelled {
+            changes.push(if own { Change::Teid(teid, place(list)) } else { Change::OtherTeid(teid, place(list)) });
+        }
+        changes.extend(self.plain.iter().map(|&Plain { port, ue, list }| Change::Ue(port, ue, place(list))));
+    }
+}
