@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +29,8 @@ const NAME: usize = 2;
 const LINES: usize = 3;
 /// Number of the last change to the store that is durable.
 const COMMITTED: usize = 4;
+/// How far a process has got that restores the store.
+const PROGRESS: usize = 5;
 
 /// All counters. Clones are the same.
 #[derive(Clone, Debug)]
@@ -78,10 +82,22 @@ impl Head {
         self.0.head_line()[NAME].store(name, Relaxed);
     }
 
+    /// So much of the store is restored.
+    pub fn progress(&self, sessions: u64) {
+        self.0.head_line()[PROGRESS].store(sessions, Relaxed);
+    }
+
     /// The changes with this number, and those before, are in the store.
     pub fn commit(&self, number: u64) {
         self.0.head_line()[COMMITTED].store(number, Relaxed);
     }
+}
+
+/// How far the last process got that restored the store which the counters at `path` belong to.
+pub fn progress(path: &Path) -> io::Result<u64> {
+    let mut word = [0; 8];
+    File::open(path)?.read_exact_at(&mut word, PROGRESS as u64 * 8)?;
+    Ok(u64::from_ne_bytes(word))
 }
 
 /// No counters are left.

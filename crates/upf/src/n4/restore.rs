@@ -180,6 +180,7 @@ impl<T: RuleTables> Node<T> {
         if !self.tables.claim_teids(&given, &given) {
             return Err(RestoreError::Teids);
         }
+        self.counters.head().progress(0);
         self.leave_alone(database)?;
         let mut taken = Taken::default();
         std::thread::scope(|scope| {
@@ -188,6 +189,7 @@ impl<T: RuleTables> Node<T> {
             let reader = scope.spawn(move || read_sessions(database, &read));
             for some in sessions {
                 self.take_in_some(some, &given, &mut taken, now)?;
+                self.counters.head().progress(self.sessions.len() as u64);
             }
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(RestoreError::from)
         })?;

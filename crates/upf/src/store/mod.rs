@@ -5,7 +5,7 @@
 //! counters        what workers count, mapped (`counters`)
 //! tables          the rules by which they forward, mapped (`tables::blocks`): the next process forwards by them at once
 //! lock            held by the process whose directory it is
-//! restoring       how many processes have begun to read the store, and not got through
+//! restoring       how many processes have ended while they read the store, and how far they had got
 //! ```
 //!
 //! The store survives the process, not the host: a commit is durable once the kernel has it, and nothing waits for a disk.
@@ -32,7 +32,7 @@ use crate::tables::{Blocks, Memory};
 
 /// Of what is kept, and how. Another number is another format.
 const FORMAT: u32 = 4;
-/// So many processes may die over a store before it is put aside.
+/// So many processes may die at the same place of a store before it is put aside.
 const ATTEMPTS: u32 = 3;
 
 const STORE: &str = "sessions.redb";
@@ -274,7 +274,7 @@ fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) ->
         return Err("".into());
     }
     if counts {
-        count_attempt(&directory.join(RESTORING))?;
+        count_attempt(directory)?;
     }
     let database = Database::open(&path)?;
     let preface = database.get(Kind::Preface, 0)?.ok_or("the store has no beginning")?;
@@ -374,13 +374,23 @@ fn put_aside(directory: &Path, names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// A store that processes die of must not keep the UPF from starting.
-fn count_attempt(path: &Path) -> Result<(), Unfit> {
-    let before: u32 = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    if before >= ATTEMPTS {
-        return Err(format!("{before} processes have ended while they restored them").into());
+/// A store that processes die of must not keep the UPF from starting. Those that are killed, however soon, have got to one
+/// place or another; those that die of it get to the same one each time.
+fn count_attempt(directory: &Path) -> Result<(), Unfit> {
+    let path = directory.join(RESTORING);
+    let place = crate::counters::progress(&directory.join(COUNTERS)).unwrap_or(0);
+    let before = std::fs::read_to_string(&path).ok();
+    let before = before.as_deref().and_then(|text| text.trim().split_once(' '));
+    let before = before.and_then(|(deaths, place)| Some((deaths.parse::<u32>().ok()?, place.parse::<u64>().ok()?)));
+    let deaths = match before {
+        None => 0,
+        Some((deaths, there)) if there == place => deaths + 1,
+        Some(_) => 1,
+    };
+    if deaths >= ATTEMPTS {
+        return Err(format!("{deaths} processes have ended at the same place while they restored them").into());
     }
-    Ok(std::fs::write(path, (before + 1).to_string())?)
+    Ok(std::fs::write(path, format!("{deaths} {place}"))?)
 }
 
 /// Which start of the host this is.

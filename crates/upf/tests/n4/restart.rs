@@ -2,7 +2,7 @@
 //! or, if anything of that is missing, none of it and a new time stamp.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -426,6 +426,26 @@ fn a_store_that_cannot_be_right_is_put_aside() {
 fn change(directory: &Path, kind: Kind, key: u64, value: Option<&[u8]>) {
     let database = Database::open(&directory.join("sessions.redb")).unwrap();
     database.commit([&Change { kind, key, value: value.map(Into::into) }]).unwrap();
+}
+
+#[test]
+fn processes_that_are_killed_are_not_held_against_the_store() {
+    let directory = lived().remains();
+    let head = || {
+        let file = File::options().read(true).write(true).open(directory.path().join("counters")).unwrap();
+        move |progress: u64| std::os::unix::fs::FileExt::write_all_at(&file, &progress.to_ne_bytes(), 40).unwrap()
+    };
+    let got_to = head();
+    // Killed wherever they had got to.
+    for progress in [3, 1, 1, 4, 4, 2] {
+        assert!(open_at(directory.path()).is_found());
+        got_to(progress);
+    }
+    for _ in 0..3 {
+        assert!(open_at(directory.path()).is_found());
+        got_to(7);
+    }
+    assert!(!open_at(directory.path()).is_found(), "three have died at one place");
 }
 
 #[test]
