@@ -160,7 +160,8 @@ impl Counters {
     /// What the rule with this place counts by. None where there is no such place.
     #[inline(always)]
     pub fn words(&self, index: u32) -> Option<Words<'_>> {
-        let at = index as usize * 2;
+        // The first lines are the file's own.
+        let at = (index as usize).checked_sub(1)? * 2 + 2;
         let [counted, terms] = self.0.lines.lines().get(at..at + 2)? else { return None };
         Some(Words { counted, terms })
     }

@@ -80,9 +80,11 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let neighbours = plane.slow_path.acquaintances();
     // By the rules that an earlier process left packets are forwarded at once, and N4 follows. Where a process forwards still,
     // N4 has everything before this one takes over.
-    let (plane, running) = match inheritance {
-        Some(_) => (Some(plane), None),
-        None => (None, plane.start(&ports, None, signals)?),
+    // So it has where rules are missing: sessions of which there are none yet are not unknown ones.
+    let complete = inheritance.is_none() && state.as_ref().is_none_or(|state| state.are_all(tables.sessions()));
+    let (plane, running) = match complete {
+        false => (Some(plane), None),
+        true => (None, plane.start(&ports, None, signals)?),
     };
     let n4_bell = meters.bell.clone();
     let clock = meters.clock;

@@ -47,9 +47,15 @@ impl Mapping {
 
     /// Makes the first `len` bytes present. They must be allocated.
     pub fn populate(&self, len: usize) -> io::Result<()> {
-        let len = len.next_multiple_of(crate::segment::PAGE).min(self.len);
+        self.populate_from(0, len)
+    }
+
+    /// The same from the byte `from` on.
+    pub(crate) fn populate_from(&self, from: usize, end: usize) -> io::Result<()> {
+        let from = from / crate::segment::PAGE * crate::segment::PAGE;
+        let len = end.next_multiple_of(crate::segment::PAGE).min(self.len) - from;
         // SAFETY: within the mapping; populating changes no byte.
-        unsafe { madvise(self.start, len, Advice::LinuxPopulateWrite)? };
+        unsafe { madvise(self.start.cast::<u8>().add(from).cast(), len, Advice::LinuxPopulateWrite)? };
         Ok(())
     }
 

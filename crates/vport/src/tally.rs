@@ -77,7 +77,7 @@ impl Tallies {
             let wanted = count.next_multiple_of(STEP).min(self.capacity);
             let len = wanted * LINE_BYTES;
             fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
-            self.mapping.populate(len)?;
+            self.mapping.populate_from(presence.lines * LINE_BYTES, len)?;
             presence.lines = wanted;
         }
         Ok(())

@@ -74,7 +74,8 @@ impl<T: RuleTables> Endpoint<T> {
         let mut node = if !state.is_found() {
             Node::new(config, tables, meters.clock)
         } else {
-            match Node::restore(config, tables, meters.clock, state.database(), began) {
+            let begun = state.begin_to_restore();
+            match Node::restore(config, tables, meters.clock, state.database(), begun, began) {
                 Ok(node) => {
                     let (sessions, ms) = (node.sessions.len(), began.elapsed().as_millis());
                     tracing::info!(sessions, ms, "restored; the recovery time stamp stays");

@@ -19,6 +19,8 @@ use crate::tables::SessionUpdate;
 const AT_ONCE: usize = 512;
 /// So many times as many are read before they are put in force.
 const READ_AHEAD: usize = 4;
+/// Progress that has sessions taken in is beyond all that has them only seen.
+const TAKEN_IN: u64 = 1 << 32;
 /// Longer than it takes to restore everything.
 const COUNTED_WITHIN_NS: u64 = 60_000_000_000;
 /// Requests since the numbers were last kept are fewer than this. There are 2^24 sequence numbers.
@@ -51,6 +53,9 @@ pub enum RestoreError {
         /// Sessions that may be.
         most: usize,
     },
+    /// Processes before have died of it.
+    #[error("{0}")]
+    Deadly(String),
     /// TEIDs do not fit.
     #[error("TEIDs in use do not fit the tables")]
     Teids,
@@ -107,10 +112,12 @@ impl<T: RuleTables> Node<T> {
         tables: T,
         clock: Clock,
         database: &Database,
+        begun: Result<(), String>,
         now: Instant,
     ) -> Result<Self, Box<NotRestored<T>>> {
         let mut node = Self::new(config, tables, clock);
-        match node.take_in(database, now) {
+        let taken_in = begun.map_err(RestoreError::Deadly).and_then(|()| node.take_in(database, now));
+        match taken_in {
             Ok(()) => Ok(node),
             Err(error) => {
                 node.drop_everything();
@@ -189,7 +196,6 @@ impl<T: RuleTables> Node<T> {
             let reader = scope.spawn(move || read_sessions(database, &read));
             for some in sessions {
                 self.take_in_some(some, &given, &mut taken, now)?;
-                self.counters.head().progress(self.sessions.len() as u64);
             }
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(RestoreError::from)
         })?;
@@ -201,6 +207,7 @@ impl<T: RuleTables> Node<T> {
     fn take_in_some(&mut self, some: Read, given: &[u32], taken: &mut Taken, now: Instant) -> Result<(), RestoreError> {
         // Workers of the process before may count while this one reads.
         let now_ns = self.clock.ns(now) + COUNTED_WITHIN_NS;
+        let head = self.counters.head();
         let seids: Vec<_> = some.iter().map(|(up_seid, _)| *up_seid).collect();
         let mut updates = Vec::with_capacity(some.len());
         for (up_seid, found) in some {
@@ -220,6 +227,7 @@ impl<T: RuleTables> Node<T> {
             self.settle_addresses(&BTreeSet::new(), &open.contents, &[]);
             self.timers.extend(one.timer_ns().map(|at_ns| (at_ns, up_seid)));
             self.sessions.insert(up_seid, one);
+            head.progress(TAKEN_IN + self.sessions.len() as u64);
         }
         self.tables.apply(updates).or_else(|_| self.put_in_force_again(&seids))
     }
@@ -227,9 +235,12 @@ impl<T: RuleTables> Node<T> {
     /// Takes out of force what was left in force and is not in the store: requests that nobody was answered.
     fn leave_alone(&self, database: &Database) -> Result<(), RestoreError> {
         let mut left: BTreeSet<_> = self.tables.up_seids().into_iter().collect();
+        let (head, mut seen) = (self.counters.head(), 0);
         if !left.is_empty() {
             database.each(Kind::Session, |up_seid, _| {
                 left.remove(&up_seid);
+                seen += 1;
+                head.progress(seen);
             })?;
         }
         self.remove(left.into_iter().collect())

@@ -169,6 +169,19 @@ impl State {
         self.provenance == Provenance::Inherited
     }
 
+    /// This process is about to restore what there is, unless those before it have died of that.
+    pub fn begin_to_restore(&self) -> Result<(), String> {
+        if self.is_inherited() {
+            return Ok(());
+        }
+        count_attempt(&self.directory).map_err(|unfit| unfit.why)
+    }
+
+    /// Whether rules of so many sessions are those of all that are kept.
+    pub fn are_all(&self, sessions: usize) -> bool {
+        self.database.count(Kind::Session).is_ok_and(|count| count == sessions as u64)
+    }
+
     /// Whether there may be sessions to restore.
     pub fn is_found(&self) -> bool {
         self.provenance != Provenance::Created
@@ -273,9 +286,6 @@ fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) ->
     if !path.exists() {
         return Err("".into());
     }
-    if counts {
-        count_attempt(directory)?;
-    }
     let database = Database::open(&path)?;
     let preface = database.get(Kind::Preface, 0)?.ok_or("the store has no beginning")?;
     let (format, _) = postcard::take_from_bytes::<u32>(&preface)?;
@@ -298,7 +308,7 @@ fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) ->
     let counters = counters.map_err(|error| unfit(&format!("counters: {error}")))?;
     let counters = counters.ok_or_else(|| unfit("their counters are not there"))?;
     let blocks = match counts {
-        true => read_write(&directory.join(TABLES)).and_then(|tables| Blocks::in_file(tables, sessions)),
+        true => Ok(blocks_in(&directory.join(TABLES), sessions, false)),
         false => inherited_blocks(directory, sessions),
     };
     let blocks = blocks.map_err(|error| unfit(&format!("tables: {error}")))?;
@@ -334,15 +344,29 @@ fn create(
 /// Counters and rules of a store with this name, in which nothing is.
 fn new_memory(directory: &Path, sessions: usize, name: u64) -> io::Result<Memory> {
     let counters = Counters::create(read_write(&directory.join(COUNTERS))?, sessions, name)?;
-    let tables = read_write(&directory.join(TABLES))?;
-    tables.set_len(0)?;
-    Ok(Memory { blocks: Blocks::in_file(tables, sessions)?, counters })
+    Ok(Memory { blocks: blocks_in(&directory.join(TABLES), sessions, true), counters })
+}
+
+/// Rules in the file at `path`. Where there can be none they are this process's own, and the next one takes them from the store.
+fn blocks_in(path: &Path, sessions: usize, anew: bool) -> Blocks {
+    let file = if anew { new_file(path) } else { read_write(path) };
+    file.and_then(|file| Blocks::in_file(file, sessions)).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the next process will not find the rules, and forward later");
+        Blocks::private(sessions).expect("memory")
+    })
+}
+
+/// An empty file. A process that is about to end may still use the one that was there.
+fn new_file(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => read_write(path),
+    }
 }
 
 /// A copy of the rules by which another process still forwards, which goes on writing its own.
 fn inherited_blocks(directory: &Path, sessions: usize) -> io::Result<Blocks> {
-    let copy = read_write(&directory.join(HEIR_TABLES))?;
-    copy.set_len(0)?;
+    let copy = new_file(&directory.join(HEIR_TABLES))?;
     Blocks::copied(read_write(&directory.join(TABLES))?, copy, sessions)
 }
 

@@ -148,7 +148,7 @@ impl Blocks {
             self.begin(fits);
             return vec![];
         }
-        let mut found = Vec::new();
+        let (mut found, mut free) = (Vec::new(), Vec::<(u32, u32)>::new());
         let is_whole = |at: u32, head: Head| {
             let record_lines = record_lines(head.record_len as usize);
             head.lines >= record_lines && u64::from(at) + u64::from(head.lines) < lines.len() as u64
@@ -161,11 +161,20 @@ impl Blocks {
             let kind = [Kind::Session, Kind::Path].into_iter().find(|kind| *kind as u8 == head.kind);
             match kind {
                 Some(kind) => found.push(Found { block, kind, serial, record: self.record(block) }),
-                None => self.free.entry(head.lines).or_default().push(block),
+                // Free blocks that lie side by side become one.
+                None => match free.last_mut() {
+                    Some((first, count)) if *first + *count == block && *count + head.lines <= LENGTH_MASK => {
+                        *count += head.lines;
+                        let head = Head { kind: Kind::Free as u8, home: 0, record_len: 0, lines: *count };
+                        head.write(&lines[*first as usize]);
+                    }
+                    _ => free.push((block, head.lines)),
+                },
             }
-            self.serial = self.serial.max(serial.saturating_add(1));
+            self.serial = self.serial.max(serial.saturating_add(1)).min(u64::MAX / 2);
             self.next += head.lines;
         }
+        free.into_iter().for_each(|(block, count)| self.free.entry(count).or_default().push(block));
         // They are there, so they can be made present.
         if self.lines.provide(self.next as usize + 1).is_err() {
             (self.next, self.free) = (1, BTreeMap::new());
@@ -216,11 +225,27 @@ impl Blocks {
         if let Some(block) = self.free.get_mut(&count).and_then(Vec::pop) {
             return block;
         }
+        if let Some(block) = self.split(count) {
+            return block;
+        }
         let (block, lines) = (self.next, self.lines.lines());
         self.next += count;
         lines[self.next as usize][HEAD].store(0, Release);
         Head { kind: Kind::Free as u8, home: 0, record_len: 0, lines: count }.write(&lines[block as usize]);
         block
+    }
+
+    /// A free block of so many lines, of a larger one.
+    fn split(&mut self, count: u32) -> Option<u32> {
+        let (&size, _) = self.free.range(count + 1..).find(|(_, blocks)| !blocks.is_empty())?;
+        let block = self.free.get_mut(&size)?.pop()?;
+        let rest = block + count;
+        // Within a block that is free nobody sees the second head before the first one leads to it.
+        for (at, lines) in [(rest, size - count), (block, count)] {
+            Head { kind: Kind::Free as u8, home: 0, record_len: 0, lines }.write(self.line(at));
+        }
+        self.free.entry(size - count).or_default().push(rest);
+        Some(block)
     }
 
     /// The block is not used any more.
@@ -275,6 +300,11 @@ fn provide(lines: &Tallies, count: usize) -> io::Result<()> {
         }
         provided => provided,
     }
+}
+
+/// Lines of a block with a record of so many octets, and a body of so many lines.
+pub(super) fn lines_of(record_len: usize, body: usize) -> usize {
+    record_lines(record_len) as usize + body
 }
 
 /// Lines that a record takes, its head included.

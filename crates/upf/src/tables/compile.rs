@@ -5,10 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use gtpu::{Direction, PduSession};
 use serde::{Deserialize, Serialize};
 use vport::steering::teid_bucket;
-use vport::tally::LINE_WORDS;
 
 use super::filter;
-use super::rule::{Action, AddressesV4, AddressesV6, Draft, Net, RULE_LINES};
+use super::rule::{Action, AddressesV4, AddressesV6, Draft, Net};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
@@ -159,28 +158,6 @@ fn framed_key(route: (IpAddr, u8)) -> UeKey {
     }
 }
 
-/// Most lines that the session's blocks take, and those of new paths. None if it is too large for a block.
-pub(super) fn lines_at_most(session: &Session) -> Option<usize> {
-    let words = |count: usize, each: usize| (count * each).div_ceil(LINE_WORDS);
-    let copies: usize = session.fars.iter().map(|far| far.copies.len()).sum();
-    let substitutes = session.urrs.iter().filter(|urr| urr.quota_far_id.is_some()).count();
-    // One usage, and one meter, are in the rule itself.
-    let acts = |pdr: &Pdr| RULE_LINES + words(pdr.qer_ids.len(), 3) + words(pdr.urr_ids.len(), 1) + words(copies, 2);
-    let rule = |pdr: &Pdr| {
-        let filters: usize = pdr.pdi.sdf_filters.iter().map(filter::Draft::lines_at_most).sum();
-        acts(pdr) * (1 + substitutes) + filters.max(1) + 1 + words(pdr.pdi.framed_routes.len(), 5)
-    };
-    let rules: usize = session.pdrs.iter().map(rule).sum();
-    let keys: usize = session.pdrs.iter().map(|pdr| 3 + pdr.pdi.framed_routes.len()).sum();
-    let paths = 3 * session.fars.len() + copies + session.parting.end_markers.len();
-    // Octets of the record: none of its parts is longer than 32.
-    let record = 2 + (keys + 2 * session.qers.len() + session.pdrs.len() * (3 * (1 + substitutes) + copies)) / 2;
-    (rules + record <= LINES_MOST).then_some(rules + record + 2 * paths)
-}
-
-/// So that everything in a block is within reach of 16 bits.
-const LINES_MOST: usize = 60_000;
-
 /// QERs with a maximum bit rate, by direction.
 pub(super) fn meters(session: &Session) -> Vec<MeterKey> {
     let up = session.qers.iter().filter(|qer| qer.uplink_mbr_bps.is_some());
@@ -260,8 +237,8 @@ impl Compiler<'_> {
         let usages: Vec<_> = unbound.map(|(usage, _)| usage.place().0).collect();
         let substitute = |(at, far_id): (usize, Option<u32>)| {
             let (action, copies) = (self.action(pdr, far_id?, qers), self.copies(far_id?));
-            let (usages, filters, framed) = (usages.clone(), vec![], vec![]);
-            Some((at, Draft { action, copies, usages, filters, framed, ..rule.clone() }))
+            let (usages, v6, framed, filters) = (usages.clone(), AddressesV6::default(), vec![], vec![]);
+            Some((at, Draft { action, copies, usages, v6, framed, filters, ..rule.clone() }))
         };
         fars.into_iter().enumerate().filter_map(substitute).collect()
     }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use vport::tally::{LINE_WORDS, Line};
+use vport::tally::Line;
 
 use super::image::{Image, halves, quarters};
 use crate::ip::{Packet, Upper};
@@ -154,14 +154,6 @@ impl Draft {
             v6: addresses_v6(source, destination),
             more,
         }
-    }
-
-    /// Most lines that the filter takes.
-    pub fn lines_at_most(filter: &SdfFilter) -> usize {
-        let nets = [&filter.from, &filter.to].iter().any(|end| matches!(end.prefix, Some((IpAddr::V6(_), _))));
-        // Two ranges are a word.
-        let ranges = filter.from.ports.len() + filter.to.ports.len();
-        1 + usize::from(nets) + if ranges > 1 { ranges.div_ceil(2 * LINE_WORDS) } else { 0 }
     }
 
     /// Matches every packet.

@@ -131,6 +131,22 @@ impl Paths {
         left
     }
 
+    /// Most lines that paths take which are not written down yet.
+    pub fn fresh_lines(&self) -> usize {
+        2 * self.fresh.len()
+    }
+
+    /// Forgets paths that are not written down and that nobody needs.
+    pub fn forget_fresh(&mut self, hops: &mut Hops) {
+        for number in std::mem::take(&mut self.fresh) {
+            let unneeded = self.entries[number as usize].take_if(|entry| entry.pins == 0);
+            let Some(Entry { key, hop, .. }) = unneeded else { continue };
+            hops.unpin(hop);
+            self.by_key.remove(&key);
+            self.free.push(number);
+        }
+    }
+
     /// Adds to `changes` what has become of neighbours.
     pub fn follow(&mut self, hops: &Hops, changes: &mut Vec<Change>) {
         for (number, entry) in self.entries.iter_mut().enumerate() {

@@ -54,9 +54,15 @@ impl Record {
         self.policers.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
     }
 
+    /// By what its rules are found: TEIDs, and addresses in data networks.
+    pub fn keys(&self) -> impl Iterator<Item = (Option<u32>, Option<(PortId, UeKey)>)> {
+        let teids = self.tunnelled.iter().map(|tunnelled| (Some(tunnelled.teid), None));
+        teids.chain(self.plain.iter().map(|plain| (None, Some((plain.port, plain.ue)))))
+    }
+
     /// Has its rules found, whose body begins at this line.
     pub fn put_in(&self, body: u32, changes: &mut Vec<Change>) {
-        self.change(|list| Some(body + list), changes);
+        self.change(|list| body.checked_add(list), changes);
     }
 
     /// Has its rules not found any more.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::blocks::{Blocks, Kind};
+use super::blocks::{self, Blocks, Kind};
 use super::compile::{self, Context, MeterKey};
 use super::hops::Hops;
 use super::image::Image;
@@ -63,7 +63,7 @@ impl Ground {
         let mut hops = Hops::new(sides, version);
         let mut paths = Paths::new(sides.clone());
         let mut policers = PolicerPool::new(settings);
-        let (mut sessions, mut changes) = (BySeid::default(), vec![]);
+        let (mut sessions, mut changes, mut taken) = (BySeid::default(), vec![], HashSet::new());
         let mut found = blocks.take_over(fits(settings, sides));
         // Of two that say the same the later one counts.
         found.sort_unstable_by_key(|found| std::cmp::Reverse(found.serial));
@@ -75,13 +75,16 @@ impl Ground {
         for found in found.iter().filter(|found| found.kind == Kind::Session) {
             let record = Record::unpack(&found.record).filter(|record| {
                 let is_new = !sessions.contains_key(&record.up_seid) && sessions.len() < settings.max_sessions;
-                is_new && record.paths.iter().all(|path| paths.has(*path))
+                is_new
+                    && record.keys().all(|key| !taken.contains(&key))
+                    && record.paths.iter().all(|path| paths.has(*path))
             });
             let home = blocks.home(found.block);
             let Some(record) = record.filter(|record| policers.restore(record, home)) else {
                 blocks.free(found.block);
                 continue;
             };
+            taken.extend(record.keys());
             record.paths.iter().for_each(|path| paths.pin_again(*path));
             record.put_in(blocks.body(found.block).0, &mut changes);
             sessions.insert(record.up_seid, found.block);
@@ -163,6 +166,11 @@ impl Writer {
         let (mut changes, mut news) = (Vec::new(), Vec::new());
         let mut steps: Vec<_> =
             updates.iter().map(|(&seid, update)| self.step(seid, update.as_ref(), own, &mut news)).collect();
+        if let Err(error) = self.provide(&steps) {
+            steps.iter().for_each(|step| self.undo(step));
+            self.paths.forget_fresh(&mut self.hops);
+            return Err(error);
+        }
         // What stays as it was is not touched; what it has pinned twice is let go of once.
         let (unchanged, changed): (Vec<_>, Vec<_>) = steps.drain(..).partition(|step| self.is_unchanged(step));
         for step in unchanged {
@@ -214,7 +222,7 @@ impl Writer {
     fn check(&self, updates: &HashMap<u64, Option<Session>>) -> Result<(), ApplyError> {
         let mut teids = HashSet::new();
         let mut ues = HashSet::new();
-        let (mut policers, mut lines) = (0, 0);
+        let mut policers = 0;
         // An owner that is itself updated has given up what it had.
         let version = self.publisher.version();
         let taken = |owner: Option<u64>| owner.is_some_and(|owner| !updates.contains_key(&owner));
@@ -236,12 +244,11 @@ impl Writer {
                 let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.policer(key).is_none());
                 policers += meters.iter().filter(|key| new(key)).count();
             }
-            lines += compile::lines_at_most(session).ok_or(ApplyError::TooLarge)?;
         }
         self.policers.check_correlated(updates, |seid| self.record(seid).map(|(_, record)| record))?;
         let replaced = updates.keys().filter(|seid| self.sessions.contains_key(seid)).count();
         let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
-        if sessions > self.max_sessions || policers > self.policers.free() || self.blocks.provide(lines).is_err() {
+        if sessions > self.max_sessions || policers > self.policers.free() {
             return Err(ApplyError::Full);
         }
         Ok(())
@@ -299,6 +306,31 @@ impl Writer {
         Step { up_seid, home, before, after }
     }
 
+    /// Sees to it that there is room for all that is new.
+    fn provide(&self, steps: &[Step]) -> Result<(), ApplyError> {
+        let new = steps.iter().filter(|step| !self.is_unchanged(step)).filter_map(|step| step.after.as_ref());
+        let mut lines = self.paths.fresh_lines();
+        for (record, image) in new {
+            if image.len() > LINES_MOST {
+                return Err(ApplyError::TooLarge);
+            }
+            lines += blocks::lines_of(record.pack().len(), image.len());
+        }
+        self.blocks.provide(lines).map_err(|_| ApplyError::Full)
+    }
+
+    /// Gives back what a session was to get.
+    fn undo(&mut self, step: &Step) {
+        let Some((after, _)) = &step.after else { return };
+        let before = step.before.as_ref().map(|(_, record)| record);
+        for &(key, policer) in &after.policers {
+            if before.is_none_or(|before| before.policer(&key) != Some(policer)) {
+                self.policers.give_back(after.manager, key, policer);
+            }
+        }
+        after.paths.iter().for_each(|path| self.paths.unpin(*path));
+    }
+
     /// Whether a session is in force just as it is to be.
     fn is_unchanged(&self, step: &Step) -> bool {
         match (&step.before, &step.after) {
@@ -321,6 +353,9 @@ impl Writer {
         before.paths.iter().for_each(|path| self.paths.unpin(*path));
     }
 }
+
+/// So that everything in a block is within reach of 16 bits.
+const LINES_MOST: usize = 60_000;
 
 fn buffers(rule: &Draft) -> bool {
     matches!(rule.action, Action::Buffer(_))
