@@ -181,7 +181,10 @@ impl Counters {
         let Words { counted, terms } = self.words(index).ok_or(NoCounters::Full)?;
         self.0.lines.provide(2 * index as usize + 2)?;
         places.next = places.next.max(index + 1);
-        [counted, terms, self.dropped(index)].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+        [counted, terms].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+        // Few rules have these, and lines that nobody has written to take no memory.
+        let used = self.dropped(index).iter().filter(|word| word.load(Relaxed) != 0);
+        used.for_each(|word| word.store(0, Relaxed));
         Ok(Place { counters: self.clone(), index })
     }
 
