@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vport::tally::{LINE_WORDS, Line, Tallies};
+use vport::tally::{LINE_BYTES, Line, Tallies};
 
 use crate::config::MAX_SESSIONS;
 
@@ -130,7 +130,7 @@ impl Counters {
 
     /// The counters that an earlier process left in `file`, if they are those of the store `name`.
     pub fn find(file: File, sessions: usize, name: u64) -> io::Result<Option<Self>> {
-        let found = file.metadata()?.len() / LINE_BYTES;
+        let found = file.metadata()?.len() / LINE_BYTES as u64;
         let count = line_count(sessions).max(found.min(LINES_MOST) as usize);
         let lines = Tallies::in_file(file, count)?;
         lines.provide(2)?;
@@ -230,8 +230,6 @@ impl Counters {
     }
 }
 
-/// Octets of a line.
-const LINE_BYTES: u64 = 8 * LINE_WORDS as u64;
 /// No file of counters is longer.
 const LINES_MOST: u64 = line_count(MAX_SESSIONS) as u64;
 

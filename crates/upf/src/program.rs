@@ -78,9 +78,8 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         Upf::with_memory(&plan, places, memory)?;
     let plane = Plane { workers, slow_path };
     let neighbours = plane.slow_path.acquaintances();
-    // By the rules that an earlier process left packets are forwarded at once, and N4 follows. Where a process forwards still,
-    // N4 has everything before this one takes over.
-    // So it has where rules are missing: sessions of which there are none yet are not unknown ones.
+    // By the rules that an earlier process left packets are forwarded at once, and N4 follows. It goes first where another
+    // process forwards still, and where rules are missing: peers would be told that they have tunnels which are not there.
     let complete = inheritance.is_none() && state.as_ref().is_none_or(|state| state.are_all(tables.sessions()));
     let (plane, running) = match complete {
         false => (Some(plane), None),

@@ -426,7 +426,7 @@ fn halves(word: u64) -> [u32; 2] {
 
 /// The word of two halves.
 #[inline]
-fn whole(lower: u32, upper: u32) -> u64 {
+pub(crate) fn whole(lower: u32, upper: u32) -> u64 {
     u64::from(upper) << 32 | u64::from(lower)
 }
 

@@ -11,17 +11,17 @@ use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
 
-use crate::alarms::{Alarm, Alarms};
+use crate::alarms::Alarms;
 use crate::bell::Bell;
 use crate::board::Board;
-use crate::buffers::{Buffers, Kept};
+use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::packet::{
-    Class, Duplicate, ETHERNET_LEN, Forward, Punt, Rare, UDP6_CHECKSUM, Verdict, besides, classify, classify_from,
-    decide, end_marker_frame, forgo, matching, neighbour, uncount,
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
+    uncount,
 };
 use crate::path::{Path, Tunnel};
 use crate::policer::Policers;
@@ -32,6 +32,7 @@ use crate::trace::Tracer;
 
 mod copies;
 mod leaving;
+mod rare;
 mod too_long;
 
 pub use leaving::Dryness;
@@ -442,109 +443,6 @@ impl Hands {
         }
     }
 
-    /// The same while someone watches. By itself, so that otherwise no verdict need be in memory.
-    #[cold]
-    #[inline(never)]
-    fn conclude_watched(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class,
-        packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
-        now: u64,
-    ) -> Option<Fate> {
-        let mut verdict = decide(tables, &mut self.state, class, packet.head(), now);
-        if let Err(Rare::Drop(reason)) = verdict {
-            verdict = forgo(tables, &mut self.state, class, packet.head(), now, reason);
-        }
-        if !matches!(verdict, Err(Rare::Duplicate(_))) {
-            self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
-        }
-        self.carry_out(tables, from, class, verdict, packet, behind, now)
-    }
-
-    /// A packet that is not sent, or not as it is, or not now.
-    #[cold]
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
-    fn conclude_rarely(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class,
-        rare: Rare,
-        packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
-        now: u64,
-    ) -> Option<Fate> {
-        let verdict = match rare {
-            Rare::Drop(reason) => forgo(tables, &mut self.state, class, packet.head(), now, reason),
-            rare => Err(rare),
-        };
-        self.carry_out(tables, from, class, verdict, packet, behind, now)
-    }
-
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
-    fn carry_out(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class,
-        verdict: Verdict<'_>,
-        packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
-        now: u64,
-    ) -> Option<Fate> {
-        match verdict {
-            Ok(forward) if forward.resolved => {
-                self.rewrite(&forward, packet, behind);
-                return Some(fate(&forward));
-            }
-            Ok(forward) => {
-                self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
-            }
-            Err(Rare::Drop(DropReason::TooLong)) => self.relieve(tables, from, class, &whole(packet, *behind), now),
-            Err(Rare::Drop(reason)) => self.drops.count(reason),
-            Err(Rare::Buffer(rule)) => self.keep(tables, rule, from, class, &whole(packet, *behind)),
-            Err(Rare::Punt(punt)) => self.punt(from, punt, &whole(packet, *behind), now),
-            Err(Rare::Duplicate(duplicate)) => {
-                return self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now);
-            }
-        }
-        None
-    }
-
-    /// A packet of which copies are made.
-    #[cold]
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
-    fn carry_out_twice(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class,
-        duplicate: &Duplicate,
-        packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
-        now: u64,
-    ) -> Option<Fate> {
-        self.duplicate(tables, duplicate, &whole(packet, *behind), now);
-        let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
-        if self.tracer.is_on() {
-            self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
-        }
-        if let Ok(forward) = verdict
-            && !forward.resolved
-        {
-            // Were it decided about again, it would be duplicated again.
-            self.leave_unresolved(tables, &forward, packet, behind, now);
-            return None;
-        }
-        self.carry_out(tables, from, class, verdict, packet, behind, now)
-    }
-
     /// Takes off and puts on the headers that the verdict says. `behind` follows what `packet` holds.
     #[inline(always)]
     fn rewrite(&mut self, forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
@@ -569,69 +467,6 @@ impl Hands {
     fn trace_refused(&mut self, tables: &Version, from: PortId, port: PortId, class: &Class, now: u64) {
         if self.tracer.is_on() {
             self.tracer.record_refused(tables, from, class, self.full(port), now);
-        }
-    }
-
-    /// A packet that waits for its UE.
-    #[cold]
-    fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>) {
-        let Some(rule) = tables.rule(rule) else { return };
-        let waiting = rule.waiting();
-        match self.state.buffers.keep(&waiting, from, packet) {
-            Kept::Waits => {}
-            Kept::IsNews => {
-                if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
-                    self.state.buffers.told(&waiting);
-                }
-            }
-            Kept::Full => {
-                self.drops.count(DropReason::BufferFull);
-                rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
-            }
-        }
-    }
-
-    /// A packet whose next hop is not resolved comes again once it is, and counts then.
-    #[cold]
-    #[inline(never)]
-    fn wait_for_neighbour(
-        &mut self,
-        tables: &Version,
-        from: PortId,
-        class: &Class,
-        forward: Forward<'_>,
-        packet: &PacketRef<'_>,
-        now: u64,
-    ) {
-        fate(&forward).uncount(tables);
-        if let Some(rule) = matching(tables, class, packet.head) {
-            self.state.policers.give_back(rule.meters(tables), forward.keep.into());
-        }
-        if !self.unresolved.allow(now) {
-            return self.drops.count(DropReason::NeighbourUnresolved);
-        }
-        let address = neighbour(tables, &forward, &packet.head[usize::from(forward.strip)..]);
-        self.leave_to_slow_path(Letter::Await(from, forward.port, address), packet);
-    }
-
-    /// A packet whose next hop is not resolved: the slow path sends it once it is.
-    #[cold]
-    fn leave_unresolved(
-        &mut self,
-        tables: &Version,
-        forward: &Forward<'_>,
-        packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
-        now: u64,
-    ) {
-        if !self.unresolved.allow(now) {
-            fate(forward).uncount(tables);
-            return self.drops.count(DropReason::NeighbourUnresolved);
-        }
-        let address = neighbour(tables, forward, &packet.head()[usize::from(forward.strip)..]);
-        self.rewrite(forward, packet, behind);
-        if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
-            fate(forward).uncount(tables);
         }
     }
 

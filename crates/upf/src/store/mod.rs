@@ -308,10 +308,10 @@ fn find(directory: &Path, identity: &Identity, sessions: usize, counts: bool) ->
     let counters = counters.map_err(|error| unfit(&format!("counters: {error}")))?;
     let counters = counters.ok_or_else(|| unfit("their counters are not there"))?;
     let blocks = match counts {
-        true => Ok(blocks_in(&directory.join(TABLES), sessions, false)),
+        true => blocks_in(&directory.join(TABLES), sessions, false),
         false => inherited_blocks(directory, sessions),
     };
-    let blocks = blocks.map_err(|error| unfit(&format!("tables: {error}")))?;
+    let blocks = blocks.map_err(|error| unfit(&format!("tables: {error}")))?.of_store(preface.name);
     Ok((preface, database, Memory { blocks, counters }))
 }
 
@@ -344,15 +344,15 @@ fn create(
 /// Counters and rules of a store with this name, in which nothing is.
 fn new_memory(directory: &Path, sessions: usize, name: u64) -> io::Result<Memory> {
     let counters = Counters::create(read_write(&directory.join(COUNTERS))?, sessions, name)?;
-    Ok(Memory { blocks: blocks_in(&directory.join(TABLES), sessions, true), counters })
+    Ok(Memory { blocks: blocks_in(&directory.join(TABLES), sessions, true)?.of_store(name), counters })
 }
 
 /// Rules in the file at `path`. Where there can be none they are this process's own, and the next one takes them from the store.
-fn blocks_in(path: &Path, sessions: usize, anew: bool) -> Blocks {
+fn blocks_in(path: &Path, sessions: usize, anew: bool) -> io::Result<Blocks> {
     let file = if anew { new_file(path) } else { read_write(path) };
-    file.and_then(|file| Blocks::in_file(file, sessions)).unwrap_or_else(|error| {
+    file.and_then(|file| Blocks::in_file(file, sessions)).or_else(|error| {
         tracing::warn!(%error, "the next process will not find the rules, and forward later");
-        Blocks::private(sessions).expect("memory")
+        Blocks::private(sessions)
     })
 }
 

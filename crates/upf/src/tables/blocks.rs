@@ -60,6 +60,8 @@ pub struct Blocks {
     /// Free blocks by their number of lines.
     free: BTreeMap<u32, Vec<u32>>,
     serial: u64,
+    /// Of the store whose sessions they are of.
+    name: u64,
 }
 
 /// What was written down.
@@ -130,7 +132,17 @@ impl Blocks {
 
     fn of(lines: Tallies) -> io::Result<Self> {
         provide(&lines, 2)?;
-        Ok(Self { lines: Arc::new(lines), next: 1, free: BTreeMap::new(), serial: 1 })
+        Ok(Self { lines: Arc::new(lines), next: 1, free: BTreeMap::new(), serial: 1, name: 0 })
+    }
+
+    /// The same for sessions of the store with this name.
+    #[must_use]
+    pub fn of_store(self, name: u64) -> Self {
+        Self { name, ..self }
+    }
+
+    pub(super) fn name(&self) -> u64 {
+        self.name
     }
 
     /// The lines.

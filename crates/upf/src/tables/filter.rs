@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use vport::tally::Line;
 
-use super::image::{Image, halves, quarters};
+use super::image::{Image, quarters};
 use crate::ip::{Packet, Upper};
 use crate::rules::{Endpoint, SdfFilter};
 use crate::side;
+use crate::usage::whole;
 
 /// An SDF filter that is yet to be written, turned into the direction of the packets that it sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,23 +182,23 @@ impl Draft {
             AddressesV6::Nets(nets) => {
                 let wide = |bits: u128| [bits as u64, (bits >> 64) as u64];
                 let words = nets.iter().flat_map(|net| wide(net.value).into_iter().chain(wide(net.mask)));
-                halves(NETS.into(), (image.append(words) - at) as u32)
+                whole(NETS.into(), (image.append(words) - at) as u32)
             }
         };
         let ranges: Vec<_> = source_ports.iter().chain(destination_ports).copied().collect();
         let is_more = self.more != More::default();
         let behind = match () {
             () if ranges.is_empty() => usize::from(is_more),
-            () => image.append(ranges.chunks(2).map(|pair| halves(pair[0].bits(), pair[pair.len() - 1].bits()))) - at,
+            () => image.append(ranges.chunks(2).map(|pair| whole(pair[0].bits(), pair[pair.len() - 1].bits()))) - at,
         };
         image[at] = [
-            halves(self.upper.value, self.upper.mask),
+            whole(self.upper.value, self.upper.mask),
             self.v4.value,
             self.v4.mask,
             quarters([source.first.into(), source.span.into(), destination.first.into(), destination.span.into()]),
             v6,
             quarters([behind & 0xffff, behind >> 16, source_ports.len(), destination_ports.len()]),
-            halves(spi.unwrap_or(0), flow_label.unwrap_or(0)),
+            whole(spi.unwrap_or(0), flow_label.unwrap_or(0)),
             u64::from(spi.is_some()) | u64::from(flow_label.is_some()) << 1,
         ];
     }

@@ -53,11 +53,6 @@ impl IndexMut<usize> for Image {
     }
 }
 
-/// A word of two halves, the lower one first.
-pub(super) fn halves(lower: u32, upper: u32) -> u64 {
-    u64::from(upper) << 32 | u64::from(lower)
-}
-
 /// A word of four quarters, the lowest first. What does not fit is of an image that is too large to be put down.
 pub(super) fn quarters(parts: [usize; 4]) -> u64 {
     parts.into_iter().rev().fold(0, |word, part| word << 16 | part.min(usize::from(u16::MAX)) as u64)

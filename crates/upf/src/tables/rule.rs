@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 
 use super::filter::{self, Key};
-use super::image::{Image, halves, quarters};
+use super::image::{Image, quarters};
 use super::{Bucket, Version};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
@@ -18,7 +18,7 @@ use crate::marking::Marking;
 use crate::path::{Relay, Tunnel};
 use crate::policer::Meter;
 use crate::side::PortId;
-use crate::usage::{Gauges, Places};
+use crate::usage::{Gauges, Places, whole};
 
 /// Rules with what they lie in.
 #[derive(Clone, Copy)]
@@ -180,7 +180,7 @@ mod flag {
     pub const ASIDE: u64 = 128;
     /// Something counts the packets. It is beside the kind.
     pub const COUNTED: u64 = 1 << 15;
-    /// There are filters. It is beside the port.
+    /// It is the first of its list with filters. The flag is beside the port.
     pub const FILTERED: u64 = 1 << 23;
 }
 
@@ -217,7 +217,7 @@ impl Draft {
         }
         let written = filter::Draft::write_all(&filters, image);
         image[at(begin)][BRIEF] |= flag::FILTERED;
-        image[at(begin) + 1][FILTERS] = halves((written - at(begin)) as u32, filters.len() as u32);
+        image[at(begin) + 1][FILTERS] = whole((written - at(begin)) as u32, filters.len() as u32);
         first
     }
 
@@ -237,7 +237,7 @@ impl Draft {
         let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
         let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
         image[at][BRIEF] = octets | (left as u64 & 0xffff) << 32 | u64::from(self.pdr) << 48;
-        image[at][V4] = halves(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
+        image[at][V4] = whole(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
         image[at][QFIS] = self.qfis;
         self.write_usages(at, image);
         let meters = self.write_meters(at, image);
@@ -259,11 +259,9 @@ impl Draft {
             Action::Drop(reason) => (kind::DROP, reason as u8, None, none, 0, 0, 0),
             Action::Route(port) => (kind::ROUTE, port.number() as u8, None, none, 0, 0, 0),
             Action::RouteMarked(port, marking) => (kind::ROUTE_MARKED, port.number() as u8, None, marking, 0, 0, 0),
-            Action::Tunnel(Tunnel { path, teid, flow }) => {
-                (kind::TUNNEL, 0, Some(flow), none, halves(path, teid), 0, 0)
-            }
+            Action::Tunnel(Tunnel { path, teid, flow }) => (kind::TUNNEL, 0, Some(flow), none, whole(path, teid), 0, 0),
             Action::Relay(Relay { bare, marked, marker, teid, flow, downlink }) => {
-                (kind::RELAY, downlink.into(), flow, none, halves(marked, teid), halves(bare, marker), 0)
+                (kind::RELAY, downlink.into(), flow, none, whole(marked, teid), whole(bare, marker), 0)
             }
             Action::Buffer(Waiting { max_packets, notify, .. }) => {
                 let waiting = u64::from(max_packets) << 32 | u64::from(notify) << 48;
@@ -277,17 +275,17 @@ impl Draft {
             [] => 0,
             [place] => place,
             [..] => {
-                let words = self.usages.chunks(2).map(|pair| halves(pair[0], pair.get(1).copied().unwrap_or(0)));
+                let words = self.usages.chunks(2).map(|pair| whole(pair[0], pair.get(1).copied().unwrap_or(0)));
                 (image.append(words) - at) as u32
             }
         };
-        image[at][USAGES] = halves(place, self.usages.len() as u32);
+        image[at][USAGES] = whole(place, self.usages.len() as u32);
     }
 
     fn write_meters(&self, at: usize, image: &mut Image) -> usize {
         let words = |meter: &Meter| {
             let (rate, burst, index, generation) = meter.parts();
-            [halves(index, generation), rate, burst]
+            [whole(index, generation), rate, burst]
         };
         match &self.meters[..] {
             [] => {}
@@ -322,11 +320,11 @@ impl Draft {
 
     fn write_copies(&self, at: usize, image: &mut Image) {
         let words = self.copies.iter().flat_map(|copy| match *copy {
-            Ok(Tunnel { path, teid, flow }) => [u64::from(flow) << 8, halves(path, teid)],
+            Ok(Tunnel { path, teid, flow }) => [u64::from(flow) << 8, whole(path, teid)],
             Err(reason) => [1 | u64::from(reason as u8) << 8, 0],
         });
         let behind = if self.copies.is_empty() { 0 } else { image.append(words) - at };
-        image[at + 1][COPIES] = halves(behind as u32, self.copies.len() as u32);
+        image[at + 1][COPIES] = whole(behind as u32, self.copies.len() as u32);
     }
 
     fn write_substitutes(&self, at: usize, home: Bucket, image: &mut Image) {
@@ -339,7 +337,7 @@ impl Draft {
             rule.write(own, home, 1, image);
             image[own + 1][STANDS_FOR] = *usage as u64;
         }
-        image[at + 1][SUBSTITUTES] = halves((first - at) as u32, self.substitutes.len() as u32);
+        image[at + 1][SUBSTITUTES] = whole((first - at) as u32, self.substitutes.len() as u32);
     }
 }
 
@@ -431,7 +429,7 @@ impl<'t> Rule<'t> {
         from.as_flattened().get(..count).unwrap_or_default()
     }
 
-    /// Whether the packet's key matters, see [`Rule::find_by_key`].
+    /// Whether it is the first of its list with filters; from there on go by [`Rule::find_by_key`].
     #[inline(always)]
     pub fn is_filtered(self) -> bool {
         self.has(flag::FILTERED)

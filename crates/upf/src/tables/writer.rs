@@ -42,8 +42,10 @@ struct Step {
     home: Bucket,
     /// What it has had, and its block.
     before: Option<(u32, Record)>,
-    /// What it gets.
-    after: Option<(Record, Image)>,
+    /// What it gets, with the record as it is written down.
+    after: Option<(Record, Vec<u8>, Image)>,
+    /// Whether it is in force just as it is to be.
+    is_unchanged: bool,
 }
 
 /// What there is before the first change.
@@ -64,7 +66,7 @@ impl Ground {
         let mut paths = Paths::new(sides.clone());
         let mut policers = PolicerPool::new(settings);
         let (mut sessions, mut changes, mut taken) = (BySeid::default(), vec![], HashSet::new());
-        let mut found = blocks.take_over(fits(settings, sides));
+        let mut found = blocks.take_over(fits(settings, sides, blocks.name()));
         // Of two that say the same the later one counts.
         found.sort_unstable_by_key(|found| std::cmp::Reverse(found.serial));
         for path in found.iter().filter(|found| found.kind == Kind::Path) {
@@ -98,11 +100,11 @@ impl Ground {
     }
 }
 
-/// A number by which blocks of other surroundings are told apart.
-fn fits(settings: &Settings, sides: &Sides) -> u64 {
+/// A number by which blocks of other surroundings, or of another store, are told apart.
+fn fits(settings: &Settings, sides: &Sides, store: u64) -> u64 {
     // Fixed keys: it is another process that compares.
     let mut hasher = std::hash::DefaultHasher::new();
-    (settings.policer_burst_ms, settings.workers).hash(&mut hasher);
+    (store, settings.policer_burst_ms, settings.workers).hash(&mut hasher);
     for (port, side) in sides.iter() {
         (port, side.kind, &side.name, side.mtu, &side.addresses, &side.network_instances).hash(&mut hasher);
         side.gateways().hash(&mut hasher);
@@ -164,7 +166,7 @@ impl Writer {
         let updates = last_of_each(updates);
         self.check(&updates)?;
         let (mut changes, mut news) = (Vec::new(), Vec::new());
-        let mut steps: Vec<_> =
+        let steps: Vec<_> =
             updates.iter().map(|(&seid, update)| self.step(seid, update.as_ref(), own, &mut news)).collect();
         if let Err(error) = self.provide(&steps) {
             steps.iter().for_each(|step| self.undo(step));
@@ -172,10 +174,8 @@ impl Writer {
             return Err(error);
         }
         // What stays as it was is not touched; what it has pinned twice is let go of once.
-        let (unchanged, changed): (Vec<_>, Vec<_>) = steps.drain(..).partition(|step| self.is_unchanged(step));
-        for step in unchanged {
-            self.retire(&step);
-        }
+        let (unchanged, changed): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.is_unchanged);
+        unchanged.iter().for_each(|step| self.retire(step));
         // Everything is taken out first, so that what moves from one session to another ends up where it belongs.
         for (_, record) in changed.iter().filter_map(|step| step.before.as_ref()) {
             record.take_out(&mut changes);
@@ -183,8 +183,8 @@ impl Writer {
         let mut left = vec![];
         for step in &changed {
             match &step.after {
-                Some((record, image)) => {
-                    let block = self.blocks.put(Kind::Session, step.home, &record.pack(), image);
+                Some((record, packed, image)) => {
+                    let block = self.blocks.put(Kind::Session, step.home, packed, image);
                     record.put_in(self.blocks.body(block).0, &mut changes);
                     self.sessions.insert(step.up_seid, block);
                 }
@@ -298,30 +298,37 @@ impl Writer {
                 let list = Draft::write_list(&downlink.rules, home, &mut image) as u32;
                 record.plain.extend(downlink.ues.into_iter().map(|ue| Plain { port: downlink.port, ue, list }));
             }
-            after = Some((record, image));
+            let packed = record.pack();
+            after = Some((record, packed, image));
         }
         if before.as_ref().is_some_and(|(_, record)| record.buffers) {
             news.push(News::Release { up_seid, home: had });
         }
-        Step { up_seid, home, before, after }
+        let is_unchanged = match (&before, &after) {
+            (Some((block, before)), Some((after, _, image))) => {
+                before == after && self.blocks.home(*block) == home && self.blocks.has_body(*block, image)
+            }
+            _ => false,
+        };
+        Step { up_seid, home, before, after, is_unchanged }
     }
 
     /// Sees to it that there is room for all that is new.
     fn provide(&self, steps: &[Step]) -> Result<(), ApplyError> {
-        let new = steps.iter().filter(|step| !self.is_unchanged(step)).filter_map(|step| step.after.as_ref());
+        let new = steps.iter().filter(|step| !step.is_unchanged).filter_map(|step| step.after.as_ref());
         let mut lines = self.paths.fresh_lines();
-        for (record, image) in new {
+        for (_, packed, image) in new {
             if image.len() > LINES_MOST {
                 return Err(ApplyError::TooLarge);
             }
-            lines += blocks::lines_of(record.pack().len(), image.len());
+            lines += blocks::lines_of(packed.len(), image.len());
         }
         self.blocks.provide(lines).map_err(|_| ApplyError::Full)
     }
 
     /// Gives back what a session was to get.
     fn undo(&mut self, step: &Step) {
-        let Some((after, _)) = &step.after else { return };
+        let Some((after, ..)) = &step.after else { return };
         let before = step.before.as_ref().map(|(_, record)| record);
         for &(key, policer) in &after.policers {
             if before.is_none_or(|before| before.policer(&key) != Some(policer)) {
@@ -331,20 +338,10 @@ impl Writer {
         after.paths.iter().for_each(|path| self.paths.unpin(*path));
     }
 
-    /// Whether a session is in force just as it is to be.
-    fn is_unchanged(&self, step: &Step) -> bool {
-        match (&step.before, &step.after) {
-            (Some((block, before)), Some((after, image))) => {
-                before == after && self.blocks.home(*block) == step.home && self.blocks.has_body(*block, image)
-            }
-            _ => false,
-        }
-    }
-
     /// Gives back what a session held before and does not hold now.
     fn retire(&mut self, step: &Step) {
         let Some((_, before)) = &step.before else { return };
-        let now = step.after.as_ref().map(|(record, _)| record);
+        let now = step.after.as_ref().map(|(record, ..)| record);
         for &(key, policer) in &before.policers {
             if now.is_none_or(|now| now.policer(&key) != Some(policer)) {
                 self.policers.give_back(before.manager, key, policer);
