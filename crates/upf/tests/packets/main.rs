@@ -3,6 +3,7 @@
 mod frame;
 mod hostile;
 mod scenario;
+mod wireshark;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,39 @@ fn every_file_comes_out_as_it_says() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// What Wireshark finds wrong and is right: what the file is about is just that.
+const RIGHTLY: [(&str, &str); 3] = [
+    ("24-zero-checksum.pkt", "Illegal checksum value (0)"),
+    // The user's octets, which nobody has read.
+    ("28-filters.pkt", "Malformed Packet (Exception occurred) [Malformed Packet: ESP],_ws.malformed"),
+    ("36-n6-marking.pkt", "4 NOP in a row - a router may have removed some options"),
+];
+
+/// A file's name, and what comes of it.
+fn outcomes() -> impl Iterator<Item = (String, scenario::Outcome)> {
+    files().into_iter().map(|path| {
+        let mut scenario = Scenario::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        (path.file_name().unwrap().to_str().unwrap().to_owned(), scenario.play().unwrap())
+    })
+}
+
+#[test]
+fn wireshark_understands_everything_that_is_sent() {
+    let (mut frames, mut names) = (vec![], vec![]);
+    for (name, outcome) in outcomes() {
+        let sent = outcome.sent.concat();
+        names.extend(std::iter::repeat_n(name, sent.len()));
+        frames.extend(sent);
+    }
+    let Some(complaints) = wireshark::complaints(&frames) else {
+        println!("SKIPPED wireshark_understands_everything_that_is_sent: no tshark");
+        return;
+    };
+    let all = complaints.iter().map(|(at, why)| (&names[*at][..], &why[..]));
+    let wrong: Vec<_> = all.filter(|complaint| !RIGHTLY.contains(complaint)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

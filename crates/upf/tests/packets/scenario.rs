@@ -63,6 +63,8 @@ pub struct Scenario {
     /// GTP-U echo requests that N4 wants sent, and those that were answered.
     echoes: Vec<Echo>,
     alive: Vec<Echo>,
+    /// Tunnels that their peers do not know, of which N4 is told.
+    unknown: Vec<Alarm>,
     mtu: [u16; 2],
     /// What sessions count by, once one is there.
     counters: Option<Counters>,
@@ -128,6 +130,10 @@ impl Scenario {
             "mtu" => self.mtu = [words.parse()?, words.parse()?],
             "echo" => self.echoes.push(echo(&mut words)?),
             "alive" => self.alive.push(echo(&mut words)?),
+            "unknown" => {
+                let (peer, teid) = (words.parse()?, words.number()? as u32);
+                self.unknown.push(Alarm::Unknown { peer, teid });
+            }
             "quiet" => self.plan.error_indication_hold = Duration::from_secs(words.number()?),
             "zero-checksum" => self.plan.ipv6_zero_checksum = true,
             "all-ports" => self.all_ports = true,
@@ -199,6 +205,10 @@ impl Scenario {
         if waiting != self.told {
             return Err(format!("N4 is told of {waiting:?} instead of {:?}", self.told));
         }
+        let unknown: Vec<_> = told.iter().copied().filter(|alarm| matches!(alarm, Alarm::Unknown { .. })).collect();
+        if unknown != self.unknown {
+            return Err(format!("N4 is told of {unknown:?} instead of {:?}", self.unknown));
+        }
         let alive: Vec<_> = told.into_iter().filter(|alarm| matches!(alarm, Alarm::Alive(_))).collect();
         if alive != self.alive.iter().copied().map(Alarm::Alive).collect::<Vec<_>>() {
             return Err(format!("N4 is told of {alive:?} instead of {:?}", self.alive));
@@ -244,8 +254,10 @@ impl Scenario {
         let memory = self.memory();
         let mut upf = Upf::with_memory(&self.plan, places, memory).map_err(|error| error.to_string())?;
         upf.tables.set_neighbours(&self.neighbours(ports)).map_err(|error| error.to_string())?;
-        for (at, Step { sessions, removed, .. }) in std::mem::take(&mut self.steps).into_iter().enumerate() {
+        for (at, Step { mut sessions, removed, .. }) in std::mem::take(&mut self.steps).into_iter().enumerate() {
             while upf.workers[0].run_once() {}
+            // As N4 does it.
+            sessions.iter_mut().for_each(|session| session.pdrs.sort_by_key(|pdr| pdr.precedence));
             let put = sessions.into_iter().map(SessionUpdate::Put);
             apply(&mut upf, put.chain(removed.into_iter().map(SessionUpdate::Remove)).collect())?;
             step.store(at + 1, Relaxed);
@@ -509,7 +521,7 @@ fn interface(text: &str) -> Result<Interface, String> {
 }
 
 /// `pdr ID from access|core|n6 [teid TEID] [at ADDRESS] [ue ADDRESS] [ue6 PREFIX/LEN] [behind NETWORK/LEN]... [qfi QFI]... [sdf FILTER]...
-/// [remove v4|v6|any|none] far ID [qer ID]...`, in order of precedence.
+/// [remove v4|v6|any|none] far ID [qer ID]...`. The ID is its precedence.
 fn pdr(words: &mut Words<'_>) -> Result<Pdr, String> {
     let id = words.number()? as u16;
     let source_interface = interface(&words.after("from")?.ok_or("from")?)?;
