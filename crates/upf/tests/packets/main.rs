@@ -2,6 +2,7 @@
 
 mod frame;
 mod hostile;
+mod scapy;
 mod scenario;
 mod wireshark;
 
@@ -42,19 +43,18 @@ const RIGHTLY: [(&str, &str); 3] = [
     ("36-n6-marking.pkt", "4 NOP in a row - a router may have removed some options"),
 ];
 
-/// A file's name, and what comes of it.
-fn outcomes() -> impl Iterator<Item = (String, scenario::Outcome)> {
-    files().into_iter().map(|path| {
-        let mut scenario = Scenario::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        (path.file_name().unwrap().to_str().unwrap().to_owned(), scenario.play().unwrap())
-    })
+/// All tests of both sets, with their names.
+fn tests() -> Vec<(String, String)> {
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let files = files().into_iter().map(|path| (name(&path), std::fs::read_to_string(&path).unwrap()));
+    files.chain(scapy::tests().into_iter().flatten()).collect()
 }
 
 #[test]
 fn wireshark_understands_everything_that_is_sent() {
     let (mut frames, mut names) = (vec![], vec![]);
-    for (name, outcome) in outcomes() {
-        let sent = outcome.sent.concat();
+    for (name, text) in tests() {
+        let sent = Scenario::parse(&text).unwrap().play().unwrap().sent.concat();
         names.extend(std::iter::repeat_n(name, sent.len()));
         frames.extend(sent);
     }
