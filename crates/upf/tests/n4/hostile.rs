@@ -2,11 +2,14 @@
 //! answered, what is refused is blamed on something and changes nothing, and what is accepted is in force as a whole.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use crate::support::*;
+use pfcp::node::{AssociationRelease, AssociationSetup, AssociationUpdate, Manager};
+use pfcp::pfd::{ApplicationPfds, PfdContents, PfdManagement};
 use pfcp::rule::*;
-use pfcp::session::{Establishment, Modification};
-use pfcp::{Cause, Fault, Header, IeType, Request, Response, Volume};
+use pfcp::session::{Establishment, FSeid, Modification};
+use pfcp::{Cause, Fault, Header, IeType, NodeId, RecoveryTimeStamp, Request, Response, Volume};
 
 /// An element as it is encoded.
 #[derive(Clone)]
@@ -29,7 +32,9 @@ fn is_group(kind: u16) -> bool {
     let removals = [IeType::RemovePdr, IeType::RemoveFar, IeType::RemoveQer, IeType::RemoveUrr, IeType::RemoveBar];
     let endpoints = [IeType::CreateTrafficEndpoint, IeType::UpdateTrafficEndpoint, IeType::RemoveTrafficEndpoint];
     let within = [IeType::Pdi, IeType::ForwardingParameters, IeType::UpdateForwardingParameters, IeType::QueryUrr];
-    [&rules[..], &updates, &removals, &endpoints, &within].concat().into_iter().any(of)
+    let copies = [IeType::DuplicatingParameters, IeType::UpdateDuplicatingParameters];
+    let between_nodes = [IeType::ApplicationIdsPfds, IeType::PfdContext, IeType::PfcpSessionRetentionInformation];
+    [&rules[..], &updates, &removals, &endpoints, &within, &copies, &between_nodes].concat().into_iter().any(of)
 }
 
 fn parse(mut octets: &[u8]) -> Vec<Element> {
@@ -126,12 +131,17 @@ fn variants(elements: &[Element]) -> Vec<(String, Vec<u8>)> {
     all
 }
 
+fn has_seid(request: &[u8]) -> bool {
+    request[0] & 1 != 0
+}
+
 /// The encoded request with another body.
 fn with_body(request: &[u8], sequence: u32, body: &[u8]) -> Vec<u8> {
-    let mut octets = [&request[..16], body].concat();
+    let header = if has_seid(request) { 16 } else { 8 };
+    let mut octets = [&request[..header], body].concat();
     let length = (octets.len() - 4) as u16;
     octets[2..4].copy_from_slice(&length.to_be_bytes());
-    octets[12..15].copy_from_slice(&sequence.to_be_bytes()[1..]);
+    octets[header - 4..header - 1].copy_from_slice(&sequence.to_be_bytes()[1..]);
     octets
 }
 
@@ -139,17 +149,23 @@ fn with_body(request: &[u8], sequence: u32, body: &[u8]) -> Vec<u8> {
 fn try_all(request: &Request, prepare: impl Fn() -> (Bench, u64)) -> BTreeMap<u8, usize> {
     let (mut bench, mut seid) = prepare();
     let whole = request.encode(seid, 1);
+    let header = if has_seid(&whole) { 16 } else { 8 };
     let mut causes = BTreeMap::new();
-    for (name, body) in variants(&parse(&whole[16..])) {
+    for (name, body) in variants(&parse(&whole[header..])) {
         bench.sequence += 1;
         let mut octets = with_body(&whole, bench.sequence, &body);
-        octets[4..12].copy_from_slice(&seid.to_be_bytes());
+        if has_seid(&whole) {
+            octets[4..12].copy_from_slice(&seid.to_be_bytes());
+        }
         let before = bench.seen();
         let answer = bench.octets(&octets).unwrap_or_else(|| panic!("{name}: not answered"));
         let (header, body) = Header::parse(&answer).unwrap();
         let outcome = match Response::parse(&header, body).unwrap() {
             Response::SessionEstablishment(response) => response.outcome.map(|_| ()),
             Response::SessionModification(response) => response.outcome.map(|_| ()),
+            Response::AssociationSetup(response) => response.outcome,
+            Response::AssociationUpdate(response) | Response::AssociationRelease(response) => response.outcome,
+            Response::PfdManagement(outcome) => outcome,
             other => panic!("{name}: {other:?}"),
         };
         bench.check();
@@ -248,6 +264,89 @@ fn changes() -> Modification {
     }
 }
 
+/// A session with elements that [`rich`] has not: those of its rules that exclude each other.
+fn richer() -> Establishment {
+    let mut request = establishment(1);
+    request.inactivity_timer_s = Some(60);
+    let filter = SdfFilter {
+        tos: Some((0xb8, 0xfc)),
+        spi: Some(7),
+        id: Some(3),
+        ..SdfFilter::flow("permit out 50 from any to assigned")
+    };
+    let labelled = SdfFilter { flow_label: Some(5), ..SdfFilter::flow("permit out ip from any to assigned") };
+    request.create_pdrs[0].pdi.sdf_filters = vec![filter, labelled];
+    request.create_pdrs[0].pdi.framed_routing = Some(0);
+    request.create_pdrs[0].activate = vec!["dns".into()];
+    let pdi = &mut request.create_pdrs[1].pdi;
+    pdi.ue_ip = Some(UeIp { choose_v4: true, choose_v6: Some(64), destination: true, ..UeIp::default() });
+    pdi.application_id = Some("web".into());
+    request.create_pdrs[1].address_pools = vec!["internet".into()];
+    request.create_pdrs.iter_mut().for_each(|pdr| pdr.urr_ids = vec![1, 2]);
+    let far = &mut request.create_fars[1];
+    far.apply_action = ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0);
+    far.duplicating_parameters = vec![ForwardingParameters {
+        transport_level_marking: Some((0x48, 0xfc)),
+        network_instance: None,
+        ..far.forwarding_parameters.clone().unwrap()
+    }];
+    let outer = far.forwarding_parameters.as_mut().unwrap();
+    outer.transport_level_marking = Some((0x48, 0xfc));
+    let drop = CreateFar { apply_action: ApplyAction::DROP, forwarding_parameters: None, ..uplink_far(3) };
+    request.create_fars.extend([drop.clone(), CreateFar { id: 4, ..drop }]);
+    request.create_qers[0].reflective = Some(true);
+    request.create_qers[0].gbr = Some(BitRate { uplink_kbps: 1, downlink_kbps: 1 });
+    request.create_qers.push(qer(2));
+    request.create_urrs = vec![everything(1), metered(2), metered(3)];
+    request.create_bars =
+        [1, 2].map(|id| CreateBar { id, notification_delay: Some(1), ..CreateBar::default() }).to_vec();
+    request.create_endpoints = vec![TrafficEndpoint { id: 1, ..TrafficEndpoint::default() }];
+    request
+}
+
+/// A usage reporting rule with all terms.
+fn everything(id: u32) -> CreateUrr {
+    use ReportingTriggers as On;
+    let some = |total| Some(Volume { total: Some(total), uplink: Some(total), downlink: Some(total) });
+    let on = [On::PERIO, On::VOLTH, On::TIMTH, On::QUHTI, On::START, On::STOPT, On::DROTH, On::LIUSA, On::VOLQU];
+    let on = [&on[..], &[On::TIMQU, On::QUVTI]].concat().into_iter().reduce(On::and);
+    let terms = UrrTerms {
+        period_s: Some(60),
+        volume_threshold: some(1 << 20),
+        volume_quota: some(1 << 30),
+        time_threshold_s: Some(60),
+        time_quota_s: Some(600),
+        quota_holding_time_s: Some(60),
+        quota_validity_time_s: Some(600),
+        monitoring_time: Some(3_900_009_000),
+        subsequent_volume_threshold: some(1 << 21),
+        subsequent_time_threshold_s: Some(61),
+        subsequent_volume_quota: some(1 << 31),
+        subsequent_time_quota_s: Some(601),
+        inactivity_detection_time_s: Some(10),
+        linked_urr_ids: vec![2],
+        dropped_threshold: Some(pfcp::DroppedThreshold { packets: Some(9), octets: Some(9_000) }),
+        measurement_information: Some(0),
+        quota_action_far_id: Some(3),
+    };
+    let method = MeasurementMethod(MeasurementMethod::DURAT.0 | MeasurementMethod::VOLUM.0);
+    CreateUrr { id, method: Some(method), triggers: on, terms, others: vec![] }
+}
+
+/// With an association and an application.
+fn described() -> Bench {
+    let mut bench = Bench::associated();
+    assert_eq!(bench.ask(0, &Request::PfdManagement(web())), Response::PfdManagement(Ok(())));
+    bench
+}
+
+fn web() -> PfdManagement {
+    let pfd = |text: &str| PfdContents { flow_description: Some(text.into()), ..PfdContents::default() };
+    let pfds = vec![pfd("permit out 6 from any 80 to assigned"), pfd("permit out 6 from any 443 to assigned")];
+    let node_id = Some(NodeId::Fqdn("smf".into()));
+    PfdManagement { node_id, applications: vec![ApplicationPfds { id: "web".into(), pfds }] }
+}
+
 /// Each of the causes that there are for a broken element came.
 fn all_came(causes: &BTreeMap<u8, usize>) {
     let broken = [Cause::MandatoryIeMissing, Cause::InvalidLength, Cause::MandatoryIeIncorrect];
@@ -274,6 +373,96 @@ fn a_modification_with_any_element_damaged_has_a_cause_or_is_in_force() {
     let outcome = bench.ask(seid, &Request::SessionModification(changes()));
     assert!(matches!(&outcome, Response::SessionModification(response) if response.outcome.is_ok()), "{outcome:?}");
     all_came(&try_all(&Request::SessionModification(changes()), prepare));
+}
+
+#[test]
+fn whatever_element_of_a_session_is_damaged_there_is_a_cause_or_it_is_in_force() {
+    establish(&mut described(), richer()).expect("undamaged it is accepted");
+    all_came(&try_all(&Request::SessionEstablishment(richer()), || (described(), 0)));
+    let prepare = || {
+        let mut bench = described();
+        let seid = establish(&mut bench, richer()).unwrap().up_f_seid.seid;
+        (bench, seid)
+    };
+    let CreateUrr { id, method, triggers, terms, .. } = everything(1);
+    let parameters = UpdateForwardingParameters {
+        destination_interface: Some(Interface::Access),
+        network_instance: Some("access".into()),
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(0x99, GNB.into())),
+        transport_level_marking: Some((0x28, 0xfc)),
+        ..UpdateForwardingParameters::default()
+    };
+    let given = FTeid::Given { teid: 0x1234_5678, v4: Some(Ipv4Addr::new(10, 3, 0, 1)), v6: None };
+    let change = Modification {
+        cp_f_seid: Some(FSeid::new(0x5001, SMF)),
+        update_pdrs: vec![UpdatePdr {
+            pdi: Some(Pdi { f_teid: Some(given), ..richer().create_pdrs[0].pdi.clone() }),
+            far_id: Some(1),
+            qer_ids: vec![1],
+            outer_header_removal: Some(OuterHeaderRemoval::GTPU_UDP_IPV4),
+            deactivate: vec!["dns".into()],
+            activate: vec!["slow".into()],
+            ..UpdatePdr::new(1)
+        }],
+        update_fars: vec![UpdateFar {
+            id: 2,
+            apply_action: Some(ApplyAction(ApplyAction::FORW.0 | ApplyAction::DUPL.0)),
+            forwarding_parameters: Some(parameters.clone()),
+            duplicating_parameters: vec![UpdateForwardingParameters { network_instance: None, ..parameters }],
+            bar_id: Some(1),
+            others: vec![],
+        }],
+        update_qers: vec![UpdateQer {
+            id: 1,
+            gate_status: Some(GateStatus { uplink_open: true, downlink_open: false }),
+            mbr: Some(BitRate { uplink_kbps: 5, downlink_kbps: 6 }),
+            gbr: Some(BitRate { uplink_kbps: 1, downlink_kbps: 1 }),
+            reflective: Some(false),
+            correlation_id: Some(9),
+            ..UpdateQer::default()
+        }],
+        update_urrs: vec![UpdateUrr { id, method, triggers, terms, others: vec![] }],
+        remove_fars: vec![4],
+        remove_qers: vec![2],
+        remove_urrs: vec![3],
+        remove_bars: vec![2],
+        remove_endpoints: vec![1],
+        query_urrs: vec![1],
+        flags: Modification::DROBU,
+        inactivity_timer_s: Some(90),
+        ..Modification::default()
+    };
+    let (mut bench, seid) = prepare();
+    modify(&mut bench, seid, change.clone()).expect("undamaged it is accepted");
+    all_came(&try_all(&Request::SessionModification(change), prepare));
+}
+
+#[test]
+fn a_message_between_nodes_with_any_element_damaged_has_a_cause_or_is_done() {
+    let name = || NodeId::Fqdn("smf".into());
+    let manager = Manager {
+        cp_features: Some(vec![1, 0]),
+        set_id: Some("set.example.org".into()),
+        alternatives: vec![SMF, GNB.into()],
+    };
+    let setup = AssociationSetup {
+        manager: manager.clone(),
+        retain: Some(vec![SMF]),
+        ..AssociationSetup::new(name(), RecoveryTimeStamp(1_000))
+    };
+    let update = AssociationUpdate { manager, ..AssociationUpdate::new(name()) };
+    let requests = [
+        Request::AssociationSetup(setup),
+        Request::AssociationUpdate(update),
+        Request::AssociationRelease(AssociationRelease { node_id: name() }),
+        Request::PfdManagement(web()),
+    ];
+    for request in requests {
+        let causes = try_all(&request, || (described(), 0));
+        let of = |cause: Cause| causes.contains_key(&(cause as u8));
+        assert!(of(Cause::RequestAccepted), "{causes:?}");
+        assert!(of(Cause::MandatoryIeIncorrect) || of(Cause::InvalidLength), "{causes:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod frame;
 mod hostile;
+mod readme;
 mod scapy;
 mod scenario;
 mod wireshark;

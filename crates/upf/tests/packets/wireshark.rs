@@ -21,7 +21,8 @@ pub fn complaints(frames: &[Vec<u8>]) -> Option<Vec<(usize, String)>> {
 
 /// The [`FIELDS`] of each frame, one a line. What is a fragment stays one.
 fn read(path: &Path) -> Option<Vec<String>> {
-    let settings = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "ip.defragment:FALSE", "ipv6.defragment:FALSE"];
+    let settings =
+        ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "ip.defragment:FALSE", "ipv6.defragment:FALSE"];
     let mut command = Command::new("tshark");
     command.arg("-r").arg(path).args(["-n", "-T", "fields"]);
     settings.iter().for_each(|setting| _ = command.args(["-o", setting]));
