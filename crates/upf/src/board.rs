@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use port::{RxCounters, TxCounters};
 
+use crate::side::PortId;
+
 /// The board.
 #[derive(Clone, Debug)]
 pub struct Board(Arc<Shown>);
@@ -25,9 +27,11 @@ struct PortShown {
     rx_bytes: AtomicU64,
     tx_packets: AtomicU64,
     tx_bytes: AtomicU64,
+    nat_bindings: AtomicU64,
+    nat_blocks: AtomicU64,
 }
 
-/// Frames of a port.
+/// Frames of a port, and what source NAT has in use there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
     /// Frames received.
@@ -38,6 +42,10 @@ pub struct PortCounts {
     pub tx_packets: u64,
     /// Their octets.
     pub tx_bytes: u64,
+    /// Bindings of source NAT.
+    pub nat_bindings: u64,
+    /// Port blocks that UEs have.
+    pub nat_blocks: u64,
 }
 
 impl PortCounts {
@@ -49,6 +57,8 @@ impl PortCounts {
             rx_bytes: self.rx_bytes + other.rx_bytes,
             tx_packets: self.tx_packets + other.tx_packets,
             tx_bytes: self.tx_bytes + other.tx_bytes,
+            nat_bindings: self.nat_bindings + other.nat_bindings,
+            nat_blocks: self.nat_blocks + other.nat_blocks,
         }
     }
 }
@@ -77,6 +87,15 @@ impl Board {
         self.0.buffered_packets.store(buffered_packets as u64, Relaxed);
     }
 
+    /// Shows what source NAT has in use: bindings and blocks, by port.
+    pub fn publish_nat(&self, in_use: impl Iterator<Item = (PortId, (usize, usize))>) {
+        for (port, (bindings, blocks)) in in_use {
+            let Some(shown) = self.0.ports.get(port.number()) else { continue };
+            shown.nat_bindings.store(bindings as u64, Relaxed);
+            shown.nat_blocks.store(blocks as u64, Relaxed);
+        }
+    }
+
     /// There has been nothing to do since `from_ns`.
     pub fn pauses(&self, from_ns: u64) {
         // 0 says that there is no pause.
@@ -99,6 +118,8 @@ impl Board {
             rx_bytes: shown.rx_bytes.load(Relaxed),
             tx_packets: shown.tx_packets.load(Relaxed),
             tx_bytes: shown.tx_bytes.load(Relaxed),
+            nat_bindings: shown.nat_bindings.load(Relaxed),
+            nat_blocks: shown.nat_blocks.load(Relaxed),
         })
     }
 

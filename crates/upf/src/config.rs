@@ -19,6 +19,7 @@ use slice::{Cidr, Mac, Route};
 
 use crate::address_pool::AddressPool;
 use crate::n4::PathTerms;
+use crate::nat::SourceNat;
 use crate::predefined::{PredefinedConfig, PredefinedRule};
 use crate::side::{PortId, PortKind};
 
@@ -163,6 +164,9 @@ pub struct PortConfig {
     /// The UPF's Ethernet address on a Linux interface: by default the interface's, and one of its own behind a TAP.
     #[serde(default)]
     pub mac: Option<Mac>,
+    /// Translates UEs' addresses on their way into a data network.
+    #[serde(default)]
+    pub source_nat: Option<SourceNat>,
 }
 
 /// Why a configuration cannot be used.
@@ -218,6 +222,9 @@ impl Config {
         }
         for (kind, port) in self.ports() {
             port.check().map_err(|reason| ConfigError::Value { field: kind.name(), reason })?;
+            if kind.has_tunnels() && port.source_nat.is_some() {
+                return wrong(kind.name(), "sourceNat is for data networks: it belongs to a port of n6");
+            }
         }
         if self.n4.listen.ip().is_unspecified() {
             return wrong("n4.listen", "must be one of this function's addresses; the F-SEID carries it");
@@ -239,6 +246,9 @@ impl Config {
         if let Err(reason) = AddressPool::check(&self.address_pools) {
             return wrong("addressPools", reason);
         }
+        if self.address_pools.iter().any(|pool| self.is_translated_to(pool)) {
+            return wrong("addressPools", "has addresses that sourceNat gives to packets of the same network");
+        }
         if self.n4.t1_ms == 0 || self.n4.n1 == 0 || self.n4.heartbeat_s == 0 {
             return wrong("n4", "t1Ms, n1 and heartbeatS must be over 0");
         }
@@ -258,6 +268,23 @@ impl Config {
     pub fn ports(&self) -> impl Iterator<Item = (PortKind, &PortConfig)> {
         let n6 = self.n6.iter().map(|port| (PortKind::N6, port));
         iter::once((PortKind::N3, &self.n3)).chain(n6).chain(self.n9.iter().map(|port| (PortKind::N9, port)))
+    }
+
+    /// Whether UEs with addresses of the pool would have such as their network's packets get.
+    fn is_translated_to(&self, pool: &AddressPool) -> bool {
+        let shared = |port: &&PortConfig| {
+            let (of_port, of_pool) = (&port.network_instances, &pool.network_instances);
+            of_port.is_empty() || of_pool.is_empty() || of_port.iter().any(|instance| of_pool.contains(instance))
+        };
+        let nats = self.n6.iter().filter(shared).filter_map(|port| port.source_nat.as_ref());
+        let mut outside = nats.flat_map(|nat| &nat.addresses);
+        outside.any(|range| pool.ipv4.iter().any(|other| range.first <= other.last && other.first <= range.last))
+    }
+
+    /// Data networks with source NAT, by the numbers of their ports.
+    pub fn nats(&self) -> impl Iterator<Item = (PortId, &SourceNat)> {
+        let ports = self.ports().enumerate();
+        ports.filter_map(|(number, (_, port))| Some((PortId::new(number), port.source_nat.as_ref()?)))
     }
 
     /// Network instances of tunnels, or of data networks; any where there are none.
@@ -407,6 +434,15 @@ mod tests {
     }
 
     #[test]
+    fn a_data_network_may_have_its_ues_addresses_translated() {
+        let nat = "sourceNat: {addresses: [203.0.113.0/28, 203.0.113.40-203.0.113.41], ports: 2000-60000, filtering: endpointIndependent}";
+        let config = Config::parse(&SMALLEST.replace("n6: {port: n6}", &format!("n6: {{port: n6, {nat}}}"))).unwrap();
+        let nat = config.n6[0].source_nat.as_ref().unwrap();
+        assert_eq!((nat.each_address().count(), nat.ports.last), (16, 60_000));
+        assert_eq!((nat.ports_per_block, nat.blocks_per_ue, nat.udp_timeout_s), (256, 4, 300));
+    }
+
+    #[test]
     fn mistakes_are_refused() {
         for (from, to) in [
             ("port: n6", "port: n3"),
@@ -416,6 +452,17 @@ mod tests {
             ("n6: {port: n6}", "n6: {port: n6}\ngtpu: {echoS: 59}"),
             ("n6: {port: n6}", "n6: {port: n6, addresses: [10.6.0.1/24]}"),
             ("n6: {port: n6}", "n6: {port: \"packet:eth1\"}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {}}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {addresses: []}}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {addresses: [203.0.113.1]}}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {addresses: [203.0.113.0/28], udpTimeoutS: 30}}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {addresses: [203.0.113.0/28], filtering: none}}"),
+            ("n6: {port: n6}", "n6: {port: n6, sourceNat: {addresses: [203.0.113.0/28], hairpin: true}}"),
+            ("n6: {port: n6}", "n6: {port: n6}\nn9: {port: n9, sourceNat: {addresses: [203.0.113.0/28]}}"),
+            (
+                "n6: {port: n6}",
+                "n6: {port: n6, sourceNat: {addresses: [10.45.0.0/28]}}\naddressPools: [{name: a, ipv4: [10.45.0.0/16]}]",
+            ),
         ] {
             assert!(Config::parse(&SMALLEST.replace(from, to)).is_err(), "{to}");
         }

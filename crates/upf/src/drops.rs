@@ -96,6 +96,16 @@ reasons! {
     NoTunnel = "no_tunnel",
     /// The FAR leads from N6 back to N6, or into the data network with an outer header.
     UnsupportedPath = "unsupported_path",
+    /// The packet for a network with source NAT is neither TCP, UDP, an ICMP query nor an ICMP error.
+    NatProtocol = "nat_protocol",
+    /// The UE has as many ports outside as it may, or none are left, or there are as many bindings as may be.
+    NatExhausted = "nat_exhausted",
+    /// No UE has the address and port outside, or the error is about a packet that no binding is for.
+    NatNoBinding = "nat_no_binding",
+    /// The UE has not sent to whoever the packet is from.
+    NatFiltered = "nat_filtered",
+    /// A fragment whose first one did not come before.
+    NatFragment = "nat_fragment",
     /// No route leads to the destination.
     NoRoute = "no_route",
     /// The packet is longer than the port's MTU allows, and must not be fragmented.

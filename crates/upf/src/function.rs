@@ -13,6 +13,8 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
 use crate::mail::{self, Inbox, Outbox};
+use crate::nat::log::LogReader;
+use crate::nat::{self, Nat, SourceNat};
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Memory, Settings, Tables};
@@ -39,6 +41,8 @@ pub struct Plan {
     pub clock: Clock,
     /// For how long after the start no error indications are sent.
     pub error_indication_hold: Duration,
+    /// Data networks with source NAT.
+    pub nats: Vec<(PortId, SourceNat)>,
 }
 
 impl Default for Plan {
@@ -50,6 +54,7 @@ impl Default for Plan {
             ipv6_zero_checksum: false,
             clock: Clock::new(),
             error_indication_hold: Duration::ZERO,
+            nats: vec![],
         }
     }
 }
@@ -63,6 +68,7 @@ impl From<&Config> for Plan {
             ipv6_zero_checksum: config.ipv6_zero_checksum,
             clock: Clock::new(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
+            nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
         }
     }
 }
@@ -89,6 +95,16 @@ pub enum AssemblyError {
         name: String,
         /// Its queue pairs.
         queues: usize,
+    },
+    /// Each worker needs ports outside to translate by.
+    #[error(
+        "source NAT on port {name} has too few blocks of ports for {workers} workers: give it more addresses, or smaller blocks"
+    )]
+    NatBlocks {
+        /// The port.
+        name: String,
+        /// How many workers there are.
+        workers: usize,
     },
     /// A UPF has N3 and at least one data network, and not too many ports.
     #[error("a UPF has N3, then N6, and at most {} ports", PortId::MAX)]
@@ -168,8 +184,13 @@ impl Upf {
             return Err(AssemblyError::Queues { n3: count, name, queues });
         }
         let control = n3.port.control();
-        let side = |place: &Place| Side::new(&place.port.info, &place.network_instances).of_kind(place.kind);
-        let sides = Sides::new(places.iter().map(side).collect());
+        let side = |(number, place): (usize, &Place)| {
+            let nats = plan.nats.iter().filter(|(port, _)| port.number() == number);
+            let side = Side::new(&place.port.info, &place.network_instances).of_kind(place.kind);
+            side.with_nat(nats.flat_map(|(_, nat)| nat.each_address()))
+        };
+        let sides = Sides::new(places.iter().enumerate().map(side).collect());
+        let (nats, nat_logs) = nats(plan, &sides, count)?;
         let settings =
             Settings { max_sessions: plan.max_sessions, policer_burst_ms: plan.policer_burst_ms, workers: count };
         let slow_bell = Arc::new(Bell::new()?);
@@ -189,6 +210,7 @@ impl Upf {
         let (tracers, traces) = trace::channel(count);
         let (links, mut slow_links) = rings(&bells, &slow_bell, wanted_by_rules, alarms, tracers);
         slow_links.error_indication_hold = plan.error_indication_hold;
+        slow_links.nat_logs = nat_logs;
         let echo_line = slow_links.echo_line();
         let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
@@ -205,7 +227,8 @@ impl Upf {
             .into_iter()
             .zip(queues)
             .zip(links)
-            .map(|((reader, queues), links)| Worker::over(reader, queues, links, habits))
+            .zip(nats)
+            .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits).with_nat(nat))
             .collect();
         let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
@@ -227,6 +250,17 @@ impl Upf {
             control,
         })
     }
+}
+
+/// What each of so many workers translates, and what they tell of it.
+fn nats(plan: &Plan, sides: &Sides, workers: usize) -> Result<(Vec<Nat>, Vec<LogReader>), AssemblyError> {
+    let nat = |worker| {
+        let (log, reader) = nat::log::channel();
+        let name = |port| sides.get(port).name.clone();
+        let nat = Nat::new(&plan.nats, worker, workers, log);
+        Ok((nat.map_err(|port| AssemblyError::NatBlocks { name: name(port), workers })?, reader))
+    };
+    (0..workers).map(nat).collect()
 }
 
 /// Rings from every thread to every other that it has something to tell.
@@ -282,6 +316,11 @@ impl Counts {
             boards.fold(PortCounts::default(), PortCounts::and)
         };
         self.sides.iter().map(|(port, _)| (self.sides.label(port), of(port))).collect()
+    }
+
+    /// Whether the port that operators call so has source NAT.
+    pub fn has_nat(&self, label: &str) -> bool {
+        self.sides.iter().any(|(port, side)| side.has_nat() && self.sides.label(port) == label)
     }
 
     /// Packets that wait for their UEs.

@@ -143,6 +143,21 @@ impl<'a, const V6: bool> Packet<'a, V6> {
         !V6 && self.bytes[6] & 0x40 == 0
     }
 
+    /// Whether it is the first of several fragments of IPv4.
+    pub fn is_first_fragment(&self) -> bool {
+        !V6 && self.bytes[6] & 0x3f == 0x20 && self.bytes[7] == 0
+    }
+
+    /// What fragments of a packet over IPv4 have in common.
+    pub fn identification(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[4], self.bytes[5]])
+    }
+
+    /// The packet, if it is one of IPv4.
+    pub fn v4(&self) -> Option<Packet<'a, false>> {
+        (!V6).then_some(Packet { bytes: self.bytes, len: self.len })
+    }
+
     /// Protocol number in the fixed header.
     #[inline]
     pub fn next_header(&self) -> u8 {

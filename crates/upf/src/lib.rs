@@ -20,6 +20,7 @@ pub mod mail;
 pub mod marking;
 pub mod metrics;
 pub mod n4;
+pub mod nat;
 pub mod open;
 pub mod oversize;
 pub mod packet;

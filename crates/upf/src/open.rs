@@ -6,6 +6,7 @@ use port::{OpenOptions, Port, PortInfo, Succession};
 
 use crate::config::PortConfig;
 use crate::function::Place;
+use crate::nat::SourceNat;
 use crate::side::PortKind;
 
 impl PortConfig {
@@ -41,7 +42,7 @@ impl PortConfig {
             }
             true if self.mac.is_some_and(|mac| !mac.is_usable()) => Err("mac is the address of a group, or of nobody"),
             false if is_described => Err("addresses, routes and mac of a slice's port are the slice's to say"),
-            _ => Ok(()),
+            _ => self.source_nat.as_ref().map_or(Ok(()), SourceNat::check),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The sides of the UPF: what each port is, which addresses are its own, and where its routes lead.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use port::PortInfo;
@@ -108,6 +108,8 @@ pub struct Side {
     routes_v4: Vec<Route<u32>>,
     routes_v6: Vec<Route<u128>>,
     gateways: Vec<IpAddr>,
+    /// Addresses that UEs' packets get, in order.
+    nat: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +144,7 @@ impl Side {
             routes_v4: vec![],
             routes_v6: vec![],
             gateways: vec![],
+            nat: vec![],
         };
         for &(address, prefix) in &info.addresses {
             match address {
@@ -166,6 +169,24 @@ impl Side {
     #[must_use]
     pub fn of_kind(self, kind: PortKind) -> Self {
         Self { kind, ..self }
+    }
+
+    /// The same, by which UEs' packets get these addresses.
+    #[must_use]
+    pub fn with_nat(self, addresses: impl Iterator<Item = Ipv4Addr>) -> Self {
+        let mut nat: Vec<_> = addresses.map(Ipv4Addr::to_bits).collect();
+        nat.sort_unstable();
+        Self { nat, ..self }
+    }
+
+    /// Whether UEs' IPv4 packets get other addresses.
+    pub fn has_nat(&self) -> bool {
+        !self.nat.is_empty()
+    }
+
+    /// Whether UEs' packets get this address.
+    pub fn is_nat(&self, v6: bool, bits: u128) -> bool {
+        !v6 && self.nat.binary_search(&(bits as u32)).is_ok()
     }
 
     fn gateway(&mut self, via: IpAddr) -> u16 {

@@ -3,7 +3,7 @@
 //! A worker looks at one word a burst whether anybody watches, and leaves records of the UE's packets in a ring. Records that
 //! find no room are counted and lost; packets never wait for whoever watches.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -24,6 +24,7 @@ pub struct Tracer {
     watch: Arc<Watch>,
     ring: rtrb::Producer<Record>,
     is_on: bool,
+    outside: Option<SocketAddrV4>,
 }
 
 /// The reader's end of all workers' tracers.
@@ -71,6 +72,8 @@ pub struct Record {
     pub pdr: Option<u16>,
     /// The UE's packet, as far as it is one.
     pub inner: Option<Inner>,
+    /// What the UE's address and port are outside, where they are translated.
+    pub outside: Option<SocketAddrV4>,
     /// What became of it.
     pub fate: Traced,
 }
@@ -121,7 +124,7 @@ pub fn channel(workers: usize) -> (Vec<Tracer>, Traces) {
     let (tracers, rings) = (0..workers)
         .map(|_| {
             let (ring, reader) = rtrb::RingBuffer::new(CAPACITY);
-            (Tracer { watch: watch.clone(), ring, is_on: false }, reader)
+            (Tracer { watch: watch.clone(), ring, is_on: false, outside: None }, reader)
         })
         .unzip();
     (tracers, Traces { watch, rings: Arc::new(Mutex::new(rings)) })
@@ -144,6 +147,11 @@ impl Tracer {
     #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// What the UE's address and port are outside, in records from now on.
+    pub fn set_outside(&mut self, outside: Option<SocketAddrV4>) {
+        self.outside = outside;
     }
 
     /// Leaves a record, if the packet is the UE's. It is as it came. The verdict is a copy, so that the worker's own need not be in
@@ -175,7 +183,7 @@ impl Tracer {
             Err(Rare::Buffer(_)) => Traced::Waits,
             Err(Rare::Punt(Punt::UnknownTeid)) => Traced::Dropped(DropReason::UnknownTeid),
             Err(Rare::Punt(Punt::UnknownExtension)) => Traced::Dropped(DropReason::GtpuExtension),
-            Err(Rare::Punt(_) | Rare::Duplicate(_)) => Traced::SlowPath,
+            Err(Rare::Punt(_) | Rare::Duplicate(_) | Rare::Translate(_)) => Traced::SlowPath,
         };
         self.leave(Record {
             at_ns: now,
@@ -185,6 +193,7 @@ impl Tracer {
             up_seid: first.map_or(0, |rule| rule.origin().up_seid),
             pdr: rule.map(|rule| rule.origin().pdr),
             inner: inner(class, head),
+            outside: self.outside,
             fate,
         });
     }
@@ -197,7 +206,17 @@ impl Tracer {
         if up_seid == self.watch.up_seid.load(Ordering::Relaxed) {
             let fate = Traced::Dropped(reason);
             let is_uplink = rule.is_uplink();
-            self.leave(Record { at_ns: now, from, is_uplink, frame_len: 0, up_seid, pdr: None, inner: None, fate });
+            self.leave(Record {
+                at_ns: now,
+                from,
+                is_uplink,
+                frame_len: 0,
+                up_seid,
+                pdr: None,
+                inner: None,
+                outside: None,
+                fate,
+            });
         }
     }
 

@@ -19,6 +19,8 @@ use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
+use crate::nat::Nat;
+use crate::nat::translation::Translation;
 use crate::packet::{
     Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
     uncount,
@@ -32,6 +34,7 @@ use crate::trace::Tracer;
 
 mod copies;
 mod leaving;
+mod nat;
 mod rare;
 mod too_long;
 
@@ -94,6 +97,9 @@ struct Hands {
     /// What the ports are for.
     kinds: Vec<PortKind>,
     state: State,
+    nat: Nat,
+    /// While a packet is treated that came in translated: what makes it again what came.
+    before: Option<Translation>,
     drops: Drops,
     tracer: Tracer,
     workers: Vec<Option<Outbox>>,
@@ -151,6 +157,8 @@ impl Worker {
                 buffers: Buffers::new(habits.max_buffered_octets),
                 alarms: links.alarms,
             },
+            nat: Nat::none(),
+            before: None,
             drops: Drops::default(),
             tracer: links.tracer,
             workers: links.workers,
@@ -168,6 +176,13 @@ impl Worker {
         let (rx, tx): (Vec<_>, Vec<_>) = queues.into_iter().map(|pair| (pair.rx, pair.tx)).unzip();
         let board = Board::new(rx.len());
         Self { reader, rx, tx, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
+    }
+
+    /// The same with what it is to translate.
+    #[must_use]
+    pub fn with_nat(mut self, nat: Nat) -> Self {
+        self.hands.nat = nat;
+        self
     }
 
     /// What this worker has dropped.
@@ -235,6 +250,7 @@ impl Worker {
             self.hands.now()
         });
         self.board.pauses(idle_since_ns);
+        self.sweep();
         self.hands.drops.publish();
         self.bell.doze();
         let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
@@ -254,9 +270,18 @@ impl Worker {
 
     /// Shows what was counted.
     fn publish(&mut self) {
+        self.sweep();
         self.hands.drops.publish();
         let counters = self.rx.iter().zip(&self.tx).map(|(rx, tx)| (rx.counters(), tx.counters()));
         self.board.publish(counters, self.hands.state.buffers.packets());
+    }
+
+    /// Forgets bindings of source NAT that are not needed any more, and shows how many there are.
+    fn sweep(&mut self) {
+        if self.hands.nat.is_any() {
+            self.hands.sweep(self.reader.version());
+            self.board.publish_nat(self.hands.nat.in_use());
+        }
     }
 }
 
@@ -412,6 +437,8 @@ impl Hands {
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
+        // Others have packets that are to be translated.
+        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
         [self.slot] = slots;
     }
 

@@ -5,8 +5,16 @@ use std::path::Path;
 /// The sources of the tests that the table may name.
 fn sources() -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
-    let folders = ["upf/tests/n4", "upf/tests/forwarding", "upf/src/n4", "pfcp/tests", "gtpu/src", "traffic/tests"]
-        .map(|folder| crates.join(folder));
+    let folders = [
+        "upf/tests/n4",
+        "upf/tests/forwarding",
+        "upf/src/n4",
+        "upf/src/nat",
+        "pfcp/tests",
+        "gtpu/src",
+        "traffic/tests",
+    ]
+    .map(|folder| crates.join(folder));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let rust = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "rs"));
     rust.map(|path| std::fs::read_to_string(path).unwrap()).collect()

@@ -12,6 +12,7 @@ pub fn line(packet: &Packet, paint: Paint) -> String {
         format!("{way} {}", plain(&packet.from)),
         packet.inner.as_ref().map_or_else(String::new, inner),
         rules(packet),
+        packet.outside.map_or_else(String::new, |outside| format!("outside {outside}")),
         verdict(&packet.verdict, paint),
     ];
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
@@ -94,12 +95,15 @@ mod tests {
             far: Some(11),
             qers: vec![5, 6],
             urrs: vec![],
+            outside: None,
             verdict: Verdict::Sent { port: "n6".into(), frame_octets: 98 },
         };
         assert_eq!(
             line(&packet, Paint::none()),
             "22:13:20.123456  up   n3  10.60.0.1:4000 > 10.6.0.2:9 udp 84 B  PDR 1 FAR 11 QER 5,6  sent by n6, 98 B"
         );
+        let translated = Packet { outside: Some("203.0.113.1:2000".parse().unwrap()), ..packet.clone() };
+        assert!(line(&translated, Paint::none()).ends_with("QER 5,6  outside 203.0.113.1:2000  sent by n6, 98 B"));
         let verdict =
             Verdict::Dropped { reason: "drop.no_pdr".into(), meaning: "No PDR of the session matches.".into() };
         let dropped = Packet { pdr: None, inner: None, uplink: false, from: "n6".into(), verdict, ..packet };

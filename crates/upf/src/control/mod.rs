@@ -8,7 +8,7 @@ mod server;
 mod socket;
 mod trace;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +170,9 @@ pub struct Packet {
     pub qers: Vec<u32>,
     /// Its URRs.
     pub urrs: Vec<u32>,
+    /// What the UE's address and port are outside, where they are translated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<SocketAddrV4>,
     /// What became of it.
     pub verdict: Verdict,
 }

@@ -111,6 +111,7 @@ fn packet(record: &Record, session: Option<&Session>, began_ns: u64, sides: &Sid
         far: pdr.map(|pdr| pdr.far_id),
         qers: ids(|pdr| &pdr.qer_ids),
         urrs: ids(|pdr| &pdr.urr_ids),
+        outside: record.outside,
         verdict: verdict(record.fate, sides),
     }
 }

@@ -92,6 +92,7 @@ impl Collector for Sources {
         let page = &mut Page(&mut encoder);
         self.n4(page)?;
         self.ports(page)?;
+        self.nat(page)?;
         self.workers(page)?;
         self.drops(page)?;
         page.gauge("table_version", "Versions of the session tables so far", self.tables.version())
@@ -136,6 +137,16 @@ impl Sources {
         )
     }
 
+    fn nat(&self, page: &mut Page) -> fmt::Result {
+        let ports = self.counts.ports();
+        let each = |in_use: fn(&crate::board::PortCounts) -> u64| {
+            let translating = ports.iter().filter(|(name, _)| self.counts.has_nat(name));
+            translating.map(move |(name, counts)| ([("port", name.clone())], in_use(counts)))
+        };
+        page.gauges("nat_bindings", "Bindings of source NAT in use", each(|port| port.nat_bindings))?;
+        page.gauges("nat_port_blocks", "Port blocks of source NAT that UEs have", each(|port| port.nat_blocks))
+    }
+
     fn workers(&self, page: &mut Page) -> fmt::Result {
         page.gauge("buffered_packets", "Packets that wait for their UEs", self.counts.buffered_packets())?;
         let busy = self.counts.busy().into_iter().enumerate();
@@ -172,6 +183,21 @@ impl Page<'_, '_> {
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let gauge = ConstGauge::new(value);
         gauge.encode(self.0.encode_descriptor(name, help, None, gauge.metric_type())?)
+    }
+
+    fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().peekable();
+        let Some((_, _)) = values.peek() else { return Ok(()) };
+        let mut metric = self.0.encode_descriptor(name, help, None, prometheus_client::metrics::MetricType::Gauge)?;
+        for (labels, value) in values {
+            ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
     fn counters<L: EncodeLabelSet, N>(

@@ -20,6 +20,17 @@ pub struct Duplicate {
     flow: Option<u8>,
 }
 
+/// A UE's packet over IPv4 into a data network with source NAT. It is not yet counted, and no route is looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Untranslated {
+    /// The rule, see [`Version::rule`].
+    pub rule: u32,
+    /// Where in the frame the user's packet begins.
+    pub at: u16,
+    /// Its length.
+    pub len: u16,
+}
+
 impl Duplicate {
     /// What becomes of each copy: sent, now or once its neighbour is resolved, or dropped.
     pub fn copies<'t>(&self, tables: &'t Version) -> impl Iterator<Item = Verdict<'t>> + use<'t> {
@@ -91,6 +102,9 @@ fn act<'t, const V6: bool>(
     now: u64,
 ) -> Verdict<'t> {
     let Duplicate { at, flow, .. } = *duplicate;
+    if !V6 && rule.is_translated() {
+        return Err(Rare::Translate(Untranslated { rule: rule.index(tables), at, len: packet.len() as u16 }));
+    }
     let (len, counted) = (packet.len(), counted(tables, rule));
     let forward = match rule.action() {
         Action::Route(port) => route(tables, port, packet, at, counted)?,

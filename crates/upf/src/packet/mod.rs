@@ -10,7 +10,7 @@ mod decide;
 
 use std::net::IpAddr;
 
-pub use aside::{Duplicate, besides, forgo};
+pub use aside::{Duplicate, Untranslated, besides, forgo};
 pub use classify::{classify, classify_from};
 pub(crate) use decide::{User, count, counted, find_plain, find_tunnelled, into_tunnel, out_of, remark};
 pub use decide::{decide, matching};
@@ -39,6 +39,8 @@ pub enum Rare {
     Punt(Punt),
     /// Send copies of it, and then do with it what [`besides`] says.
     Duplicate(Duplicate),
+    /// Translate it, and send it into its data network.
+    Translate(Untranslated),
 }
 
 impl From<DropReason> for Rare {

@@ -89,6 +89,12 @@ pub fn echo_request(side: &Side, echo: Echo) -> Option<Vec<u8>> {
     Some(gtpu_frame(side, UNKNOWN_MAC, (source, echo.peer), gtpu::UDP_PORT, &message[..len]))
 }
 
+/// Whether the UPF answers for the address.
+fn is_ours(side: &Side, address: Ipv4Addr) -> bool {
+    let bits = address.to_bits().into();
+    side.owns(false, bits) || side.is_nat(false, bits)
+}
+
 fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
     let ArpRepr::EthernetIpv4 {
         operation,
@@ -101,7 +107,7 @@ fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
         return None;
     };
     let learned = (!address.is_unspecified() && mac.is_unicast()).then_some((address.into(), mac.0));
-    let ours = operation == ArpOperation::Request && side.owns(false, target.to_bits().into());
+    let ours = operation == ArpOperation::Request && is_ours(side, target);
     let answer = ours.then(|| {
         let reply = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Reply,

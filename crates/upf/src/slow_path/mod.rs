@@ -23,6 +23,7 @@ use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::mail::{Inbox, Letter, Outbox, TooLong};
 use crate::n4::Echo;
+use crate::nat::log::LogReader;
 use crate::packet::{ETHERNET_LEN, Punt};
 use crate::path::TUNNEL_MAX_LEN;
 use crate::side::{PortId, Side, Sides};
@@ -61,6 +62,7 @@ pub struct SlowPath {
     echoes: Receiver<Echo>,
     /// No error indications are sent before.
     quiet_until: Instant,
+    nat_logs: Vec<LogReader>,
     bell: Arc<Bell>,
     alarms: Alarms,
     neighbours: Neighbours<Waiting>,
@@ -87,6 +89,8 @@ pub struct Links {
     echoes: (Sender<Echo>, Receiver<Echo>),
     /// For how long after the start no error indications are sent.
     pub error_indication_hold: Duration,
+    /// What workers tell of port blocks of source NAT.
+    pub nat_logs: Vec<LogReader>,
 }
 
 /// By which N4 has echo requests sent.
@@ -109,7 +113,16 @@ impl EchoLine {
 impl Links {
     /// The links, with a line for echo requests.
     pub fn new(inboxes: Vec<Inbox>, outbox: Outbox, wanted: Receiver<Key>, bell: Arc<Bell>, alarms: Alarms) -> Self {
-        Self { inboxes, outbox, wanted, bell, alarms, echoes: mpsc::channel(), error_indication_hold: Duration::ZERO }
+        Self {
+            inboxes,
+            outbox,
+            wanted,
+            bell,
+            alarms,
+            echoes: mpsc::channel(),
+            error_indication_hold: Duration::ZERO,
+            nat_logs: vec![],
+        }
     }
 
     /// N4's end of the line for echo requests.
@@ -138,6 +151,7 @@ impl SlowPath {
             wanted: links.wanted,
             echoes: links.echoes.1,
             quiet_until: Instant::now() + links.error_indication_hold,
+            nat_logs: links.nat_logs,
             bell: links.bell,
             alarms: links.alarms,
             neighbours: Neighbours::default(),
@@ -184,6 +198,8 @@ impl SlowPath {
             self.run_once(Instant::now());
             self.rest(stop)?;
         }
+        // Workers have ended before.
+        self.nat_logs.iter_mut().for_each(LogReader::write);
         Ok(())
     }
 
@@ -205,6 +221,7 @@ impl SlowPath {
             }
         }
         self.inboxes = inboxes;
+        self.nat_logs.iter_mut().for_each(LogReader::write);
         let actions = self.neighbours.tick(now);
         self.act(actions);
         self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
@@ -322,8 +339,7 @@ impl SlowPath {
         let most = if too_long.from_ue { in_tunnel } else { side.mtu };
         let Some(message) = too_long::message(side, too_long, frame, most) else { return };
         self.counters.too_long_told.fetch_add(1, Ordering::Relaxed);
-        let letter = if too_long.from_ue { Letter::Enter(too_long.port) } else { Letter::Send(too_long.port) };
-        self.post(letter, &message);
+        self.leave(too_long.port, &message);
     }
 
     fn act(&mut self, actions: Vec<Action<Waiting>>) {
@@ -376,7 +392,14 @@ impl SlowPath {
         if frame.len() > ETHERNET_LEN + self.side(port).mtu {
             return self.drops.count(DropReason::TooLong);
         }
-        self.post(Letter::Send(port), frame);
+        self.leave(port, frame);
+    }
+
+    /// A frame for the port's own Ethernet address, as what is for a UE has, comes in there at once.
+    fn leave(&mut self, port: PortId, frame: &[u8]) {
+        let side = self.side(port);
+        let is_for_us = !side.kind.has_tunnels() && frame.starts_with(&side.mac);
+        self.post(if is_for_us { Letter::Enter(port) } else { Letter::Send(port) }, frame);
     }
 
     fn post(&mut self, letter: Letter, frame: &[u8]) {

@@ -198,6 +198,7 @@ impl Compiler<'_> {
         use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
+        let action = self.action(pdr, pdr.far_id, &qers);
         let mut rule = Draft {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
             any_ue: pdr.pdi.ue_ip.is_none() && pdr.pdi.framed_routes.is_empty(),
@@ -211,7 +212,8 @@ impl Compiler<'_> {
             meters: self.meters(&qers, uplink),
             uplink,
             usages: counting(self.session, pdr).map(|(usage, _)| usage.place().0).collect(),
-            action: self.action(pdr, pdr.far_id, &qers),
+            translated: self.is_translated(&action),
+            action,
             copies: self.copies(pdr.far_id),
             substitutes: vec![],
             up_seid: self.session.up_seid,
@@ -238,7 +240,8 @@ impl Compiler<'_> {
         let substitute = |(at, far_id): (usize, Option<u32>)| {
             let (action, copies) = (self.action(pdr, far_id?, qers), self.copies(far_id?));
             let (usages, v6, framed, filters) = (usages.clone(), AddressesV6::default(), vec![], vec![]);
-            Some((at, Draft { action, copies, usages, v6, framed, filters, ..rule.clone() }))
+            let translated = self.is_translated(&action);
+            Some((at, Draft { action, translated, copies, usages, v6, framed, filters, ..rule.clone() }))
         };
         fars.into_iter().enumerate().filter_map(substitute).collect()
     }
@@ -294,6 +297,14 @@ impl Compiler<'_> {
                 self.relay(pdr, forwarding, qers).unwrap_or_else(Action::Drop)
             }
             _ => Action::Drop(DropReason::UnsupportedPath),
+        }
+    }
+
+    /// Whether packets go into a data network with source NAT.
+    fn is_translated(&self, action: &Action) -> bool {
+        match *action {
+            Action::Route(port) | Action::RouteMarked(port, _) => self.sides.get(port).has_nat(),
+            _ => false,
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Draft {
     /// Whether packets come from the UE.
     pub uplink: bool,
     pub action: Action,
+    /// Whether packets are translated on their way into the data network.
+    pub translated: bool,
     /// Tunnels that copies of the packets are put into, or why they are dropped.
     pub copies: Vec<Result<Tunnel, DropReason>>,
     /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
@@ -148,8 +150,8 @@ const BEHIND: usize = 7;
 const UP_SEID: usize = 0;
 /// Path, and in the upper half TEID of the tunnel. Of a relay it is that of packets with a PDU session container.
 const TUNNEL: usize = 1;
-/// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, and whether
-/// N4 is told of them.
+/// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, whether N4 is
+/// told of them, and whether packets are translated.
 const MANNER: usize = 2;
 /// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers.
 const OTHER_PATHS: usize = 3;
@@ -176,7 +178,7 @@ mod flag {
     pub const UPLINK: u64 = 16;
     pub const HAS_UE_V4: u64 = 32;
     pub const HAS_LOCAL_V4: u64 = 64;
-    /// There are copies, or substitutes.
+    /// There are copies, or substitutes, or packets are translated.
     pub const ASIDE: u64 = 128;
     /// Something counts the packets. It is beside the kind.
     pub const COUNTED: u64 = 1 << 15;
@@ -232,7 +234,7 @@ impl Draft {
             (self.v4.ue.is_some(), flag::HAS_UE_V4),
             (self.v4.local.is_some(), flag::HAS_LOCAL_V4),
             (!self.usages.is_empty(), flag::COUNTED),
-            (!self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
+            (self.translated || !self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
         ];
         let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
         let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
@@ -243,7 +245,8 @@ impl Draft {
         let meters = self.write_meters(at, image);
         let more = self.write_more(at, image);
         image[at][BEHIND] = quarters([more, meters, 0, 0]);
-        let (acts, manner) = (at + 1, u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8);
+        let manner = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8 | u64::from(self.translated) << 56;
+        let acts = at + 1;
         image[acts][UP_SEID] = self.up_seid;
         image[acts][TUNNEL] = tunnel;
         image[acts][MANNER] = manner | u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24 | waiting;
@@ -555,10 +558,16 @@ impl<'t> Rule<'t> {
         self.has(flag::COUNTED)
     }
 
-    /// Whether there are copies of the packets, or substitutes of the rule.
+    /// Whether there are copies of the packets, or substitutes of the rule, or packets are translated.
     #[inline(always)]
     pub fn is_aside(self) -> bool {
         self.has(flag::ASIDE)
+    }
+
+    /// Whether IPv4 packets get another address on their way into the data network.
+    #[cold]
+    pub fn is_translated(self) -> bool {
+        self.act_word(MANNER) >> 56 & 1 != 0
     }
 
     /// Tunnels that copies of the packets are put into, or why they are dropped.

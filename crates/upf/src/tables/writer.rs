@@ -107,7 +107,7 @@ fn fits(settings: &Settings, sides: &Sides, store: u64) -> u64 {
     (store, settings.policer_burst_ms, settings.workers).hash(&mut hasher);
     for (port, side) in sides.iter() {
         (port, side.kind, &side.name, side.mtu, &side.addresses, &side.network_instances).hash(&mut hasher);
-        side.gateways().hash(&mut hasher);
+        (side.gateways(), side.has_nat()).hash(&mut hasher);
     }
     hasher.finish()
 }

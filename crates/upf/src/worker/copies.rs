@@ -30,7 +30,7 @@ impl Hands {
                     self.drops.count(reason);
                     continue;
                 }
-                Err(Rare::Buffer(_) | Rare::Punt(_) | Rare::Duplicate(_)) => continue,
+                Err(Rare::Buffer(_) | Rare::Punt(_) | Rare::Duplicate(_) | Rare::Translate(_)) => continue,
             };
             let payload = &linear(packet, &mut self.scratch)[begin..begin + usize::from(duplicate.len)];
             let mut front = [0; FRONT_MAX];

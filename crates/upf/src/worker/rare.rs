@@ -12,7 +12,8 @@ use crate::side::PortId;
 use crate::tables::Version;
 
 impl Hands {
-    /// The same while someone watches. By itself, so that otherwise no verdict need be in memory.
+    /// The same while someone watches, or for a packet that came translated. By itself, so that otherwise no verdict need be in
+    /// memory.
     #[cold]
     #[inline(never)]
     pub(super) fn conclude_watched(
@@ -28,7 +29,12 @@ impl Hands {
         if let Err(Rare::Drop(reason)) = verdict {
             verdict = forgo(tables, &mut self.state, class, packet.head(), now, reason);
         }
-        if !matches!(verdict, Err(Rare::Duplicate(_))) {
+        let is_told_later = match verdict {
+            Err(Rare::Duplicate(_) | Rare::Translate(_)) => true,
+            Err(rare) => self.is_for_nat(tables, from, &rare, packet.head()),
+            Ok(_) => false,
+        };
+        if self.tracer.is_on() && !is_told_later {
             self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
@@ -75,6 +81,10 @@ impl Hands {
             Ok(forward) => {
                 self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
             }
+            Err(Rare::Translate(user)) => return self.translate(tables, from, class, user, packet, behind, now),
+            Err(rare) if self.is_for_nat(tables, from, &rare, packet.head()) => {
+                return self.admit(tables, from, packet, behind, now);
+            }
             Err(Rare::Drop(DropReason::TooLong)) => self.relieve(tables, from, class, &whole(packet, *behind), now),
             Err(Rare::Drop(reason)) => self.drops.count(reason),
             Err(Rare::Buffer(rule)) => self.keep(tables, rule, from, class, &whole(packet, *behind)),
@@ -102,7 +112,7 @@ impl Hands {
     ) -> Option<Fate> {
         self.duplicate(tables, duplicate, &whole(packet, *behind), now);
         let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
-        if self.tracer.is_on() {
+        if self.tracer.is_on() && !matches!(verdict, Err(Rare::Translate(_))) {
             self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
         }
         if let Ok(forward) = verdict
@@ -159,7 +169,7 @@ impl Hands {
 
     /// A packet whose next hop is not resolved: the slow path sends it once it is.
     #[cold]
-    fn leave_unresolved(
+    pub(super) fn leave_unresolved(
         &mut self,
         tables: &Version,
         forward: &Forward<'_>,

@@ -39,13 +39,17 @@ impl Hands {
         // Whatever is before the user's packet, an Ethernet header has room there.
         let (begin, len) = (usize::from(at) - ETHERNET_LEN, usize::from(len).min(TOLD_V6_MAX));
         let frame = linear(packet, &mut self.scratch);
+        if let Some(before) = self.before {
+            // Its sender knows it as it came.
+            before.apply(&mut frame[usize::from(at)..]);
+        }
         // Should there be no room, the next packet has its sender told.
         self.slow_path
             .post(Letter::TooLong(too_long), &PacketRef::from_slice(&frame[begin..begin + ETHERNET_LEN + len]));
     }
 
     /// Leaves the fragments of a packet to be sent in the next round, or once the neighbour is resolved.
-    fn cut(
+    pub(super) fn cut(
         &mut self,
         tables: &Version,
         forward: &Forward<'_>,
@@ -104,7 +108,7 @@ pub(super) fn write_front<'f>(
 }
 
 /// The whole packet in one piece.
-pub(super) fn linear<'s>(packet: &PacketRef<'_>, scratch: &'s mut [u8; FRAME_MAX]) -> &'s [u8] {
+pub(super) fn linear<'s>(packet: &PacketRef<'_>, scratch: &'s mut [u8; FRAME_MAX]) -> &'s mut [u8] {
     let len = packet.copy_to(&mut scratch[..]);
-    &scratch[..len]
+    &mut scratch[..len]
 }

@@ -33,7 +33,7 @@ pub fn build(text: &str, ends: Ends) -> Result<Vec<u8>, String> {
             "arp" => arp(layer, ends)?,
             "ip" => ip(layer, inner, bytes)?,
             "udp" => udp(layer, inner, outer, bytes)?,
-            "tcp" => tcp(layer, bytes)?,
+            "tcp" => tcp(layer, outer, bytes)?,
             "icmp" => icmp(layer, outer, bytes)?,
             "nd" => neighbour_discovery(layer, outer, ends)?,
             "gtpu" => gtpu(layer, bytes)?,
@@ -258,17 +258,21 @@ fn udp(
     Ok(bytes)
 }
 
-/// `tcp FROM TO`: a bare header, whose checksum nobody here looks at.
-fn tcp(layer: &Layer<'_>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
+/// `tcp FROM TO [sum=auto]`: a bare header, without a checksum unless it is asked for.
+fn tcp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, payload: Vec<u8>) -> Result<Vec<u8>, String> {
     let mut bytes = vec![];
     bytes.extend(layer.argument::<u16>(0)?.to_be_bytes());
     bytes.extend(layer.argument::<u16>(1)?.to_be_bytes());
     bytes.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0, 99, 0, 0, 0, 0]);
     bytes.extend(payload);
+    if layer.options.contains_key("sum") {
+        let sum = checksum(&[&pseudo(outer.ok_or("tcp without ip")?, 6, bytes.len())?, &bytes]);
+        bytes[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
     Ok(bytes)
 }
 
-/// `icmp request|reply`: a ping with identifier 1 and sequence number 1, of the version of IP around it. `icmp toolong
+/// `icmp request|reply [id=]`: a ping with this identifier, or 1, and sequence number 1, of the version of IP around it. `icmp toolong
 /// mtu= [cut=]`: fragmentation needed, or packet too big, with so many bytes of the payload quoted.
 fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, mut payload: Vec<u8>) -> Result<Vec<u8>, String> {
     let outer = outer.ok_or("icmp without ip")?;
@@ -279,7 +283,8 @@ fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, mut payload: Vec<u8>) -> R
         (true, true) => 128,
         (false, true) => 129,
     };
-    let mut bytes = vec![kind, 0, 0, 0, 0, 1, 0, 1];
+    let [high, low] = (layer.number("id")?.unwrap_or(1) as u16).to_be_bytes();
+    let mut bytes = vec![kind, 0, 0, 0, high, low, 0, 1];
     if layer.has("toolong") {
         payload.truncate(layer.number("cut")?.map_or(usize::MAX, |cut| cut as usize));
         bytes = if v6 { vec![2, 0, 0, 0] } else { vec![3, 4, 0, 0] };

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use port::synthetic::{Captured, Synthetic};
 use port::{Burst, PortInfo, Route, RxCounters, RxQueue};
+use upf::address_pool::Ipv4Range;
 use upf::alarms::Alarm;
 use upf::counters::Counters;
 use upf::drops::DropReason;
 use upf::function::{self, Place, Plan, Upf};
 use upf::marking::Marking;
 use upf::n4::Echo;
+use upf::nat::SourceNat;
+use upf::nat::terms::Filtering;
 use upf::rules::*;
 use upf::side::{PortId, PortKind};
 use upf::tables::{Memory, SessionUpdate};
@@ -135,6 +138,7 @@ impl Scenario {
                 self.unknown.push(Alarm::Unknown { peer, teid });
             }
             "quiet" => self.plan.error_indication_hold = Duration::from_secs(words.number()?),
+            "nat" => self.plan.nats.push(nat(&mut words)?),
             "zero-checksum" => self.plan.ipv6_zero_checksum = true,
             "all-ports" => self.all_ports = true,
             "n3" | "n6" | "n6b" | "n9" => {
@@ -382,6 +386,28 @@ fn work(mut upf: Upf) {
     while worker.run_once() {}
     let stopped = AtomicBool::new(true);
     worker.run(&stopped).unwrap();
+}
+
+/// `nat PORT ADDRESSES [ports FIRST-LAST] [block PORTS] [blocks NUMBER] [filtering none|address|port]`.
+fn nat(words: &mut Words) -> Result<(PortId, SourceNat), String> {
+    let port = PortId::new(port(&words.parse::<String>()?));
+    let mut nat = SourceNat::with(vec![Ipv4Range::try_from(words.parse::<String>()?)?]);
+    if let Some(ports) = words.after("ports")? {
+        nat.ports = ports.try_into()?;
+    }
+    if let Some(block) = words.after("block")? {
+        nat.ports_per_block = number(&block)? as u16;
+    }
+    if let Some(blocks) = words.after("blocks")? {
+        nat.blocks_per_ue = number(&blocks)? as u8;
+    }
+    nat.filtering = match words.after("filtering")?.as_deref() {
+        None | Some("address") => Filtering::AddressDependent,
+        Some("none") => Filtering::EndpointIndependent,
+        Some("port") => Filtering::AddressAndPortDependent,
+        Some(other) => return Err(format!("what is {other}?")),
+    };
+    Ok((port, nat))
 }
 
 fn echo(words: &mut Words) -> Result<Echo, String> {
