@@ -104,7 +104,7 @@ reasons! {
     NatNoBinding = "nat_no_binding",
     /// The UE has not sent to whoever the packet is from.
     NatFiltered = "nat_filtered",
-    /// A fragment whose first one did not come before.
+    /// A fragment whose first one did not come in time, or an error about one.
     NatFragment = "nat_fragment",
     /// No route leads to the destination.
     NoRoute = "no_route",

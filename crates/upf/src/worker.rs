@@ -20,6 +20,7 @@ use crate::drops::{DropBoard, DropReason, Drops};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
+use crate::nat::held::Held;
 use crate::nat::translation::Translation;
 use crate::packet::{
     Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
@@ -100,6 +101,8 @@ struct Hands {
     nat: Nat,
     /// While a packet is treated that came in translated: what makes it again what came.
     before: Option<Translation>,
+    /// Fragments that are to be translated as their first one is.
+    held: Held,
     drops: Drops,
     tracer: Tracer,
     workers: Vec<Option<Outbox>>,
@@ -159,6 +162,7 @@ impl Worker {
             },
             nat: Nat::none(),
             before: None,
+            held: Held::default(),
             drops: Drops::default(),
             tracer: links.tracer,
             workers: links.workers,

@@ -9,6 +9,7 @@ pub mod blocks;
 pub mod chains;
 pub mod connection;
 pub mod flow;
+pub mod held;
 pub mod log;
 pub mod shares;
 pub mod slab;

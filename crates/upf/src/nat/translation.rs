@@ -42,7 +42,11 @@ impl Translation {
 
     /// Translates the IPv4 packet that begins so. Its headers were found sound, and are at hand.
     #[cold]
-    pub fn apply(&self, packet: &mut [u8]) {
+    pub fn apply(&self, bytes: &mut [u8]) {
+        let len = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+        // What is behind the packet is none of its.
+        let at_hand = len.min(bytes.len());
+        let packet = &mut bytes[..at_hand];
         let at = usize::from(packet[0] & 0xf) * 4;
         let is_error =
             packet[9] == ICMP && !is_rest(packet) && !packet.get(at).is_some_and(|kind| has_identifier(*kind));
@@ -200,6 +204,17 @@ mod tests {
             Translation { end: End::Destination, address: UE, port }.apply(&mut told);
             prop_assert!(same(&told, &error(0x0102_0304, UE, &quoted((UE, port)))));
         }
+    }
+
+    #[test]
+    fn what_is_behind_a_packet_stays() {
+        let mut quoted = packet(TCP, (OUTSIDE, 9), (PEER, 2), b"");
+        quoted.truncate(28);
+        let mut told = error(PEER, OUTSIDE, &quoted);
+        told.extend([7; 20]);
+        Translation { end: End::Destination, address: UE, port: 1 }.apply(&mut told);
+        let (told, behind) = told.split_at(56);
+        assert_eq!((behind, checksum(sum(&told[20..]))), (&[7; 20][..], 0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::blocks::Blocks;
 use super::chains::{Chains, NONE};
 use super::connection::{Connection, Keep};
 use super::flow::{Flow, ICMP, TCP, is_query};
+use super::held::Whole;
 use super::log::{Entry, Log};
 use super::slab::Slab;
 use super::terms::{BLOCKS_PER_UE_MAX, Filtering, SourceNat};
@@ -81,13 +82,10 @@ struct Peer {
     connection: Connection,
 }
 
-/// A packet that comes in fragments. The default is none.
+/// A packet whose first fragment has come. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fragmented {
-    ue: u32,
-    peer: u32,
-    identification: u16,
-    protocol: u8,
+    whole: Whole,
     outside: u32,
     until_ns: u64,
 }
@@ -157,21 +155,18 @@ impl Translator {
         let &Binding { block, outside_port, .. } = self.bindings.get(binding);
         let address = self.blocks.address(block);
         if packet.is_first_fragment() {
-            let until_ns = now + FRAGMENTS_FOLLOW_NS;
-            let (identification, protocol) = (packet.identification(), packet.next_header());
-            let place = self.fragment_place(ue, identification);
-            self.fragmented[place] = Fragmented { ue, peer, identification, protocol, outside: address, until_ns };
+            let (whole, until_ns) = (Whole::of(packet), now + FRAGMENTS_FOLLOW_NS);
+            let place = self.fragment_place(&whole);
+            self.fragmented[place] = Fragmented { whole, outside: address, until_ns };
         }
         Ok(Translation { end: End::Source, address, port: outside_port })
     }
 
     /// A fragment behind the first, which has to come before.
     fn outgoing_rest(&self, packet: &Packet<'_, false>, now: u64) -> Result<Translation, DropReason> {
-        let (ue, peer) = (packet.source() as u32, packet.destination() as u32);
-        let known = &self.fragmented[self.fragment_place(ue, packet.identification())];
-        let is_it = (known.ue, known.peer, known.identification, known.protocol)
-            == (ue, peer, packet.identification(), packet.next_header());
-        if !is_it || known.until_ns <= now {
+        let whole = Whole::of(packet);
+        let known = &self.fragmented[self.fragment_place(&whole)];
+        if known.whole != whole || known.until_ns <= now {
             return Err(DropReason::NatFragment);
         }
         Ok(Translation { end: End::Source, address: known.outside, port: 0 })
@@ -429,8 +424,8 @@ impl Translator {
         hash(&self.hasher, protocol, address, number)
     }
 
-    fn fragment_place(&self, ue: u32, identification: u16) -> usize {
-        self.hash(ICMP, ue, identification.into()) as usize % FRAGMENTED
+    fn fragment_place(&self, whole: &Whole) -> usize {
+        self.hash(ICMP, whole.source, whole.identification.into()) as usize % FRAGMENTED
     }
 
     fn entry(&self, user: u32, block: u32, given: bool) -> Entry {

@@ -9,7 +9,7 @@ use crate::ip::{ETHERTYPE_IPV4, Packet};
 use crate::mail::Letter;
 use crate::nat::translation::Translation;
 use crate::nat::translator::Admitted;
-use crate::nat::{Incoming, outside};
+use crate::nat::{Incoming, held, outside};
 use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, Rare, Untranslated, Verdict};
 use crate::packet::{classify, count, counted, forgo, neighbour, out_of, remark, uncount};
 use crate::side::PortId;
@@ -70,9 +70,20 @@ impl Hands {
             Ok(way) => way,
             Err(reason) => return self.refuse(tables, &leaving, &whole(packet, *behind), reason, now),
         };
-        let len = inner.len();
-        let translation = match self.nat.outgoing(port, &inner, rule.origin().up_seid, now) {
+        let (len, up_seid) = (inner.len(), rule.origin().up_seid);
+        let first_of = inner.is_first_fragment().then(|| held::Whole::of(&inner));
+        let rest_of = (inner.is_fragment() && first_of.is_none()).then(|| held::Whole::of(&inner));
+        let translation = match self.nat.outgoing(port, &inner, up_seid, now) {
             Ok(translation) => translation,
+            Err(DropReason::NatFragment)
+                if let Some(rest_of) = rest_of
+                    && rule.copies(tables).len() == 0
+                    && self.held.keep(rest_of, up_seid, from, &whole(packet, *behind), now) =>
+            {
+                // It is decided about anew once the first one has come.
+                self.state.policers.give_back(rule.meters(tables), len);
+                return None;
+            }
             Err(reason) => return self.refuse(tables, &leaving, &whole(packet, *behind), reason, now),
         };
         count(tables, &mut self.state, rule, rule.is_uplink(), len, now);
@@ -82,7 +93,20 @@ impl Hands {
         };
         self.trace(tables, &leaving, &whole(packet, *behind), sent, Some(translation), now);
         translation.apply(&mut packet.head_mut()[at..]);
+        if let Some(first_of) = first_of {
+            self.release(&first_of);
+        }
         self.send_translated(tables, &leaving, way, packet, behind, now)
+    }
+
+    /// Fragments that have waited for the first one come again, behind it.
+    fn release(&mut self, first_of: &held::Whole) {
+        while let Some((from, frame)) = self.held.take(first_of) {
+            let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
+            if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), &PacketRef::from_slice(&frame))) {
+                self.drops.count(DropReason::HandoverFull);
+            }
+        }
     }
 
     fn send_translated(
@@ -241,6 +265,10 @@ impl Hands {
     /// Forgets bindings that are not needed any more.
     pub(super) fn sweep(&mut self, tables: &Version) {
         let now = self.now();
+        let expired = self.held.expire(now);
+        if expired > 0 {
+            self.drops.add(DropReason::NatFragment, expired);
+        }
         self.nat.sweep(now, |port, ue, up_seid| {
             let rules = tables.by_ue(port, false, ue.into());
             rules.and_then(|rules| rules.first()).is_some_and(|rule| rule.origin().up_seid == up_seid)

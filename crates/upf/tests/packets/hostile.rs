@@ -108,3 +108,54 @@ fn a_frame_with_another_octet_anywhere_is_sent_or_dropped_for_a_reason_once() {
         }
     }
 }
+
+/// Ways through source NAT, of which the first ones open those behind them.
+const TRANSLATED: [(usize, &str); 9] = [
+    (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ip 10.45.0.1 192.0.2.1 udp 1000 53 \"ask\""),
+    (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ip 10.45.0.1 192.0.2.1 tcp 1000 80"),
+    (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ip 10.45.0.1 192.0.2.1 icmp request id=7 \"ping\""),
+    (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ip 10.45.0.1 10.6.0.1 udp 1000 2000 \"round\""),
+    (
+        0,
+        "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ip 10.45.0.1 192.0.2.1 icmp toolong mtu=1300 cut=28 ip 192.0.2.1 10.45.0.1 udp 53 1000 *9",
+    ),
+    (1, "eth ip 192.0.2.1 10.6.0.1 ext=94040000 udp 53 2000 \"answer\""),
+    (1, "eth ip 192.0.2.1 10.6.0.1 tcp 80 2001"),
+    (1, "eth ip 192.0.2.1 10.6.0.1 icmp reply id=2002 \"ping\""),
+    (1, "eth ip 192.0.2.9 10.6.0.1 icmp toolong mtu=1300 cut=28 ip 10.6.0.1 192.0.2.1 udp 2000 53 *9"),
+];
+
+#[test]
+fn whatever_octet_of_a_packet_to_be_translated_is_another_or_lacks_the_upf_goes_on() {
+    let rules = format!("nat n6 10.6.0.1-10.6.0.1 ports 2000-2999 blocks 3 filtering none\n{RULES}\nthen\n");
+    for (port, text) in TRANSLATED {
+        let mut scenario = Scenario::parse(&rules).unwrap();
+        TRANSLATED[..3]
+            .iter()
+            .for_each(|(port, text)| scenario.receive(*port, vec![build(text, ends(*port)).unwrap()]));
+        scenario.add("then").unwrap();
+        let whole = build(text, ends(port)).unwrap();
+        let cut = (1..whole.len()).map(|len| whole[..len].to_vec());
+        let changed = (14..whole.len()).flat_map(|at| {
+            [0, 1, 0x20, 0x45, 0x7f, 0xff].map(|value| {
+                let mut frame = whole.clone();
+                frame[at] = value;
+                // What stands behind a wrong checksum would not be looked at.
+                let header = 14 + usize::from(frame[14] & 15) * 4;
+                if at != 24 && at != 25 && (34..=frame.len()).contains(&header) {
+                    frame[24..26].fill(0);
+                    let sum = upf::ip::checksum(upf::ip::sum(&frame[14..header]));
+                    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+                }
+                frame
+            })
+        });
+        let frames: Vec<_> = cut.chain(changed).chain([whole.clone()]).collect();
+        let count = frames.len();
+        scenario.receive(port, frames);
+        let outcome = scenario.play().unwrap();
+        // Fragments wait for others, and messages to senders are sent besides.
+        let (sent, dropped) = (outcome.sent.concat().len(), dropped(&outcome));
+        assert!(sent > 1 && sent + dropped > count / 2, "{text}: {sent}, {:?}", outcome.counts.all());
+    }
+}
