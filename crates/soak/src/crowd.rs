@@ -19,6 +19,8 @@ pub const PACKET: usize = 60;
 const STAMP: usize = 32;
 /// Packets on their way in one direction, where none may be lost: rings have room for more.
 const WINDOW: u64 = 4_096;
+/// Sessions that are looked at for one burst: few of them may be missing.
+const LOOKED_AT: usize = 4_096;
 /// What has not come when nothing has for so long does not come.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -272,8 +274,8 @@ impl Way {
             return 0;
         }
         let count = self.frames.len();
-        let turns = (self.at..self.at + count).map(|at| at % count).filter(|at| !missing || self.missing[*at]);
-        let sessions: Vec<usize> = turns.take(BURST_MAX).collect();
+        let turns = (self.at..self.at + count.min(LOOKED_AT)).map(|at| at % count);
+        let sessions: Vec<_> = turns.filter(|at| !missing || self.missing[*at]).take(BURST_MAX).collect();
         for &session in &sessions {
             let frame = &mut self.frames[session];
             let at = frame.len() - STAMP;
@@ -284,8 +286,12 @@ impl Way {
         for &session in &sessions[..sent] {
             self.sent[session] += 1;
             self.sent_ever[session] += 1;
-            self.at = session + 1;
         }
+        self.at = match (sessions.get(sent), sessions.last()) {
+            (Some(&refused), _) => refused,
+            (None, Some(&last)) if sessions.len() == BURST_MAX => last + 1,
+            _ => (self.at + LOOKED_AT) % count,
+        };
         self.sum.sent += sent as u64;
         self.sum.refused += u64::from(sent < sessions.len());
         sent

@@ -1,5 +1,6 @@
 //! The User Plane Function: session tables, the packet function, run-to-completion workers, the slow path, and N4.
 
+pub mod acquaintances;
 pub mod address_pool;
 pub mod alarms;
 pub mod bell;

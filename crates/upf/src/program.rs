@@ -14,6 +14,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
+use crate::acquaintances;
 use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -33,6 +34,8 @@ use crate::worker::Worker;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How long ports may take to be left by the process that had them.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// Packets that waited while no process was there go first: for so long N4 leaves the cores to them.
+const PACKETS_FIRST: Duration = Duration::from_millis(200);
 /// How long a process that has died may take to let go of addresses and files.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks whether a thread has ended.
@@ -54,6 +57,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 }
 
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
+    let began = Instant::now();
     let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
     let n4_config = n4::Config::from(config);
     let mut inheritance = match port::Succession::is_wanted() {
@@ -76,8 +80,12 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let plan = Plan { clock, ..Plan::from(config) };
     let Upf { tables, workers, slow_path, meters, counts, traces, bells, control } =
         Upf::with_memory(&plan, places, memory)?;
-    let plane = Plane { workers, slow_path };
+    let mut plane = Plane { workers, slow_path };
     let neighbours = plane.slow_path.acquaintances();
+    let written_down = state.as_ref().map(State::neighbours);
+    if let (Some(file), true) = (&written_down, state.as_ref().is_some_and(State::is_found)) {
+        plane.slow_path.know(&acquaintances::read(file));
+    }
     // By the rules that an earlier process left packets are forwarded at once, and N4 follows. It goes first where another
     // process forwards still, and where rules are missing: peers would be told that they have tunnels which are not there.
     let complete = inheritance.is_none() && state.as_ref().is_none_or(|state| state.are_all(tables.sessions()));
@@ -85,6 +93,14 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         false => (Some(plane), None),
         true => (None, plane.start(&ports, None, signals)?),
     };
+    if running.is_some() && tables.sessions() > 0 {
+        tracing::info!(
+            sessions = tables.sessions(),
+            ms = began.elapsed().as_millis(),
+            "forwards by the rules that were left"
+        );
+        std::thread::sleep(PACKETS_FIRST);
+    }
     let n4_bell = meters.bell.clone();
     let clock = meters.clock;
     let n4_socket = socket.try_clone()?;
@@ -103,7 +119,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let goods = Goods {
         socket: n4_socket,
         metrics: exporter.as_ref().map(Exporter::socket).transpose()?,
-        neighbours,
+        neighbours: neighbours.clone(),
         custody: endpoint.custody(),
     };
     let running = match plane {
@@ -115,6 +131,9 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         tracing::error!(%error, "the next process will not find the rules, and forward later");
     }
     drop(ports);
+    if let Some(file) = written_down {
+        neighbours.keep_in(file);
+    }
 
     let end_n4 = Arc::new(AtomicBool::new(false));
     let n4_ends = end_n4.clone();

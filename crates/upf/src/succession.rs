@@ -14,10 +14,9 @@
 //! Until the holder is told to end, it goes on as before if the heir dies: the heir has changed nothing. If the holder dies,
 //! the heir goes on at once, as after any kill.
 
-use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +31,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::acquaintances::{Acquaintances, Known};
 use crate::buffers::Parked;
 use crate::control::Address;
 use crate::n4::Custody;
@@ -51,12 +51,6 @@ struct Estate {
     has_metrics: bool,
     neighbours: Vec<Known>,
 }
-
-/// A neighbour, on the port of this name, and its Ethernet address.
-pub type Known = (String, IpAddr, [u8; 6]);
-
-/// The neighbours that are resolved, as the slow path shows them.
-pub type Acquaintances = Arc<Mutex<HashMap<(String, IpAddr), [u8; 6]>>>;
 
 /// Packets that wait for their UEs, by the index of their worker.
 pub type Waiting = Vec<(usize, Vec<Parked>)>;
@@ -229,9 +223,7 @@ impl Holder {
     }
 
     fn give(&self, stream: &mut UnixStream, goods: &Goods) -> io::Result<()> {
-        let neighbours = goods.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
-        let neighbours = neighbours.iter().map(|((port, address), mac)| (port.clone(), *address, *mac)).collect();
-        let estate = Estate { has_metrics: goods.metrics.is_some(), neighbours };
+        let estate = Estate { has_metrics: goods.metrics.is_some(), neighbours: goods.neighbours.all() };
         let fds: Vec<_> = [goods.socket.as_fd()].into_iter().chain(goods.metrics.iter().map(AsFd::as_fd)).collect();
         let given = Stage::Given(stream.try_clone()?);
         let mut stage = self.lock();

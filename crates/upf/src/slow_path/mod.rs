@@ -9,15 +9,16 @@ pub mod too_long;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use gtpu::ErrorIndication;
 use port::PacketRef;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::acquaintances::{Acquaintances, Known};
 use crate::alarms::{Alarm, Alarms};
 use crate::bell::Bell;
 use crate::drops::{DropBoard, DropReason, Drops};
@@ -27,7 +28,6 @@ use crate::nat::log::LogReader;
 use crate::packet::{ETHERNET_LEN, Punt};
 use crate::path::TUNNEL_MAX_LEN;
 use crate::side::{PortId, Side, Sides};
-use crate::succession::{Acquaintances, Known};
 use crate::tables::Tables;
 use neighbours::{Action, Key, Neighbours};
 use reassembly::{Outcome, Reassembly};
@@ -66,7 +66,7 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     alarms: Alarms,
     neighbours: Neighbours<Waiting>,
-    /// Those that are resolved, for a process that is to replace this one.
+    /// Those that are resolved, for a process that comes after this one.
     resolved: Acquaintances,
     fragments: Reassembly,
     drops: Drops,
@@ -174,9 +174,8 @@ impl SlowPath {
         for (name, address, mac) in neighbours {
             let Some((port, _)) = sides.iter().find(|(_, side)| side.name == *name) else { continue };
             let (address, mac) = (*address, *mac);
-            let asked = self.neighbours.want((port, address), now);
-            let heard = self.neighbours.heard((port, address), mac, now);
-            self.act([asked, heard].concat());
+            let actions = self.neighbours.remember((port, address), mac, now);
+            self.act(actions);
         }
         self.outbox.deliver();
     }
@@ -224,6 +223,7 @@ impl SlowPath {
         self.nat_logs.iter_mut().for_each(LogReader::write);
         let actions = self.neighbours.tick(now);
         self.act(actions);
+        self.resolved.write_down();
         self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
         self.outbox.deliver();
         self.alarms.deliver();
@@ -371,13 +371,8 @@ impl SlowPath {
     }
 
     fn note(&self, published: &[(PortId, IpAddr, Option<[u8; 6]>)]) {
-        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         for &(port, address, mac) in published {
-            let key = (self.side(port).name.clone(), address);
-            match mac {
-                Some(mac) => resolved.insert(key, mac),
-                None => resolved.remove(&key),
-            };
+            self.resolved.note(&self.side(port).name, address, mac);
         }
     }
 

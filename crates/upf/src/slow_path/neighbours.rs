@@ -89,6 +89,16 @@ impl<F> Neighbours<F> {
         actions
     }
 
+    /// A process before this one knew the neighbour by this address. It is used at once, and given up if nobody confirms it soon.
+    pub fn remember(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
+        let asked = self.want(key, now);
+        let actions = self.heard(key, mac, now);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            (entry.tries, entry.due) = (1, now + RETRY);
+        }
+        [asked, actions].into_iter().flatten().collect()
+    }
+
     /// A frame for the neighbour waits to be sent.
     pub fn wait(&mut self, key: Key, frame: F, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();

@@ -4,6 +4,7 @@
 //! sessions.redb   sessions, associations, TEIDs given out, answers, reports that wait: what N4 says, key by key
 //! counters        what workers count, mapped (`counters`)
 //! tables          the rules by which they forward, mapped (`tables::blocks`): the next process forwards by them at once
+//! neighbours      Ethernet addresses of those that packets go to (`acquaintances`)
 //! lock            held by the process whose directory it is
 //! restoring       how many processes have ended while they read the store, and how far they had got
 //! ```
@@ -40,6 +41,7 @@ const COUNTERS: &str = "counters";
 const TABLES: &str = "tables";
 /// The tables of a process that is to take over.
 const HEIR_TABLES: &str = "tables.heir";
+const NEIGHBOURS: &str = "neighbours";
 const LOCK: &str = "lock";
 const RESTORING: &str = "restoring";
 
@@ -185,6 +187,11 @@ impl State {
     /// Whether there may be sessions to restore.
     pub fn is_found(&self) -> bool {
         self.provenance != Provenance::Created
+    }
+
+    /// Where neighbours are written down.
+    pub fn neighbours(&self) -> PathBuf {
+        self.directory.join(NEIGHBOURS)
     }
 
     /// The recovery time stamp that goes with what there is.

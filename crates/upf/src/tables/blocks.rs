@@ -276,9 +276,12 @@ impl Blocks {
     /// The record of a block.
     pub(super) fn record(&self, block: u32) -> Vec<u8> {
         let head = Head::read(self.line(block));
-        let words = self.lines.lines()[block as usize..].as_flattened()[RECORD..].iter();
-        let bytes = words.flat_map(|word| word.load(Relaxed).to_le_bytes());
-        bytes.take(head.record_len as usize).collect()
+        let len = head.record_len as usize;
+        let words = &self.lines.lines()[block as usize..].as_flattened()[RECORD..];
+        let mut bytes = Vec::with_capacity(len + 8);
+        words.iter().take(len.div_ceil(8)).for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes()));
+        bytes.truncate(len);
+        bytes
     }
 
     /// Where the body of a block begins, and how many lines it has.

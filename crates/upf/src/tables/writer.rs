@@ -65,8 +65,9 @@ impl Ground {
         let mut hops = Hops::new(sides, version);
         let mut paths = Paths::new(sides.clone());
         let mut policers = PolicerPool::new(settings);
-        let (mut sessions, mut changes, mut taken) = (BySeid::default(), vec![], HashSet::new());
+        let (mut sessions, mut changes) = (BySeid::default(), vec![]);
         let mut found = blocks.take_over(fits(settings, sides, blocks.name()));
+        let mut taken = HashSet::with_capacity(2 * found.len());
         // Of two that say the same the later one counts.
         found.sort_unstable_by_key(|found| std::cmp::Reverse(found.serial));
         for path in found.iter().filter(|found| found.kind == Kind::Path) {
@@ -89,6 +90,7 @@ impl Ground {
             taken.extend(record.keys());
             record.paths.iter().for_each(|path| paths.pin_again(*path));
             record.put_in(blocks.body(found.block).0, &mut changes);
+            changes.drain(..).for_each(|change| version.make(change));
             sessions.insert(record.up_seid, found.block);
         }
         policers.settle();
