@@ -3,6 +3,7 @@
 //! One connection to the control socket carries one request: a line of JSON. The UPF answers with lines of JSON, each an
 //! [`Event`]; [`Event::Done`] or [`Event::Failed`] is the last. Hanging up ends what goes on (`Trace`).
 
+mod decimal;
 mod seid;
 mod server;
 mod socket;
@@ -150,7 +151,8 @@ pub struct Dropped {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Packet {
-    /// When, in nanoseconds since 1970.
+    /// When, in nanoseconds since 1970. In JSON it is text.
+    #[serde(with = "decimal")]
     pub at_ns: u64,
     /// Whether the UE sent it.
     pub uplink: bool,

@@ -115,9 +115,11 @@ impl Journal {
         Self { keeping: None, associations: BTreeSet::new(), sessions: BTreeSet::new(), teids: vec![], restored: 0 }
     }
 
-    /// From now on changes are kept. `durable` is the number of those that are.
-    pub fn keep(&mut self, durable: Arc<AtomicU64>) {
-        self.keeping = Some(Keeping { number: durable.load(Acquire) + 1, durable });
+    /// From now on changes are kept. `durable` is the number of those that are. Returns the number of the first ones.
+    pub fn keep(&mut self, durable: Arc<AtomicU64>) -> u64 {
+        let number = durable.load(Acquire) + 1;
+        self.keeping = Some(Keeping { number, durable });
+        number
     }
 
     /// The number of the changes that are durable; of all, where nothing is kept.

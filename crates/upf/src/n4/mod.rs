@@ -157,6 +157,8 @@ pub trait RuleTables {
     fn counters(&self) -> Counters;
     /// The UPF's SEIDs of the sessions in force.
     fn up_seids(&self) -> Vec<u64>;
+    /// Whether sessions may be missing for a while, so that no peer is to be told that it has a tunnel which is not there.
+    fn set_incomplete(&self, are: bool);
     /// Puts all updates into force, or none.
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError>;
 }
@@ -200,6 +202,10 @@ impl RuleTables for Tables {
 
     fn up_seids(&self) -> Vec<u64> {
         self.up_seids()
+    }
+
+    fn set_incomplete(&self, are: bool) {
+        self.set_incomplete(are);
     }
 
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {

@@ -130,7 +130,8 @@ impl<T: RuleTables> Node<T> {
 
     /// From now on [`Node::take_changes`] says what has changed. `durable` is the number of the changes that are durable.
     pub fn keep(&mut self, durable: Arc<AtomicU64>) {
-        self.journal.keep(durable);
+        let first = self.journal.keep(durable);
+        self.counters.change(first);
         self.answers.keep_changes();
         self.outbox.keep_changes();
     }

@@ -116,7 +116,9 @@ impl<T: RuleTables> Node<T> {
         now: Instant,
     ) -> Result<Self, Box<NotRestored<T>>> {
         let mut node = Self::new(config, tables, clock);
+        node.tables.set_incomplete(true);
         let taken_in = begun.map_err(RestoreError::Deadly).and_then(|()| node.take_in(database, now));
+        node.tables.set_incomplete(false);
         match taken_in {
             Ok(()) => Ok(node),
             Err(error) => {

@@ -12,6 +12,8 @@ use crate::tables::{Action, Rule, Version};
 pub struct Duplicate {
     /// The rule, see [`Version::rule`].
     rule: u32,
+    /// The rule that the packet has matched, for which this one may stand in.
+    matched: u32,
     /// Where in the frame the user's packet begins.
     pub at: u16,
     /// Its length.
@@ -54,7 +56,8 @@ pub(super) fn treat_aside<'t, const V6: bool>(
     flow: Option<u8>,
     now: u64,
 ) -> Verdict<'t> {
-    let duplicate = Duplicate { rule: rule.index(tables), at, len: len as u16, flow };
+    let index = rule.index(tables);
+    let duplicate = Duplicate { rule: index, matched: index, at, len: len as u16, flow };
     if rule.copies(tables).len() > 0 {
         return Err(Rare::Duplicate(duplicate));
     }
@@ -88,8 +91,10 @@ fn besides_for<'t, const V6: bool>(
     let Ok(packet) = Packet::<V6>::parse(&head[usize::from(duplicate.at)..], duplicate.len.into()) else {
         return Err(Rare::Drop(DropReason::InnerMalformed));
     };
-    let Some(rule) = tables.rule(duplicate.rule) else { return Err(Rare::Drop(DropReason::NoPdr)) };
-    act(tables, state, rule, duplicate, &packet, now).map_err(|rare| lose(tables, state, rule, packet.len(), now, rare))
+    let rules = tables.rule(duplicate.rule).zip(tables.rule(duplicate.matched));
+    let Some((rule, matched)) = rules else { return Err(Rare::Drop(DropReason::NoPdr)) };
+    let verdict = act(tables, state, rule, duplicate, &packet, now);
+    verdict.map_err(|rare| lose(tables, state, matched, packet.len(), now, rare))
 }
 
 /// What the rule says apart from copies.
@@ -163,7 +168,10 @@ fn forgo_by<'t, const V6: bool>(
         _ => Err(drop),
     };
     // It is the rule's own quota that it did not fit, and a substitute does not count by that.
-    verdict.map_err(|rare| lose(tables, state, rule, packet.len(), now, rare))
+    verdict.map_err(|rare| match rare {
+        Rare::Duplicate(duplicate) => Rare::Duplicate(Duplicate { matched: rule.index(tables), ..duplicate }),
+        rare => lose(tables, state, rule, packet.len(), now, rare),
+    })
 }
 
 /// A packet is dropped by what the rule says, unless it is too long and can be cut.

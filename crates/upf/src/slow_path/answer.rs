@@ -31,6 +31,8 @@ pub struct Outcome {
     pub complaint: Option<ErrorIndication>,
     /// The echo request that a peer answers.
     pub alive: Option<Echo>,
+    /// The TEID that the answer calls unknown.
+    pub unknown: Option<u32>,
 }
 
 impl Outcome {
@@ -212,6 +214,7 @@ fn gtpu_message(
     let datagram = UdpPacket::new_checked(payload).ok()?;
     let message = datagram.payload();
     let mut reply = [0; MESSAGE_MAX_LEN];
+    let mut unknown = None;
     let (port, len) = match punt {
         Punt::Gtpu => {
             let header = gtpu::parse(message, message.len()).ok()?;
@@ -229,13 +232,14 @@ fn gtpu_message(
         }
         Punt::UnknownTeid => {
             let header = gtpu::parse(message, message.len()).ok()?;
+            unknown = Some(header.teid);
             (gtpu::UDP_PORT, ErrorIndication { teid: header.teid, peer: local }.write(&mut reply))
         }
         Punt::UnknownExtension => (gtpu::UDP_PORT, SupportedExtensions { sequence: 0 }.write(&mut reply)),
         Punt::Host | Punt::Fragment => return None,
     };
     let answer = gtpu_frame(side, mac, (local, peer), port, &reply[..len]);
-    Some(Outcome { answer: Some(answer), ..Outcome::default() })
+    Some(Outcome { answer: Some(answer), unknown, ..Outcome::default() })
 }
 
 /// A GTP-U message from one address to the other's UDP port.

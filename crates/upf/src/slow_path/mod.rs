@@ -174,7 +174,7 @@ impl SlowPath {
         for (name, address, mac) in neighbours {
             let Some((port, _)) = sides.iter().find(|(_, side)| side.name == *name) else { continue };
             let (address, mac) = (*address, *mac);
-            let actions = self.neighbours.remember((port, address), mac, now);
+            let actions = self.neighbours.know((port, address), mac, now);
             self.act(actions);
         }
         self.outbox.deliver();
@@ -221,13 +221,25 @@ impl SlowPath {
         }
         self.inboxes = inboxes;
         self.nat_logs.iter_mut().for_each(LogReader::write);
-        let actions = self.neighbours.tick(now);
-        self.act(actions);
+        self.look_after_neighbours(now);
         self.resolved.write_down();
         self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
         self.outbox.deliver();
         self.alarms.deliver();
         self.drops.publish();
+    }
+
+    fn look_after_neighbours(&mut self, now: Instant) {
+        let actions = self.neighbours.tick(now, |(port, address)| self.tables.leads_to(port, address));
+        let lost: Vec<_> = actions.iter().filter_map(Action::lost).collect();
+        self.act(actions);
+        // Rules that have come while it was known, for whatever reason, have not asked for it.
+        for key in lost {
+            if !self.neighbours.has(key) && self.tables.leads_to(key.0, key.1) {
+                let actions = self.neighbours.want(key, now);
+                self.act(actions);
+            }
+        }
     }
 
     /// Gateways are resolved before anyone needs them.
@@ -293,6 +305,10 @@ impl SlowPath {
         let outcome = answer::consider(self.side(port), punt, frame);
         if outcome.is_nothing() {
             return self.drops.count(DropReason::NotAnswered);
+        }
+        if outcome.unknown.is_some_and(|teid| !self.tables.is_foreign(teid)) {
+            // Its session has come meanwhile, or will come back. Whoever believed otherwise would delete its end.
+            return;
         }
         if let Some(frame) = outcome.answer {
             let counter = match punt {

@@ -39,6 +39,16 @@ pub enum Action<F> {
     GiveUp(usize),
 }
 
+impl<F> Action<F> {
+    /// The neighbour that has no address any more.
+    pub fn lost(&self) -> Option<Key> {
+        match *self {
+            Self::Publish(key, None) => Some(key),
+            _ => None,
+        }
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub struct Neighbours<F> {
@@ -50,6 +60,8 @@ pub struct Neighbours<F> {
 struct Entry<F> {
     /// Rules or routes lead to it, so it is asked for until it answers. Otherwise packets do, and it is forgotten if not.
     lasting: bool,
+    /// Packets have asked for it while no rule did.
+    wanted_by_packets: bool,
     mac: Option<[u8; 6]>,
     /// Questions since the last answer.
     tries: u32,
@@ -89,16 +101,6 @@ impl<F> Neighbours<F> {
         actions
     }
 
-    /// A process before this one knew the neighbour by this address. It is used at once, and given up if nobody confirms it soon.
-    pub fn remember(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
-        let asked = self.want(key, now);
-        let actions = self.heard(key, mac, now);
-        if let Some(entry) = self.entries.get_mut(&key) {
-            (entry.tries, entry.due) = (1, now + RETRY);
-        }
-        [asked, actions].into_iter().flatten().collect()
-    }
-
     /// A frame for the neighbour waits to be sent.
     pub fn wait(&mut self, key: Key, frame: F, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();
@@ -111,6 +113,7 @@ impl<F> Neighbours<F> {
             actions.push(Action::Solicit(key, None));
         }
         let entry = self.entries.get_mut(&key).expect("just put in");
+        entry.wanted_by_packets |= !entry.lasting;
         match entry.mac {
             Some(mac) => actions.push(Action::Release(key, mac, frame)),
             None if entry.waiting.len() < WAITING_MAX => entry.hold(frame),
@@ -134,14 +137,40 @@ impl<F> Neighbours<F> {
         actions
     }
 
-    /// Does what is due.
-    pub fn tick(&mut self, now: Instant) -> Vec<Action<F>> {
+    /// A process before this one knew the neighbour by this address, and packets may go there. It is used at once, and given up
+    /// if nobody confirms it soon.
+    pub fn know(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
+        let mut actions = self.want(key, now);
+        actions.extend(self.heard(key, mac, now));
+        if let Some(entry) = self.entries.get_mut(&key) {
+            (entry.wanted_by_packets, entry.tries, entry.due) = (true, 1, now + RETRY);
+        }
+        actions
+    }
+
+    /// Whether it is asked for, or known.
+    pub fn has(&self, key: Key) -> bool {
+        self.entries.contains_key(&key)
+    }
+
+    /// Does what is due. Rules and routes lead to a neighbour that was wanted as long as it `is_needed`.
+    pub fn tick(&mut self, now: Instant, is_needed: impl Fn(Key) -> bool) -> Vec<Action<F>> {
         let mut actions = Vec::new();
         let unanswered = &mut self.unanswered;
         self.entries.retain(|&key, entry| {
             if entry.due > now {
                 return true;
             }
+            let was_counted = entry.is_counted();
+            entry.lasting = entry.lasting && is_needed(key);
+            entry.wanted_by_packets &= !entry.lasting;
+            if !entry.lasting && !entry.wanted_by_packets && entry.waiting.is_empty() {
+                // Rules have led to it once, and nobody else asks.
+                *unanswered -= usize::from(was_counted);
+                actions.extend(entry.mac.map(|_| Action::Publish(key, None)));
+                return false;
+            }
+            *unanswered = *unanswered + usize::from(entry.is_counted()) - usize::from(was_counted);
             if entry.tries >= TRIES {
                 if !entry.waiting.is_empty() {
                     actions.push(Action::GiveUp(entry.waiting.len()));
@@ -179,7 +208,13 @@ impl<F> Neighbours<F> {
 impl<F> Entry<F> {
     /// A neighbour for whom the first question is out.
     fn new(lasting: bool, now: Instant) -> Self {
-        Self { lasting, mac: None, tries: 1, asked: now, due: now + HASTY_RETRY, waiting: VecDeque::new() }
+        let due = now + HASTY_RETRY;
+        Self { lasting, wanted_by_packets: !lasting, mac: None, tries: 1, asked: now, due, waiting: VecDeque::new() }
+    }
+
+    /// Whether it is one of those that are bounded.
+    fn is_counted(&self) -> bool {
+        !self.lasting && self.mac.is_none()
     }
 
     fn is_urgent(&self) -> bool {
@@ -206,15 +241,58 @@ mod tests {
         (PortId::N6, "10.6.0.9".parse().unwrap())
     }
 
-    /// Ticks every 50 ms for `time`.
+    /// Ticks every 50 ms for `time`, while rules lead to those that were ever wanted.
     fn pass(neighbours: &mut Neighbours<Vec<u8>>, now: &mut Instant, time: Duration) -> Vec<Action<Vec<u8>>> {
+        let lasting: Vec<_> =
+            neighbours.entries.iter().filter(|(_, entry)| entry.lasting).map(|(key, _)| *key).collect();
+        pass_with(neighbours, now, time, |key| lasting.contains(&key))
+    }
+
+    fn pass_with(
+        neighbours: &mut Neighbours<Vec<u8>>,
+        now: &mut Instant,
+        time: Duration,
+        is_needed: impl Fn(Key) -> bool,
+    ) -> Vec<Action<Vec<u8>>> {
         let end = *now + time;
         let mut actions = vec![];
         while *now < end {
             *now += Duration::from_millis(50);
-            actions.extend(neighbours.tick(*now));
+            actions.extend(neighbours.tick(*now, &is_needed));
         }
         actions
+    }
+
+    #[test]
+    fn a_neighbour_that_no_rule_leads_to_any_more_is_not_asked_any_more() {
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
+        neighbours.want(key(), now);
+        pass(&mut neighbours, &mut now, Duration::from_secs(5));
+        assert_eq!(pass_with(&mut neighbours, &mut now, Duration::from_secs(60), |_| false), []);
+        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+        // One that has answered is forgotten when it would be asked again.
+        neighbours.want(key(), now);
+        neighbours.wait(key(), vec![1], now);
+        neighbours.heard(key(), MAC, now);
+        let actions = pass_with(&mut neighbours, &mut now, 2 * REACHABLE, |_| false);
+        assert_eq!(actions, [Action::Publish(key(), None)]);
+        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+    }
+
+    #[test]
+    fn a_neighbour_that_packets_ask_for_stays_while_it_answers_and_frames_that_wait_are_not_forgotten() {
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
+        neighbours.know(key(), MAC, now);
+        let ask = Action::Solicit(key(), Some(MAC));
+        assert_eq!(pass_with(&mut neighbours, &mut now, REACHABLE, |_| false), [ask]);
+        neighbours.heard(key(), MAC, now);
+        assert_eq!(pass_with(&mut neighbours, &mut now, REACHABLE - RETRY, |_| false), []);
+        let other = (PortId::N3, "10.3.0.9".parse().unwrap());
+        neighbours.want(other, now);
+        neighbours.wait(other, vec![1], now);
+        let actions = pass_with(&mut neighbours, &mut now, RETRY / 2, |_| false);
+        assert!(actions.contains(&Action::GiveUp(1)) && !neighbours.has(other), "{actions:?}");
+        assert_eq!(neighbours.unanswered, 0);
     }
 
     #[test]

@@ -58,6 +58,11 @@ impl Hops {
         }
     }
 
+    /// Whether paths or routes lead to the neighbour.
+    pub fn is_pinned(&self, port: PortId, address: IpAddr) -> bool {
+        self.by_address.get(&(port, address)).is_some_and(|&index| self.entries[index as usize].pins > 0)
+    }
+
     /// Destination and source of frames to the neighbour; none while it is not resolved.
     pub fn ethernet(&self, index: u32) -> Option<[u8; 12]> {
         self.entries[index as usize].hop.ethernet

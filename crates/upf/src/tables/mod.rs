@@ -25,6 +25,7 @@ mod writer;
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vport::steering;
@@ -121,6 +122,7 @@ struct Shared {
     counters: Counters,
     teids: Mutex<TeidAllocator>,
     writer: Mutex<Writer>,
+    incomplete: AtomicBool,
 }
 
 /// Called with the addresses of neighbours that rules need from now on.
@@ -162,7 +164,8 @@ impl Tables {
         let (publisher, readers) = publish::channel(version, settings.workers);
         let writer = Writer::new(settings, sides.clone(), ground, publisher, wanted);
         let teids = TeidAllocator::new(settings.max_teids());
-        let shared = Shared { sides, counters, teids: Mutex::new(teids), writer: Mutex::new(writer) };
+        let (teids, writer) = (Mutex::new(teids), Mutex::new(writer));
+        let shared = Shared { sides, counters, teids, writer, incomplete: AtomicBool::new(false) };
         (Self { shared: Arc::new(shared) }, readers)
     }
 
@@ -250,10 +253,27 @@ impl Tables {
         writer.apply(updates, &|teid| teids.holds(teid))
     }
 
+    /// Whether sessions are missing for a while that will be there again.
+    pub fn set_incomplete(&self, are: bool) {
+        self.shared.incomplete.store(are, Ordering::Release);
+    }
+
+    /// Whether there is no session with this TEID, nor will be one as far as is known.
+    pub fn is_foreign(&self, teid: u32) -> bool {
+        // In this order, as the session is there before nothing is missing any more.
+        !self.shared.incomplete.load(Ordering::Acquire) && !self.writer().has_teid(teid)
+    }
+
     /// Sets or forgets the Ethernet addresses of neighbours. A forgotten neighbour stays known, without an address, while
     /// rules lead to it.
     pub fn set_neighbours(&self, neighbours: &[(PortId, IpAddr, Option<[u8; 6]>)]) -> Result<(), ApplyError> {
         self.writer().set_neighbours(neighbours)
+    }
+
+    /// Whether rules or routes lead to the neighbour.
+    pub fn leads_to(&self, port: PortId, address: IpAddr) -> bool {
+        let is_gateway = self.shared.sides.get(port).gateways().contains(&address);
+        is_gateway || self.writer().leads_to(port, address)
     }
 
     /// Number of sessions in force.

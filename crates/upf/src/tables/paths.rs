@@ -1,5 +1,7 @@
 //! Paths that sessions' tunnels take. They are written down, so that the next process knows them by the same numbers.
 
+use std::collections::BTreeSet;
+
 use hashbrown::HashMap;
 
 use super::blocks::{Blocks, Kind};
@@ -13,6 +15,8 @@ pub(super) struct Paths {
     /// By their numbers. None where a number is free.
     entries: Vec<Option<Entry>>,
     by_key: HashMap<PathKey, u32>,
+    /// Neighbours with the paths that they are on.
+    by_hop: BTreeSet<(u32, u32)>,
     free: Vec<u32>,
     /// Not yet published.
     fresh: Vec<u32>,
@@ -33,7 +37,8 @@ struct Entry {
 
 impl Paths {
     pub fn new(sides: Sides) -> Self {
-        Self { sides, entries: vec![], by_key: HashMap::new(), free: vec![], fresh: vec![], loose: vec![] }
+        let (by_key, by_hop) = (HashMap::new(), BTreeSet::new());
+        Self { sides, entries: vec![], by_key, by_hop, free: vec![], fresh: vec![], loose: vec![] }
     }
 
     /// Takes in a path that an earlier process wrote down, which nobody needs as yet. False if there is none like it, with a
@@ -54,6 +59,7 @@ impl Paths {
         }
         self.entries[number as usize] = Some(Entry { key, hop, ethernet: None, pins: 0, block: Some(block) });
         self.by_key.insert(key, number);
+        self.by_hop.insert((hop, number));
         self.fresh.push(number);
         self.loose.push(number);
         true
@@ -93,13 +99,15 @@ impl Paths {
     fn add(&mut self, key: PathKey, hops: &mut Hops) -> u32 {
         let next_hop =
             self.sides.get(key.port).next_hop(key.peer).expect("whoever wants a path has looked for a route");
-        let entry = Entry { key, hop: hops.pin(key.port, next_hop), ethernet: None, pins: 0, block: None };
+        let hop = hops.pin(key.port, next_hop);
+        let entry = Entry { key, hop, ethernet: None, pins: 0, block: None };
         let number = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
         self.entries[number as usize] = Some(entry);
         self.by_key.insert(key, number);
+        self.by_hop.insert((hop, number));
         self.fresh.push(number);
         number
     }
@@ -123,10 +131,8 @@ impl Paths {
         for number in std::mem::take(&mut self.loose) {
             let unneeded = self.entries[number as usize].take_if(|entry| entry.pins == 0);
             let Some(Entry { key, hop, block, .. }) = unneeded else { continue };
-            hops.unpin(hop);
             left.extend(block);
-            self.by_key.remove(&key);
-            self.free.push(number);
+            self.forget(number, &key, hop, hops);
         }
         left
     }
@@ -141,21 +147,31 @@ impl Paths {
         for number in std::mem::take(&mut self.fresh) {
             let unneeded = self.entries[number as usize].take_if(|entry| entry.pins == 0);
             let Some(Entry { key, hop, .. }) = unneeded else { continue };
-            hops.unpin(hop);
-            self.by_key.remove(&key);
-            self.free.push(number);
+            self.forget(number, &key, hop, hops);
         }
     }
 
-    /// Adds to `changes` what has become of neighbours.
+    fn forget(&mut self, number: u32, key: &PathKey, hop: u32, hops: &mut Hops) {
+        hops.unpin(hop);
+        self.by_key.remove(key);
+        self.by_hop.remove(&(hop, number));
+        self.free.push(number);
+    }
+
+    /// Adds to `changes`, which tell what has become of neighbours, what that makes of the paths that these are on.
     pub fn follow(&mut self, hops: &Hops, changes: &mut Vec<Change>) {
-        for (number, entry) in self.entries.iter_mut().enumerate() {
-            let Some(entry) = entry else { continue };
-            let ethernet = hops.ethernet(entry.hop);
-            if std::mem::replace(&mut entry.ethernet, ethernet) != ethernet {
-                changes.push(Change::Path(number as u32, entry.path(&self.sides)));
+        let mut moved = vec![];
+        for change in &*changes {
+            let Change::Hop(hop, _) = *change else { continue };
+            let ethernet = hops.ethernet(hop);
+            for &(_, number) in self.by_hop.range((hop, 0)..=(hop, u32::MAX)) {
+                let Some(entry) = &mut self.entries[number as usize] else { continue };
+                if std::mem::replace(&mut entry.ethernet, ethernet) != ethernet {
+                    moved.push(Change::Path(number, entry.path(&self.sides)));
+                }
             }
         }
+        changes.extend(moved);
     }
 
     fn entry(&mut self, number: u32) -> &mut Entry {
@@ -164,11 +180,11 @@ impl Paths {
 }
 
 impl Entry {
-    fn path(&self, sides: &Sides) -> Path {
+    fn path(&self, sides: &Sides) -> Box<Path> {
         let Self { key, ethernet, .. } = self;
         let side = sides.get(key.port);
         let next_hop = side.next_hop(key.peer).unwrap_or(key.peer);
         let path = Path::new(key, side.mtu, next_hop).expect("both addresses are of one version");
-        path.with_ethernet(*ethernet)
+        path.with_ethernet(*ethernet).into()
     }
 }

@@ -57,12 +57,25 @@ impl PolicerPool {
         Meter::new(rate, self.burst_ms, policer.index, policer.generation)
     }
 
-    /// The policers that a session has from an earlier process are in use. False if they cannot be.
+    /// The policers that a session has from an earlier process are in use. False if they cannot be: each is one session's, or
+    /// that of those which share it.
     pub fn restore(&mut self, record: &Record, home: Bucket) -> bool {
-        if record.policers.iter().any(|(_, policer)| policer.index as usize >= self.max || policer.generation == 0) {
-            return false;
-        }
         let worker = self.worker(home);
+        let mut own = vec![];
+        for &(key, policer) in &record.policers {
+            let is_free = self.generations.get(policer.index as usize).is_none_or(|&generation| generation == 0);
+            let manager = record.manager.filter(|_| key.correlated);
+            let shared = manager.and_then(|manager| self.shared.get(&(manager, key)));
+            let fits = match shared {
+                Some(shared) => shared.policer == policer && shared.worker == worker,
+                None => is_free && key.correlated == manager.is_some(),
+            };
+            let is_twice = own.iter().any(|&(other, index)| other == key || index == policer.index);
+            if !fits || is_twice || policer.index as usize >= self.max || policer.generation == 0 {
+                return false;
+            }
+            own.push((key, policer.index));
+        }
         for &(key, policer) in &record.policers {
             let at = policer.index as usize;
             if at >= self.generations.len() {

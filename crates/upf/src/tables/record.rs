@@ -60,6 +60,12 @@ impl Record {
         teids.chain(self.plain.iter().map(|plain| (None, Some((plain.port, plain.ue)))))
     }
 
+    /// Where its lists of rules begin, whose body begins at this line.
+    pub fn lists(&self, body: u32) -> impl Iterator<Item = u32> {
+        let lists = self.tunnelled.iter().map(|tunnelled| tunnelled.list);
+        lists.chain(self.plain.iter().map(|plain| plain.list)).map(move |list| body.saturating_add(list))
+    }
+
     /// Has its rules found, whose body begins at this line.
     pub fn put_in(&self, body: u32, changes: &mut Vec<Change>) {
         self.change(|list| body.checked_add(list), changes);

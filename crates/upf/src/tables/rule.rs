@@ -2,7 +2,8 @@
 //!
 //! A rule is two cache lines of a block ([`super::blocks`]): what a packet over and with IPv4 is matched with and held against
 //! is on the first, what becomes of it on the second. What few rules have lies further behind in the block, so many lines
-//! behind the rule itself. Whatever the words of a block are, reading them is sound; what they mean is then up to them.
+//! behind the rule itself. Whatever the words of a block are, reading them is sound, and soon at an end, as numbers are read with
+//! 16 bits; what they mean is then up to them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -344,6 +345,11 @@ impl Draft {
     }
 }
 
+/// The UPF's SEID of the session that the list of rules at this line belongs to.
+pub(super) fn owner(lines: &[Line], list: u32) -> Option<u64> {
+    lines.get(list as usize + 1).map(|line| line[UP_SEID].load(Relaxed))
+}
+
 impl<'t> Rules<'t> {
     /// The list that begins at this line.
     #[inline(always)]
@@ -447,7 +453,7 @@ impl<'t> Rule<'t> {
         mut is_it: impl FnMut(Self) -> bool,
     ) -> Option<Self> {
         let (lines, own, filters) = (tables.lines(), self.index(tables) as usize, self.act_word(FILTERS));
-        let (first, count) = (own + filters as u32 as usize, (filters >> 32) as usize);
+        let (first, count) = (own + filters as u32 as usize, usize::from((filters >> 32) as u16));
         let rule = |at: usize| lines.get(at..).and_then(<[Line]>::first_chunk).map(Self);
         filter::find(lines, first, count, key, |at| rule(at).is_some_and(&mut is_it)).and_then(rule)
     }
@@ -543,7 +549,7 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     pub fn usages(self, tables: &'t Version) -> Gauges<'t> {
         let word = self.word(USAGES);
-        let (place, count) = (word as u32, (word >> 32) as usize);
+        let (place, count) = (word as u32, usize::from((word >> 32) as u16));
         let places = match count {
             0 => Places::None,
             1 => Places::One(place),
@@ -574,7 +580,7 @@ impl<'t> Rule<'t> {
     #[cold]
     pub fn copies(self, tables: &'t Version) -> impl ExactSizeIterator<Item = Result<Tunnel, DropReason>> + use<'t> {
         let word = self.act_word(COPIES);
-        let words = self.behind(tables, word as u32 as usize, 2 * (word >> 32) as usize);
+        let words = self.behind(tables, word as u32 as usize, 2 * usize::from((word >> 32) as u16));
         words.chunks_exact(2).map(|words| {
             let (how, tunnel) = (words[0].load(Relaxed), words[1].load(Relaxed));
             match how & 1 {

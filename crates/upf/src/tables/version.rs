@@ -100,7 +100,8 @@ pub(super) enum Change {
     OtherTeid(u32, Option<u32>),
     Ue(PortId, UeKey, Option<u32>),
     Hop(u32, Hop),
-    Path(u32, Path),
+    /// There are few, and they are large.
+    Path(u32, Box<Path>),
     Neighbour(PortId, IpAddr, Option<u32>),
 }
 
@@ -241,7 +242,7 @@ impl Version {
                 if number >= self.paths.len() {
                     self.paths.resize(number + 1, self.nowhere.clone());
                 }
-                self.paths[number] = path;
+                self.paths[number] = *path;
             }
             Change::Hop(index, hop) => {
                 let index = index as usize;

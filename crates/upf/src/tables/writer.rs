@@ -13,7 +13,7 @@ use super::paths::Paths;
 use super::policers::{Policer, PolicerPool};
 use super::publish::Publisher;
 use super::record::{Plain, Record, Tunnelled};
-use super::rule::Draft;
+use super::rule::{self, Draft};
 use super::version::{News, UeKey, Version};
 use super::{Action, ApplyError, Bucket, SessionUpdate, Settings, Wanted};
 use crate::path::PathKey;
@@ -82,14 +82,19 @@ impl Ground {
                     && record.keys().all(|key| !taken.contains(&key))
                     && record.paths.iter().all(|path| paths.has(*path))
             });
-            let home = blocks.home(found.block);
+            let (home, body) = (blocks.home(found.block), blocks.body(found.block).0);
+            let lines = blocks.lines();
+            let is_owner = |record: &Record| {
+                record.lists(body).all(|list| rule::owner(lines.lines(), list) == Some(record.up_seid))
+            };
+            let record = record.filter(is_owner);
             let Some(record) = record.filter(|record| policers.restore(record, home)) else {
                 blocks.free(found.block);
                 continue;
             };
             taken.extend(record.keys());
             record.paths.iter().for_each(|path| paths.pin_again(*path));
-            record.put_in(blocks.body(found.block).0, &mut changes);
+            record.put_in(body, &mut changes);
             changes.drain(..).for_each(|change| version.make(change));
             sessions.insert(record.up_seid, found.block);
         }
@@ -157,6 +162,10 @@ impl Writer {
     pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
         let home = self.blocks.home(*self.sessions.get(&up_seid)?);
         (self.workers > 0).then(|| usize::from(home) % self.workers)
+    }
+
+    pub fn leads_to(&self, port: PortId, address: IpAddr) -> bool {
+        self.hops.is_pinned(port, address)
     }
 
     pub fn has_teid(&self, teid: u32) -> bool {

@@ -1,5 +1,6 @@
 //! Sessions' rules at work: tables, workers, policers, packets that wait.
 
+mod complaints;
 mod nat;
 mod networks;
 mod policing;

@@ -1,5 +1,6 @@
 //! Packets in, packets out: every `.pkt` file beside this one is a test. See `README.md` there for the notation.
 
+mod damaged;
 mod frame;
 mod hostile;
 mod readme;

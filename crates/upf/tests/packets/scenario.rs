@@ -1,7 +1,9 @@
 //! A `.pkt` file: sessions, then packets in and what comes of them.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,7 +21,7 @@ use upf::nat::SourceNat;
 use upf::nat::terms::Filtering;
 use upf::rules::*;
 use upf::side::{PortId, PortKind};
-use upf::tables::{Memory, SessionUpdate};
+use upf::tables::{Blocks, Memory, SessionUpdate};
 use upf::usage::{ACTIVITY, Bounds, Counts, Usage, UsageId, UsageTerms};
 
 use super::frame::{Ends, build, number};
@@ -71,6 +73,8 @@ pub struct Scenario {
     mtu: [u16; 2],
     /// What sessions count by, once one is there.
     counters: Option<Counters>,
+    /// Where rules lie that outlive the UPF.
+    tables: Option<PathBuf>,
 }
 
 /// Sessions that are put in force, and then packets.
@@ -161,7 +165,24 @@ impl Scenario {
     }
 
     fn memory(&mut self) -> Memory {
-        Memory { counters: self.counters(), ..Memory::private(self.plan.max_sessions).unwrap() }
+        let sessions = self.plan.max_sessions;
+        let file = |path| File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        let blocks = match &self.tables {
+            Some(path) => Blocks::in_file(file(path), sessions),
+            None => Blocks::private(sessions),
+        };
+        Memory { counters: self.counters(), blocks: blocks.unwrap() }
+    }
+
+    /// Sessions are not stated, but what they count by is as if they had been.
+    pub fn without_sessions(mut self) -> Self {
+        self.steps.iter_mut().for_each(|step| step.sessions.clear());
+        self
+    }
+
+    /// Rules lie in this file, and those that are there already are in force.
+    pub fn on(self, tables: &Path) -> Self {
+        Self { tables: Some(tables.to_owned()), ..self }
     }
 
     fn step(&mut self) -> &mut Step {
@@ -263,7 +284,13 @@ impl Scenario {
             // As N4 does it.
             sessions.iter_mut().for_each(|session| session.pdrs.sort_by_key(|pdr| pdr.precedence));
             let put = sessions.into_iter().map(SessionUpdate::Put);
-            apply(&mut upf, put.chain(removed.into_iter().map(SessionUpdate::Remove)).collect())?;
+            let updates: Vec<_> = put.chain(removed.into_iter().map(SessionUpdate::Remove)).collect();
+            if apply(&mut upf, updates.clone()).is_err() {
+                // What an earlier UPF left may be in the way.
+                let left = upf.tables.up_seids().into_iter().map(SessionUpdate::Remove).collect();
+                apply(&mut upf, left)?;
+                apply(&mut upf, updates)?;
+            }
             step.store(at + 1, Relaxed);
         }
         let counts = upf.counts.clone();

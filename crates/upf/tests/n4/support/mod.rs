@@ -5,6 +5,7 @@ pub mod drive;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,9 @@ pub fn count(usages: &[Usage], uplink: bool, octets: usize, now_ns: u64, alarms:
 pub struct Watched {
     tables: Tables,
     seen: Arc<Mutex<Seen>>,
+    incomplete: Arc<AtomicBool>,
+    /// Whether anything was put in force or taken out while sessions counted as all there.
+    pub exposed: Arc<AtomicBool>,
 }
 
 /// What the tables hold.
@@ -60,7 +64,8 @@ impl Watched {
     /// With what an earlier process left in `memory`.
     pub fn on(max_sessions: usize, memory: Memory) -> Self {
         let local = [IpAddr::V4(N3), "2001:db8:3::1".parse().unwrap()];
-        Self { tables: Tables::without_workers(max_sessions, &local, memory), seen: Arc::default() }
+        let tables = Tables::without_workers(max_sessions, &local, memory);
+        Self { tables, seen: Arc::default(), incomplete: Arc::default(), exposed: Arc::default() }
     }
 
     pub fn seen(&self) -> Seen {
@@ -73,6 +78,16 @@ impl Watched {
 
     pub fn refuse_none(&self) {
         self.seen.lock().unwrap().refuse = None;
+    }
+
+    /// The rules in force are those of the sessions, to the octet: who puts the same in force again changes nothing.
+    pub fn check_in_force(&self) {
+        let before = self.tables.version();
+        let sessions = self.seen().sessions;
+        assert_eq!(self.tables.up_seids().into_iter().collect::<BTreeSet<_>>(), sessions.keys().copied().collect());
+        let same = sessions.values().map(|session| SessionUpdate::Put((**session).clone()));
+        self.tables.apply(same.collect()).unwrap();
+        assert_eq!(self.tables.version(), before, "something else was in force");
     }
 
     /// Of sessions without traffic endpoints: no TEID is reserved that none of them uses.
@@ -132,7 +147,13 @@ impl RuleTables for Watched {
         self.tables.up_seids()
     }
 
+    fn set_incomplete(&self, are: bool) {
+        self.tables.set_incomplete(are);
+        self.incomplete.store(are, Ordering::Relaxed);
+    }
+
     fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
+        self.exposed.fetch_or(!self.incomplete.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut seen = self.seen.lock().unwrap();
         if let Some(error) = seen.refuse.take() {
             return Err(error);
