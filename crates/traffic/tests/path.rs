@@ -15,7 +15,7 @@ use port::{OpenOptions, PortInfo, Route, Steering};
 use serde_json::Value;
 use upf::bell::Bell;
 use upf::config::Config;
-use upf::function::{Plan, Upf};
+use upf::function::{Counts, Plan, Upf};
 use upf::n4;
 use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
@@ -67,7 +67,12 @@ impl Slice {
     }
 
     fn start_upf(&self) -> RunningUpf {
-        RunningUpf::start(&self.socket("upf"), self.net)
+        RunningUpf::start(&self.socket("upf"), self.net, "")
+    }
+
+    /// A UPF that translates UEs' addresses.
+    fn start_nat(&self) -> RunningUpf {
+        RunningUpf::start(&self.socket("upf"), self.net, ", sourceNat: {addresses: [203.0.113.1/32]}")
     }
 
     fn start_ran(&self, sessions: u32) -> RunningRan {
@@ -123,13 +128,14 @@ struct RunningUpf {
     stop: Arc<AtomicBool>,
     bells: Vec<Arc<Bell>>,
     threads: Vec<JoinHandle<()>>,
+    counts: Counts,
 }
 
 impl RunningUpf {
-    fn start(socket: &Path, net: u8) -> Self {
+    fn start(socket: &Path, net: u8, n6: &str) -> Self {
         let text = format!(
             "n4: {{listen: '127.9.{net}.1:8805', nodeId: 127.9.{net}.1, heartbeatS: 1}}\n\
-             n3: {{port: n3}}\nn6: {{port: n6, networkInstances: [internet]}}\n"
+             n3: {{port: n3}}\nn6: {{port: n6, networkInstances: [internet]{n6}}}\n"
         );
         let config = Config::parse(&text).expect("a good configuration");
         let options = OpenOptions { socket: socket.into(), ..OpenOptions::default() };
@@ -148,7 +154,7 @@ impl RunningUpf {
         threads.push(std::thread::spawn(move || slow_path.run(&stopped).expect("the slow path does not fail")));
         let stopped = stop.clone();
         threads.push(std::thread::spawn(move || endpoint.run(&stopped).expect("the endpoint does not fail")));
-        Self { stop, bells: upf.bells, threads }
+        Self { stop, bells: upf.bells, threads, counts: upf.counts }
     }
 }
 
@@ -231,6 +237,19 @@ fn packets_of_many_ues_pass_both_ways_in_order() {
     assert_clean(&slice, true, 20);
     slice.traffic(false, 1);
     assert_clean(&slice, false, 1);
+}
+
+#[test]
+fn packets_of_many_ues_pass_source_nat_in_order() {
+    let slice = Slice::new(6);
+    let upf = slice.start_nat();
+    let ran = slice.start_ran(20);
+    ran.await_ready();
+    slice.traffic(true, 1);
+    assert_clean(&slice, true, 20);
+    let ports = upf.counts.ports();
+    let (_, n6) = ports.iter().find(|(name, _)| name == "n6").expect("it is there");
+    assert_eq!((n6.nat_bindings, n6.nat_blocks), (20, 20));
 }
 
 #[test]
