@@ -1,9 +1,11 @@
-//! What processes hold of ports: file descriptors, memfds, mappings.
+//! What processes hold of ports: file descriptors, memfds, mappings, buffers of arenas.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
+
+use crate::course;
 
 /// Of some processes, in the order in which they were named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +21,14 @@ struct Holdings {
     mappings: usize,
     /// Different segments that it holds by a descriptor or a mapping: their pages are not given back.
     segments: BTreeSet<u64>,
+    /// Of each holder table among them, how many buffers of its arena somebody has.
+    buffers: BTreeMap<u64, usize>,
 }
 
 /// Names of the broker's memfds begin so.
 const SEGMENT: &str = "/memfd:kaista-";
+/// So does that of a holder table, which has two bytes for each buffer: zero of those that the broker has.
+const HOLDERS: &str = "/memfd:kaista-holders";
 
 impl Census {
     /// Counts now. A process that is gone holds nothing.
@@ -55,6 +61,12 @@ impl Census {
         self.processes.iter().flat_map(|process| &process.segments).collect::<BTreeSet<_>>().len()
     }
 
+    /// How many buffers of arenas somebody has.
+    fn buffers(&self) -> usize {
+        let all = self.processes.iter().flat_map(|process| &process.buffers).collect::<BTreeMap<_, _>>();
+        all.into_values().sum()
+    }
+
     /// How much more there is than in `before`, and what.
     pub fn beyond(&self, before: &Self) -> (u64, Vec<String>) {
         let (mut more, mut what) = (0, Vec::new());
@@ -72,6 +84,7 @@ impl Census {
             note(format!("mappings of segments of process {n}"), now.mappings, then.mappings);
         }
         note("segments".into(), self.segments(), before.segments());
+        note("buffers that somebody has".into(), self.buffers(), before.buffers());
         (more, what)
     }
 
@@ -80,7 +93,7 @@ impl Census {
         let start = Instant::now();
         loop {
             let found = Self::take(&pids()).beyond(self);
-            if found.0 == 0 || start.elapsed() > within {
+            if found.0 == 0 || start.elapsed() > within || course::is_overdue() {
                 return found;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -89,7 +102,7 @@ impl Census {
 }
 
 fn holdings(pid: i32) -> Holdings {
-    let (mut descriptors, mut segments) = (Vec::new(), BTreeSet::new());
+    let (mut descriptors, mut segments, mut buffers) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         let target = target.to_string_lossy().into_owned();
@@ -97,6 +110,10 @@ fn holdings(pid: i32) -> Holdings {
             && let Ok(meta) = fs::metadata(entry.path())
         {
             segments.insert(meta.ino());
+            if target.starts_with(HOLDERS) {
+                let table = fs::read(entry.path()).unwrap_or_default();
+                buffers.insert(meta.ino(), table.as_chunks::<2>().0.iter().filter(|holder| **holder != [0; 2]).count());
+            }
         }
         // Sockets and pipes have numbers that no two have.
         descriptors.push(target.split(":[").next().unwrap_or_default().to_owned());
@@ -105,13 +122,30 @@ fn holdings(pid: i32) -> Holdings {
     let mapped = maps.lines().filter(|line| line.contains(SEGMENT));
     let inodes = mapped.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok()).collect::<Vec<u64>>();
     segments.extend(&inodes);
-    Holdings { descriptors, mappings: inodes.len(), segments }
+    Holdings { descriptors, mappings: inodes.len(), segments, buffers }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+    use crate::memory::Words;
     use vport::segment::Segment;
+
+    #[test]
+    fn a_buffer_that_is_kept_is_noticed_and_one_that_the_broker_has_again_is_not() {
+        let own = std::process::id() as i32;
+        let table = Segment::create("kaista-holders", 4096, false).unwrap();
+        let holders = Words::map(&table, 4096, true).unwrap();
+        holders.word(8).store(7 << 16 | 7 << 32, Ordering::Relaxed);
+        let before = Census::take(&[own]);
+        holders.word(4088).store(1 << 48, Ordering::Relaxed);
+        let (_, what) = Census::take(&[own]).beyond(&before);
+        assert!(what.contains(&"buffers that somebody has: 3 instead of 2".to_owned()), "{what:?}");
+        holders.word(8).store(0, Ordering::Relaxed);
+        assert!(!Census::take(&[own]).beyond(&before).1.iter().any(|line| line.starts_with("buffers")));
+    }
 
     #[test]
     fn a_segment_that_is_kept_is_noticed_and_one_that_is_given_back_is_not() {

@@ -1,20 +1,36 @@
 //! How long a campaign goes on, and what it says meanwhile.
 
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Set once somebody wants everything to end.
-static STOP: AtomicBool = AtomicBool::new(false);
+/// Since when somebody wants everything to end.
+static STOP: OnceLock<Instant> = OnceLock::new();
+/// What still waits for something then has waited long enough.
+const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// Ends all campaigns soon, as if their time were over.
 pub fn stop() {
-    STOP.store(true, Ordering::Relaxed);
+    STOP.get_or_init(Instant::now);
 }
 
 /// Whether [`stop`] was called.
 pub fn is_stopped() -> bool {
-    STOP.load(Ordering::Relaxed)
+    STOP.get().is_some()
+}
+
+/// Whether that was so long ago that nobody should wait for anything any more.
+pub fn is_overdue() -> bool {
+    STOP.get().is_some_and(|since| since.elapsed() > END_WITHIN)
+}
+
+/// Sleeps. False, and early, if everything is to end.
+pub fn sleep(time: Duration) -> bool {
+    let begin = Instant::now();
+    while !is_stopped() && begin.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(10).min(time));
+    }
+    !is_stopped()
 }
 
 /// A campaign's length: it ends when both its time is over and its events have happened.
@@ -33,6 +49,11 @@ impl Course {
     /// Begins now.
     pub fn begin(lasts: Duration, events: u64, talks: bool) -> Self {
         Self { lasts, events, talks, begun: Instant::now() }
+    }
+
+    /// One of so many parts, which begins now.
+    pub fn part(&self, of: u32) -> Self {
+        Self::begin(self.lasts / of, self.events.div_ceil(of.into()), self.talks)
     }
 
     /// Whether another event is to happen after so many.

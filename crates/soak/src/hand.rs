@@ -8,15 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, raise};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
-use vport::layout::VERSION;
+use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::wire::{Reply, Request};
 
 use crate::end::FLOWS;
 use crate::frames::{self, LEN_MIN, Stamp};
 use crate::journal::{Field, Journal, now_ns};
 use crate::memory::Words;
+use crate::outlet::Outlet;
 use crate::process::die_with_parent;
-use crate::raw::Raw;
+use crate::raw::{Lent, Raw};
 
 /// The points, in order. The end with two queues has those of the handshake only.
 pub const POINTS: [&str; 16] = [
@@ -58,6 +59,9 @@ pub struct Options {
     /// The number of the point to stop at, from 0.
     #[arg(long)]
     pub point: usize,
+    /// The link is a zero-copy link.
+    #[arg(long)]
+    pub zero_copy: bool,
 }
 
 /// Stops at its point, and ends when it has gone all the way, or was sent away.
@@ -77,13 +81,12 @@ struct Hand {
     journal: Journal,
 }
 
-/// What the handshake ended with, of the end with one queue: its own index and records, its peer's table.
+/// What the handshake ended with, of the end with one queue: its own index and what it sends with, its peer's table.
 struct Link {
     _raw: Raw,
     index: Words,
-    records: Words,
+    outlet: Outlet,
     table: Words,
-    ring: usize,
 }
 
 impl Hand {
@@ -96,10 +99,14 @@ impl Hand {
 
     /// Up to readiness; none if the broker went away.
     fn shake(&mut self, options: &Options) -> Result<Option<Link>> {
+        let version = if options.zero_copy { VERSION_ZERO_COPY } else { VERSION };
         let (raw, ring) = loop {
             let raw = connected(options)?;
             self.at("connected");
-            raw.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 });
+            raw.say(&Request::Hello { oldest: version, newest: version, port: "p".into(), resume: 0 });
+            if options.zero_copy {
+                raw.say(&Request::Holds(Vec::new()));
+            }
             self.at("greeted");
             match raw.receive() {
                 Some((Reply::Welcome { ring_bytes, .. }, _)) => break (raw, ring_bytes as usize),
@@ -110,9 +117,12 @@ impl Hand {
         };
         self.journal.set(Field::AttachedNs, now_ns());
         self.at("welcomed");
-        let mut own = None;
+        let (mut lent, mut own) = (None, None);
         loop {
             match raw.receive() {
+                Some((Reply::Arena { generation, buffers, present, own, peer }, fds)) => {
+                    lent = Some(Lent { generation, buffers, present, own, peer, fds });
+                }
                 Some((Reply::Own { generation, records_bytes }, fds)) => {
                     self.at("own segments received");
                     let index = Words::map(&fds[0], 4096, true)?;
@@ -122,14 +132,18 @@ impl Hand {
                     raw.say(&Request::Mapped { generation });
                     self.at("mapping told");
                 }
-                Some((Reply::Peer { generation, .. }, fds)) => {
+                Some((Reply::Peer { generation, records_bytes, .. }, fds)) => {
                     self.at("peer's segments received");
                     let table = Words::map(fds.last().context("a table")?, 4096, false)?;
+                    // Of each queue index, records and doorbell.
+                    let records = fds.iter().skip(1).step_by(3).map(|fd| Words::map(fd, records_bytes as usize, false));
+                    let peer = records.collect::<Result<_, _>>()?;
                     self.at("peer's segments mapped");
                     raw.say(&Request::Ready { generation });
                     self.at("readiness told");
                     let Some((index, records)) = own.take() else { bail!("a peer's segments before one's own") };
-                    return Ok(Some(Link { _raw: raw, index, records, table, ring }));
+                    let outlet = Outlet::new(records, peer, ring, lent)?;
+                    return Ok(Some(Link { _raw: raw, index, outlet, table }));
                 }
                 Some(_) => {}
                 None => return Ok(None),
@@ -143,7 +157,7 @@ impl Hand {
         const PEERS: usize = 2;
         let head = |queue: usize| (3 + queue) * 128;
         let (burst, epoch) = ((3 + 2 * PEERS) * 128, (3 + 2 * PEERS) * 128 + 8);
-        let Link { index, records, table, ring, .. } = link;
+        let Link { index, outlet, table, .. } = link;
         index.word(burst).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.at("a burst begun");
@@ -161,8 +175,7 @@ impl Hand {
             let bucket = usize::from(frames::bucket_of_head(&frame));
             let owners = table.load(128 + (begun % 2) as usize * 128 + bucket / 8 * 8);
             let queue = usize::from(owners.to_le_bytes()[bucket % 8]) % PEERS;
-            records.write_record(queue * ring + heads[queue], &frame);
-            heads[queue] += 8 + LEN_MIN;
+            heads[queue] = outlet.put(queue, heads[queue], &frame);
         }
         self.at("records written");
         self.journal.set_accepted(0, FLOWS);

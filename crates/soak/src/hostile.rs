@@ -89,6 +89,7 @@ impl Scene {
         for (n, [of_liar, of_victim]) in SHAPES.into_iter().enumerate() {
             rig.link([("liar", &port(n), of_liar), ("victim", &port(n), of_victim)])?;
         }
+        rig.broker.allow_succession("liar", true)?;
         let link = rig.link([("honest", "victim", 1), ("victim", "honest", 1)])?;
         let directory = tempfile::Builder::new().prefix("kaista-soak-").tempdir()?;
         let journals = ["victim", "liar"].map(|name| Journal::create(&directory.path().join(name)));

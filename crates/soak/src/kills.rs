@@ -9,14 +9,14 @@ use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::course::Course;
+use crate::course::{self, Course};
 use crate::end;
 use crate::hand;
 use crate::journal::Field;
 use crate::outcome::Outcome;
 use crate::pair::Pair;
 use crate::random::Random;
-use crate::site::Side;
+use crate::site::{Kind, Side};
 
 /// What can happen, and how often among a hundred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +71,18 @@ const SOON: Duration = Duration::from_millis(100);
 /// What takes so long is told with what was going on.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Runs the campaign with processes of `program`. Each event is a kill or a stop.
+/// Runs the campaign with processes of `program`, over a link of each kind. Each event is a kill or a stop.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("kills");
-    let mut pair = Pair::start(program)?;
+    for kind in Kind::BOTH.into_iter().take_while(|_| !course::is_stopped()) {
+        outcome.absorb(kind, over(kind, &course.part(2), program)?);
+    }
+    Ok(outcome)
+}
+
+fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
+    let mut outcome = Outcome::new("kills");
+    let mut pair = Pair::start(program, kind)?;
     // The node's first daemon and keeper had other descriptors by birth than those that come after.
     let mut random = Random::new(7);
     for event in [Event::KeeperKilled, Event::DaemonKilled] {

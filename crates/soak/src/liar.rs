@@ -17,7 +17,7 @@ use rustix::net::{
 use vport::layout::VERSION;
 use vport::ring::{Ring, frame_header};
 use vport::steering::BUCKETS;
-use vport::wire::Request;
+use vport::wire::{Progress, Request};
 
 use crate::frames::{self, Stamp};
 use crate::grip::{Grip, Half, Places};
@@ -80,8 +80,9 @@ impl Liar {
     /// One connection that breaks the handshake.
     fn spoil_handshake(&mut self) -> Result<()> {
         let raw = self.connect()?;
-        let name = port(self.random.below(SHAPES.len()));
-        match self.random.below(12) {
+        let n = self.random.below(SHAPES.len());
+        let name = port(n);
+        match self.random.below(14) {
             0 => {
                 self.idle.push(raw);
                 if self.idle.len() > IDLE_MAX {
@@ -113,6 +114,7 @@ impl Liar {
                 });
             }
             9 => (0..1 + self.random.below(4)).for_each(|_| self.say_anything(&raw, 1)),
+            10 | 11 => return self.spoil_succession(raw, n),
             _ => return self.spoil_segments(raw),
         }
         if self.random.once_in(2) {
@@ -155,16 +157,70 @@ impl Liar {
 
     fn message(&mut self, generation: u64) -> Request {
         let generation = *self.random.pick(&[generation, generation + 1, 0, u64::MAX]);
-        match self.random.below(5) {
-            0 => Request::Hello { oldest: 0, newest: u16::MAX, port: port(self.random.below(5)), resume: generation },
+        let (oldest, newest, port) = (0, u16::MAX, port(self.random.below(5)));
+        match self.random.below(10) {
+            0 => Request::Hello { oldest, newest, port, resume: generation },
             1 => Request::Mapped { generation },
             2 => Request::Ready { generation },
             3 => {
                 let (queue, violation) = (self.random.below(5) as u16, self.random.below(14) as u16);
                 Request::Quarantine { generation, queue, violation }
             }
-            _ => Request::Report(vec![("lie".into(), self.random.word()); self.random.below(70)]),
+            4 => Request::Report(vec![("lie".into(), self.random.word()); self.random.below(70)]),
+            5 => Request::Succeed { oldest, newest, port },
+            6 => Request::TakeOver,
+            7 => self.message_of_other_links(generation),
+            8 => self.message_of_members(generation),
+            _ => Request::Away,
         }
+    }
+
+    /// What only ends of zero-copy links say.
+    fn message_of_other_links(&mut self, generation: u64) -> Request {
+        if self.random.once_in(2) {
+            Request::Released { generation }
+        } else {
+            Request::Holds(vec![generation; self.random.below(70)])
+        }
+    }
+
+    /// What only members of pools say.
+    fn message_of_members(&mut self, epoch: u64) -> Request {
+        let bucket = self.random.word() as u8;
+        match self.random.below(5) {
+            0 => {
+                let progress =
+                    Progress { closed: epoch, known: epoch, come: u128::MAX, ports: self.random.word() as u16 };
+                Request::Steer { oldest: 0, newest: u16::MAX, progress }
+            }
+            1 => Request::Prepared { epoch },
+            2 => Request::Gave { epoch },
+            3 => Request::Came { epoch, buckets: 1 << (bucket % 128) },
+            _ => {
+                let (to, more) = (self.random.word() as u16, self.random.once_in(2));
+                Request::Bucket { bucket, to, more, state: vec![0; self.random.below(8_001)] }
+            }
+        }
+    }
+
+    /// Comes to succeed whoever has the port, which is this process by another connection or nobody, and goes on or not.
+    fn spoil_succession(&mut self, raw: Raw, n: usize) -> Result<()> {
+        let holder = Half::take(self.connect()?, &port(n), SHAPES[n].map(usize::from))?;
+        let grip = holder.filter(|_| self.random.once_in(2)).map(Half::join).transpose()?.flatten();
+        raw.say(&Request::Succeed { oldest: VERSION, newest: VERSION, port: port(n) });
+        for _ in 0..self.random.below(6) {
+            let message = if self.random.once_in(2) { Request::TakeOver } else { self.message(1) };
+            raw.say(&message);
+            if let Some(grip) = grip.as_ref().filter(|_| self.random.once_in(3)) {
+                self.say_anything(&grip.raw, grip.generation);
+            }
+        }
+        // One goes first, or the other.
+        if self.random.once_in(2) {
+            drop(grip);
+            std::thread::sleep(Duration::from_millis(self.random.below(5) as u64));
+        }
+        Ok(())
     }
 
     fn say_anything(&mut self, raw: &Raw, generation: u64) {

@@ -22,6 +22,7 @@ pub mod load;
 pub mod member;
 pub mod memory;
 pub mod outcome;
+mod outlet;
 pub mod pair;
 pub mod pools;
 pub mod process;

@@ -9,6 +9,7 @@ use vport::packet::PacketRef;
 use vport::{RxRing, TxRing};
 
 use crate::checker::Checker;
+use crate::course;
 use crate::frames::{self, Stamp};
 use crate::outcome::Tally;
 use crate::random::Random;
@@ -211,7 +212,8 @@ impl Load {
             let sink = lock(&self.sink);
             (sent.saturating_sub(sink.came), sink.last.elapsed())
         };
-        while missing().0 > 0 && missing().1 < PATIENCE && !self.signs.failed.load(Ordering::Relaxed) {
+        let patient = || missing().1 < PATIENCE && !course::is_overdue();
+        while missing().0 > 0 && patient() && !self.signs.failed.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         missing().0

@@ -83,10 +83,15 @@ impl Words {
     /// Writes a record of a frame at byte `offset`, which is a multiple of 8.
     pub fn write_record(&self, offset: usize, frame: &[u8]) {
         self.word(offset).store(frame.len() as u64, Ordering::Relaxed);
-        for (n, bytes) in frame.chunks(8).enumerate() {
+        self.write(offset + 8, frame);
+    }
+
+    /// Writes bytes, and zeros up to the next word, at byte `offset`, which is a multiple of 8.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        for (n, bytes) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
-            self.word(offset + 8 + 8 * n).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            self.word(offset + 8 * n).store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
     }
 }

@@ -62,6 +62,14 @@ impl Outcome {
         self.tally == Tally::default() && self.failures.is_empty()
     }
 
+    /// Takes in what a part of the campaign found.
+    pub fn absorb(&mut self, part: impl Display, found: Self) {
+        self.events += found.events;
+        self.tally.add(found.tally);
+        self.failures.extend(found.failures.into_iter().map(|failure| format!("{part}: {failure}")));
+        self.notes.extend(found.notes.into_iter().map(|note| format!("{part}: {note}")));
+    }
+
     /// Everything but the one line.
     pub fn remarks(&self) -> impl Iterator<Item = String> + '_ {
         let failures = self.failures.iter().map(|failure| format!("{}: FAILED: {failure}", self.name));

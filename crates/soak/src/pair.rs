@@ -10,16 +10,18 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::census::Census;
+use crate::course;
 use crate::end::FLOWS;
 use crate::journal::{Field, Journal};
 use crate::outcome::{Tally, Times};
 use crate::rig::PATIENCE;
-use crate::site::{Side, Site};
+use crate::site::{Kind, Side, Site};
 
 /// A node, its link, and both ends' processes.
 pub struct Pair {
     /// The node.
     pub site: Site,
+    kind: Kind,
     ends: [End; 2],
     /// Lost without a gap: accepted from a process that then died, or at the end.
     lost: u64,
@@ -44,14 +46,14 @@ const FLOWING: u64 = 100;
 
 impl Pair {
     /// Makes it, with traffic both ways.
-    pub fn start(program: &Path) -> Result<Self> {
-        let site = Site::start(program)?;
+    pub fn start(program: &Path, kind: Kind) -> Result<Self> {
+        let site = Site::start(program, kind)?;
         let end = |side: Side| -> Result<End> {
             Ok(End { journal: Journal::create(&site.file(side.name()))?, incarnation: 0, child: None, gaps_before: 0 })
         };
         let ends = [end(Side::Producer)?, end(Side::Consumer)?];
-        let mut pair =
-            Self { site, ends, lost: 0, story: Vec::new(), reattached: Times::default(), went_on: Times::default() };
+        let (story, reattached, went_on) = (Vec::new(), Times::default(), Times::default());
+        let mut pair = Self { site, kind, ends, lost: 0, story, reattached, went_on };
         Side::BOTH.into_iter().try_for_each(|side| pair.spawn(side))?;
         pair.flows("traffic flows", &Side::BOTH.map(|side| (side, 0)))?;
         Ok(pair)
@@ -94,8 +96,9 @@ impl Pair {
 
     /// Starts a process that speaks by hand, and waits until it has stopped itself. False: it has ended before.
     pub fn spawn_hand(&mut self, side: Side, point: usize) -> Result<bool> {
-        let arguments = ["--queues", &side.queues().to_string(), "--point", &point.to_string()].map(str::to_owned);
-        self.begin(side, "hand", &arguments)?;
+        let numbers = ["--queues", &side.queues().to_string(), "--point", &point.to_string()].map(str::to_owned);
+        let kind = (self.kind == Kind::ZeroCopy).then(|| "--zero-copy".to_owned());
+        self.begin(side, "hand", &numbers.into_iter().chain(kind).collect::<Vec<_>>())?;
         self.has_stopped(side, PATIENCE)
     }
 
@@ -245,7 +248,7 @@ impl Pair {
                     bail!("in vain: {what}: the {} has ended, {status}\n{}", side.name(), self.site.last_words());
                 }
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > PATIENCE || course::is_overdue() {
                 bail!("in vain: {what}\n{}\n{}", self.picture(), self.site.last_words());
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -295,7 +298,7 @@ impl Pair {
     pub fn census(&self) -> Result<Census> {
         let start = Instant::now();
         loop {
-            let census = Census::take(&self.pids());
+            let census = Census::at_rest(&self.pids());
             if census.first_has_all_of_last() {
                 return Ok(census);
             }

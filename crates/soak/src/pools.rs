@@ -35,8 +35,7 @@ type Owners = [u8; BUCKETS];
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("pools");
     for part in [Part::Scale, Part::Kill].into_iter().take_while(|_| !course::is_stopped()) {
-        let half = Course::begin(course.lasts / 2, course.events.div_ceil(2), course.talks);
-        under_load(&half, part, program, &mut outcome)?;
+        under_load(&course.part(2), part, program, &mut outcome)?;
     }
     Ok(outcome)
 }
@@ -413,7 +412,7 @@ impl<'a> Scene<'a> {
                     bail!("in vain: {what}: {name} has ended, {status}");
                 }
             }
-            if start.elapsed() > PATIENCE || self.load.signs.failed.load(Ordering::Relaxed) {
+            if start.elapsed() > PATIENCE || course::is_overdue() || self.load.signs.failed.load(Ordering::Relaxed) {
                 bail!("in vain: {what}: {:?}, {} packets came", self.rig.broker.pools()?, self.load.came());
             }
             std::thread::sleep(Duration::from_micros(200));

@@ -8,17 +8,27 @@ use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::course::Course;
+use crate::census::Census;
+use crate::course::{self, Course};
 use crate::outcome::{Outcome, Times};
 use crate::pair::Pair;
+use crate::site::Kind;
 
 /// After so long a life a daemon is replaced at once when it dies.
 const STABLE: Duration = Duration::from_secs(11);
 
-/// Runs the campaign with processes of `program`. Events are restarts.
+/// Runs the campaign with processes of `program`, over a link of each kind. Events are restarts.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("restarts");
-    let mut pair = Pair::start(program)?;
+    for kind in Kind::BOTH.into_iter().take_while(|_| !course::is_stopped()) {
+        outcome.absorb(kind, over(kind, &course.part(2), program)?);
+    }
+    Ok(outcome)
+}
+
+fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
+    let mut outcome = Outcome::new("restarts");
+    let mut pair = Pair::start(program, kind)?;
     restart(&mut pair, &mut Times::default())?;
     pair.tidy()?;
     let (before, resumed) = (pair.census()?, pair.site.resumed());
@@ -37,12 +47,7 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     outcome.failures.extend(done.err().map(|error| format!("{error:#}")));
     if outcome.failures.is_empty() {
         let resumed = pair.site.resumed() - resumed;
-        // Once more, when the keeper no longer waits before it starts a daemon: both ends wake up to what they have retired.
-        std::thread::sleep(STABLE);
-        let ups = pair.site.ups();
-        restart(&mut pair, &mut away)?;
-        pair.until("both ends are back", |pair| pair.site.ups() > ups)?;
-        let (leaked, what) = before.settle(|| pair.pids(), Duration::from_secs(20));
+        let (leaked, what) = left_behind(&mut pair, &before, &mut away)?;
         outcome.tally = pair.finish()?;
         outcome.tally.leaked = leaked;
         outcome.failures.extend(pair.site.quarantines());
@@ -51,9 +56,22 @@ pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
             "{packets} packets; {resumed} of {} times an end went on with the segments it had; until a daemon answered: {away}",
             2 * outcome.events
         ));
-        outcome.notes.extend(what.into_iter().map(|what| format!("leaked: {what}")));
+        outcome.notes.extend(what);
     }
     Ok(outcome)
+}
+
+/// What is there that was not before, in number and words; after one more restart, for which the keeper does not wait any more:
+/// both ends wake up to what they have retired.
+fn left_behind(pair: &mut Pair, before: &Census, away: &mut Times) -> Result<(u64, Vec<String>)> {
+    if !course::sleep(STABLE) {
+        return Ok((0, vec!["ended early: what is left behind was not counted".into()]));
+    }
+    let ups = pair.site.ups();
+    restart(pair, away)?;
+    pair.until("both ends are back", |pair| pair.site.ups() > ups)?;
+    let (leaked, what) = before.settle(|| pair.pids(), Duration::from_secs(20));
+    Ok((leaked, what.into_iter().map(|what| format!("leaked: {what}")).collect()))
 }
 
 /// Kills the daemon and waits for the next, and for packets meanwhile.

@@ -1,6 +1,7 @@
 //! A node of a campaign's own: a real keeper and a real daemon, and a slice of two functions that are joined by a link. The
 //! functions' containers do nothing; processes that a campaign starts and kills use their ports, as their users.
 
+use std::fmt::{self, Display};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,27 @@ impl Side {
     }
 }
 
+/// What the functions are joined by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A link over which frames are copied.
+    Direct,
+    /// A link over which buffers change hands.
+    ZeroCopy,
+}
+
+impl Kind {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Direct, Self::ZeroCopy];
+}
+
+impl Display for Kind {
+    /// As descriptors call it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(["direct", "zero-copy"][*self as usize])
+    }
+}
+
 /// The node. Taken down at the end, with all that belongs to it.
 pub struct Site {
     directory: TempDir,
@@ -71,7 +93,7 @@ impl Site {
     }
 
     /// Starts one whose processes are `program`: `kaista-soak`.
-    pub fn start(program: &Path) -> Result<Self> {
+    pub fn start(program: &Path, kind: Kind) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("kaista-soak-").tempdir()?;
         // Containers' users pass through.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
@@ -84,14 +106,14 @@ impl Site {
         let function = |side: Side| {
             let (name, queues) = (side.name(), side.queues());
             format!(
-                "{{name: {name}, image: {{rootfs: rootfs}}, command: [/bin/soak, idle], \
+                "{{name: {name}, image: {{rootfs: rootfs}}, command: [/bin/soak, idle], trustGroup: soak, \
                  ports: [{{name: p, queues: {queues}, steering: ue-address}}]}}"
             )
         };
         let [producer, consumer] = Side::BOTH.map(function);
         let descriptor = format!(
             "apiVersion: kaista.dev/v1alpha1\nkind: Slice\nmetadata: {{name: {SLICE}}}\n\
-             spec: {{functions: [{producer}, {consumer}], links: [{{between: [producer/p, consumer/p]}}]}}\n"
+             spec: {{functions: [{producer}, {consumer}], links: [{{between: [producer/p, consumer/p], kind: {kind}}}]}}\n"
         );
         site.client().call(&Request::Up { descriptor, base: site.directory.path().into() }, |_| ())?;
         let Reply::Processes { processes } = site.client().call(&Request::Processes { slice: None }, |_| ())? else {

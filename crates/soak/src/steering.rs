@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use vport::broker::{Broker, Event};
 use vport::owner::{Decider, Owner, group};
 use vport::packet::PacketRef;
@@ -21,22 +22,62 @@ use crate::rig::{PATIENCE, Rig};
 /// Queues of the port that is steered: one worker each.
 const WORKERS: usize = 8;
 
-/// Runs the campaign. Events are changes of the table, half of them while both links get new generations all the time.
+/// What happens meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Eight workers share the cores with all others.
+    Shared,
+    /// The same, and both links get new generations all the time.
+    Renewing,
+    /// Each worker has a core of its own, as far as there are any: of fewer than eight there are fewer workers, two at least.
+    /// Where cores are left, all others share them.
+    OwnCores,
+}
+
+/// Runs the campaign. Events are changes of the table.
 pub fn run(course: &Course) -> Result<Outcome> {
+    const PARTS: [Part; 3] = [Part::Shared, Part::Renewing, Part::OwnCores];
     let mut outcome = Outcome::new("steering");
-    for renewing in [false, true].into_iter().take_while(|_| !course::is_stopped()) {
-        let half = Course::begin(course.lasts / 2, course.events.div_ceil(2), course.talks);
-        under_load(&half, renewing, &mut outcome)?;
+    for part in PARTS.into_iter().take_while(|_| !course::is_stopped()) {
+        under_load(&course.part(PARTS.len() as u32), part, &mut outcome)?;
     }
     Ok(outcome)
 }
 
-/// Two producers, one of them mostly idle; eight workers, a sink, and a decider that changes its mind. With `renewing`, the
-/// links get new generations meanwhile. Adds what was found to `outcome`.
-pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Result<()> {
+/// Cores for each worker, and for all others.
+struct Cores {
+    workers: Vec<CpuSet>,
+    others: CpuSet,
+}
+
+impl Cores {
+    fn of(part: Part) -> Result<Self> {
+        let all = sched_getaffinity(None)?;
+        if part != Part::OwnCores {
+            return Ok(Self { workers: vec![all; WORKERS], others: all });
+        }
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+        let (own, left) = cores.split_at(cores.len().min(WORKERS));
+        let mut workers: Vec<CpuSet> = own.iter().map(|core| set_of(&[*core])).collect();
+        workers.resize(workers.len().max(2), all);
+        Ok(Self { workers, others: if left.is_empty() { all } else { set_of(left) } })
+    }
+}
+
+fn set_of(cores: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    set
+}
+
+/// Two producers, one of them mostly idle; workers, a sink, and a decider that changes its mind. Adds what was found to
+/// `outcome`.
+pub fn under_load(course: &Course, part: Part, outcome: &mut Outcome) -> Result<()> {
     let rig = Rig::new(&["source", "worker", "sink"])?;
-    let [source, worker] = rig.join([("source", "out", 2), ("worker", "in", WORKERS as u16)])?;
-    let [out, mut sink] = rig.join([("worker", "out", WORKERS as u16), ("sink", "in", 3)])?;
+    let cores = Cores::of(part)?;
+    let (workers, others) = (cores.workers.len(), cores.others);
+    let [source, worker] = rig.join([("source", "out", 2), ("worker", "in", workers as u16)])?;
+    let [out, mut sink] = rig.join([("worker", "out", workers as u16), ("sink", "in", 3)])?;
     let (mut decider, owners) =
         group::<Book>(std::slice::from_ref(&worker.steering), std::slice::from_ref(&out.steering))?;
     let load = &Load::new(std::thread::yield_now);
@@ -46,16 +87,29 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
             .queues
             .into_iter()
             .zip(0..)
-            .map(|(mut queue, parity)| scope.spawn(move || load.produce(&mut queue, parity, parity == 1)))
+            .map(|(mut queue, parity)| {
+                scope.spawn(move || {
+                    stay_on(&others);
+                    load.produce(&mut queue, parity, parity == 1)
+                })
+            })
             .collect();
-        let halves = worker.queues.into_iter().zip(out.queues).zip(owners);
-        let workers: Vec<_> =
-            halves.map(|(((rx, _), (_, tx)), owner)| scope.spawn(move || work(rx, tx, owner, signs))).collect();
+        let halves = worker.queues.into_iter().zip(out.queues).zip(owners).zip(cores.workers);
+        let works = halves.map(|((((rx, _), (_, tx)), owner), cores)| {
+            scope.spawn(move || {
+                stay_on(&cores);
+                work(rx, tx, owner, signs)
+            })
+        });
+        let works: Vec<_> = works.collect();
         let broker = &rig.broker;
-        let disturber = scope.spawn(move || if renewing { renew(broker, signs) } else { 0 });
-        let judge = scope.spawn(move || load.judge(&mut sink));
+        let disturber = scope.spawn(move || if part == Part::Renewing { renew(broker, signs) } else { 0 });
+        let judge = scope.spawn(move || {
+            stay_on(&others);
+            load.judge(&mut sink);
+        });
 
-        let changes = change(&mut decider, course, signs, outcome);
+        let changes = change(&mut decider, workers, course, signs, outcome);
         signs.stop.store(true, Ordering::Relaxed);
         let renewals = disturber.join().unwrap_or_default();
         let sent: Vec<u64> = producers.into_iter().map(|producer| producer.join().unwrap_or_default()).collect();
@@ -66,12 +120,12 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
         signs.done.store(true, Ordering::Relaxed);
         // Whether it has failed, the alarm says.
         let _ = judge.join();
-        let workers: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
+        let works: Vec<_> = works.into_iter().filter_map(|work| work.join().ok()).collect();
 
         outcome.events += changes.times.len() as u64;
-        outcome.tally.reordered += workers.iter().map(|(books, _)| books.wrong).sum::<u64>();
-        outcome.tally.lost += workers.iter().map(|(_, rx)| rx.counters().invalid).sum::<u64>();
-        outcome.failures.extend(states(&workers, changes.moved));
+        outcome.tally.reordered += works.iter().map(|(books, _)| books.wrong).sum::<u64>();
+        outcome.tally.lost += works.iter().map(|(_, rx)| rx.counters().invalid).sum::<u64>();
+        outcome.failures.extend(states(&works, changes.moved));
         outcome.failures.extend(rig.events.try_iter().filter_map(|event| match event {
             Event::Quarantined { reason, .. } => Some(format!("quarantined: {reason}")),
             _ => None,
@@ -81,7 +135,8 @@ pub fn under_load(course: &Course, renewing: bool, outcome: &mut Outcome) -> Res
             outcome.notes.push(format!("{} times a sink let packets lie for a second", decider.unread()));
         }
         outcome.notes.push(format!(
-            "{} changes with {renewals} new generations meanwhile, {} buckets handed over, {sent:?} packets; until closed: {}",
+            "{part:?}: {} changes between {workers} workers, {renewals} new generations meanwhile, {} buckets handed over, {sent:?} \
+             packets; until closed: {}",
             changes.times.len(),
             changes.moved,
             changes.times
@@ -155,10 +210,15 @@ struct Changes {
     times: Times,
 }
 
-/// Opens epochs with random tables, one after the other.
-fn change(decider: &mut Decider, course: &Course, signs: &Signs, outcome: &mut Outcome) -> Changes {
+/// Keeps this thread to these cores. Where that is not allowed it is where it is.
+fn stay_on(cores: &CpuSet) {
+    let _ = sched_setaffinity(None, cores);
+}
+
+/// Opens epochs with random tables between so many workers, one after the other.
+fn change(decider: &mut Decider, workers: usize, course: &Course, signs: &Signs, outcome: &mut Outcome) -> Changes {
     let mut random = Random::new(42);
-    let queues: Vec<u8> = (0..WORKERS as u8).collect();
+    let queues: Vec<u8> = (0..workers as u8).collect();
     let mut changes = Changes::default();
     let mut said = Instant::now();
     while course.goes_on(changes.times.len() as u64) && !signs.failed.load(Ordering::Relaxed) {
@@ -170,7 +230,7 @@ fn change(decider: &mut Decider, course: &Course, signs: &Signs, outcome: &mut O
             break;
         }
         while decider.is_open() && !signs.failed.load(Ordering::Relaxed) {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > PATIENCE || course::is_overdue() {
                 outcome.failures.push(format!("buckets do not arrive; behind: {:?}", decider.behind()));
                 return changes;
             }

@@ -9,7 +9,7 @@ use soak::course::Course;
 use soak::frames::{LEN_MIN, Stamp, bucket, frame};
 use soak::outcome::Outcome;
 use soak::rig::Rig;
-use soak::steering::under_load;
+use soak::steering::{Part, under_load};
 use vport::RxRing;
 use vport::client::Attachment;
 use vport::owner::{Decider, GroupError, Owner, group};
@@ -205,22 +205,28 @@ static MACHINE: Mutex<()> = Mutex::new(());
 const CHANGES: u64 = 100;
 
 /// The campaign, for two seconds.
-fn short(renewing: bool) -> Outcome {
+fn short(part: Part) -> Outcome {
     let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut outcome = Outcome::new("steering");
-    under_load(&Course::begin(Duration::from_secs(2), CHANGES, false), renewing, &mut outcome).unwrap();
+    under_load(&Course::begin(Duration::from_secs(2), CHANGES, false), part, &mut outcome).unwrap();
     outcome.remarks().for_each(|remark| println!("{remark}"));
     outcome
 }
 
 #[test]
 fn random_changes_of_owners_lose_nothing_and_keep_every_flow_in_order() {
-    let outcome = short(false);
+    let outcome = short(Part::Shared);
     assert!(outcome.is_clean() && outcome.events >= CHANGES, "{outcome}, {:?}", outcome.failures);
 }
 
 #[test]
 fn new_generations_meanwhile_change_nothing_of_that() {
-    let outcome = short(true);
+    let outcome = short(Part::Renewing);
+    assert!(outcome.is_clean() && outcome.events >= CHANGES, "{outcome}, {:?}", outcome.failures);
+}
+
+#[test]
+fn nor_do_workers_that_have_cores_of_their_own() {
+    let outcome = short(Part::OwnCores);
     assert!(outcome.is_clean() && outcome.events >= CHANGES, "{outcome}, {:?}", outcome.failures);
 }
