@@ -128,13 +128,18 @@ fn holdings(pid: i32) -> Holdings {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
     use crate::memory::Words;
     use vport::segment::Segment;
 
+    /// Each looks at all of this process.
+    static PROCESS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn a_buffer_that_is_kept_is_noticed_and_one_that_the_broker_has_again_is_not() {
+        let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         let own = std::process::id() as i32;
         let table = Segment::create("kaista-holders", 4096, false).unwrap();
         let holders = Words::map(&table, 4096, true).unwrap();
@@ -149,6 +154,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_is_kept_is_noticed_and_one_that_is_given_back_is_not() {
+        let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         let own = std::process::id() as i32;
         let before = Census::take(&[own]);
         let kept = Segment::create("kaista-test", 4096, false).unwrap();

@@ -65,11 +65,8 @@ const EVENTS: [(Event, usize); 13] = [
     (Event::KeeperStopped, 4),
 ];
 
-/// How soon after its connection a new process should have packets both ways.
+/// How soon after its connection a new process should have packets both ways. What takes longer is told with what was going on.
 const SOON: Duration = Duration::from_millis(100);
-
-/// What takes so long is told with what was going on.
-const LATE: Duration = Duration::from_secs(1);
 
 /// Runs the campaign with processes of `program`, over a link of each kind. Each event is a kill or a stop.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
@@ -121,7 +118,7 @@ fn events(
         outcome.events += happen(event, pair, random)?;
         counts[which] += 1;
         let now = (pair.tally(), pair.reattached.len());
-        let late = pair.reattached.last().filter(|time| now.1 > last.1 && *time > LATE);
+        let late = pair.reattached.last().filter(|time| now.1 > last.1 && *time > SOON);
         if now.0 != last.0 || late.is_some() {
             let story = format!("after event {} ({event:?}: {}): {}", outcome.events, pair.story.join(", "), now.0);
             eprintln!("{story}, late {late:?}\n{}\n{}", pair.picture(), pair.site.last_words());

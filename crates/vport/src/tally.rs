@@ -84,18 +84,19 @@ impl Tallies {
     }
 
     /// All lines that are not present yet become this process's own: they are there, whatever room the file system has, and do
-    /// not outlive the process. False if they were before.
-    pub fn detach(&self) -> io::Result<bool> {
+    /// not outlive the process. Of those the file has zeros. Which is the first; none if that was so before.
+    pub fn detach(&self) -> io::Result<Option<usize>> {
         let mut presence = self.presence.lock().unwrap_or_else(PoisonError::into_inner);
-        if presence.file.is_none() {
-            return Ok(false);
-        }
-        let from = (presence.lines * LINE_BYTES).next_multiple_of(PAGE);
-        if from < self.capacity * LINE_BYTES {
+        let Some(file) = &presence.file else { return Ok(None) };
+        let (from, end) = ((presence.lines * LINE_BYTES).next_multiple_of(PAGE), self.capacity * LINE_BYTES);
+        if from < end {
             self.mapping.detach(from)?;
+            // What a former process had put there. A file system that cannot make holes keeps it.
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = fallocate(file, hole, from as u64, (end - from) as u64);
         }
         *presence = Presence { file: None, lines: self.capacity };
-        Ok(true)
+        Ok(Some(from.min(end) / LINE_BYTES))
     }
 }
 
@@ -138,10 +139,12 @@ mod tests {
     fn where_there_is_no_room_lines_are_this_process_s_own_from_there_on() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tables");
+        // Somebody else's.
+        std::fs::write(&path, vec![0xff; (STEP + 1) * LINE_BYTES]).unwrap();
         let first = Tallies::in_file(file(&path), 10 * STEP).unwrap();
         first.provide(1).unwrap();
         first.lines()[STEP - 1][0].store(1, Relaxed);
-        assert!(first.detach().unwrap() && !first.detach().unwrap());
+        assert_eq!((first.detach().unwrap(), first.detach().unwrap()), (Some(STEP), None));
         first.provide(10 * STEP).unwrap();
         [STEP, 10 * STEP - 1].iter().for_each(|line| first.lines()[*line][0].store(2, Relaxed));
         let second = Tallies::in_file(file(&path), 10 * STEP).unwrap();

@@ -124,14 +124,19 @@ impl Blocks {
         {
             next += head.lines as usize;
         }
-        provide(&to.lines, next + 1)?;
+        let to = to.lines.provide(next + 1).map(|()| to).or_else(|error| {
+            tracing::warn!(%error, "no room for rules: the next process will take those of all sessions from the store");
+            Self::private(sessions)
+        })?;
         let words = theirs[..next].as_flattened().iter().map(|word| word.load(Relaxed));
         to.lines.lines().as_flattened().iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
         Ok(to)
     }
 
     fn of(lines: Tallies) -> io::Result<Self> {
-        provide(&lines, 2)?;
+        if lines.provide(2).is_err() {
+            lines.detach()?;
+        }
         Ok(Self { lines: Arc::new(lines), next: 1, free: BTreeMap::new(), serial: 1, name: 0 })
     }
 
@@ -211,9 +216,28 @@ impl Blocks {
         self.next
     }
 
-    /// Sees to it that blocks of so many lines in all can be put down.
-    pub(super) fn provide(&self, count: usize) -> io::Result<()> {
-        provide(&self.lines, self.next as usize + count + 1)
+    /// Sees to it that blocks of so many lines in all can be put down. A full disk costs the next process time, and not this one
+    /// its service.
+    pub(super) fn provide(&mut self, count: usize) -> io::Result<()> {
+        match self.lines.provide(self.next as usize + count + 1) {
+            Err(error) if self.next as usize + count < self.lines.lines().len() => {
+                self.detach()?;
+                tracing::warn!(%error, "no room for rules: the next process will take those of further sessions from the store");
+                self.lines.provide(self.next as usize + count + 1)
+            }
+            provided => provided,
+        }
+    }
+
+    /// From here on further lines are this process's own. No block lies across: the next process would find half of it.
+    fn detach(&mut self) -> io::Result<()> {
+        let Some(first) = self.lines.detach()? else { return Ok(()) };
+        let count = (first as u32).saturating_sub(self.next);
+        if count > 0 {
+            let block = self.room_behind(count);
+            self.free.entry(count).or_default().push(block);
+        }
+        Ok(())
     }
 
     /// Puts a block down, for which [`Blocks::provide`] has provided.
@@ -240,6 +264,11 @@ impl Blocks {
         if let Some(block) = self.split(count) {
             return block;
         }
+        self.room_behind(count)
+    }
+
+    /// The same, behind all others.
+    fn room_behind(&mut self, count: u32) -> u32 {
         let (block, lines) = (self.next, self.lines.lines());
         self.next += count;
         lines[self.next as usize][HEAD].store(0, Release);
@@ -304,19 +333,6 @@ impl Blocks {
     }
 }
 
-/// A full disk costs the next process time, and not this one its service.
-fn provide(lines: &Tallies, count: usize) -> io::Result<()> {
-    match lines.provide(count) {
-        Err(error) if count <= lines.lines().len() => {
-            if lines.detach()? {
-                tracing::warn!(%error, "no room for rules: the next process will take those of further sessions from the store");
-            }
-            Ok(())
-        }
-        provided => provided,
-    }
-}
-
 /// Lines of a block with a record of so many octets, and a body of so many lines.
 pub(super) fn lines_of(record_len: usize, body: usize) -> usize {
     record_lines(record_len) as usize + body
@@ -351,6 +367,40 @@ mod tests {
 
     fn body(lines: usize, with: u64) -> Vec<Words> {
         vec![[with; LINE_WORDS]; lines]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// Blocks are put down until the disk is full, and then some more.
+        #[test]
+        fn what_another_process_finds_is_whole_though_the_disk_was_full(
+            before in proptest::collection::vec(1usize..300, 1..80),
+            // More than there was room for.
+            after in proptest::collection::vec(100usize..300, 200..250),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("tables");
+            let mut blocks = Blocks::in_file(file(&path), 1 << 16).unwrap();
+            prop_assert!(blocks.take_over(1).is_empty());
+            let mut there: Vec<(u32, Vec<Words>)> = vec![];
+            for (number, lines) in before.iter().chain(&after).enumerate() {
+                if number == before.len() {
+                    blocks.detach().unwrap();
+                }
+                let body = body(*lines, 1 + number as u64);
+                blocks.provide(1 + lines).unwrap();
+                there.push((blocks.put(Kind::Session, 0, b"a", &body), body));
+            }
+            let mut next = Blocks::in_file(file(&path), 1 << 16).unwrap();
+            let found = next.take_over(1);
+            prop_assert!(found.len() >= before.len());
+            for found in found {
+                let (_, body) = there.iter().find(|(block, _)| *block == found.block).unwrap();
+                prop_assert!(next.has_body(found.block, body));
+            }
+            prop_assert!(there.iter().all(|(block, body)| blocks.has_body(*block, body)), "this one has them all");
+        }
     }
 
     proptest! {

@@ -325,7 +325,7 @@ impl Writer {
     }
 
     /// Sees to it that there is room for all that is new.
-    fn provide(&self, steps: &[Step]) -> Result<(), ApplyError> {
+    fn provide(&mut self, steps: &[Step]) -> Result<(), ApplyError> {
         let new = steps.iter().filter(|step| !step.is_unchanged).filter_map(|step| step.after.as_ref());
         let mut lines = self.paths.fresh_lines();
         for (_, packed, image) in new {

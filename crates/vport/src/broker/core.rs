@@ -133,7 +133,7 @@ impl Core {
         let clients = self.clients.values().filter_map(|client| client.deadline);
         let links = self.links.values().flat_map(|link| {
             let adopted = matches!(link.stage, Stage::Adopted(_)).then_some(link.adopted_until);
-            link.due.into_iter().chain(adopted)
+            link.due.into_iter().chain(adopted).chain(link.former.first().map(|former| former.until))
         });
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());

@@ -14,6 +14,7 @@ use super::seat::{Party, Seat};
 use super::{LinkKind, LinkSpec, PortName};
 use crate::arena::HolderId;
 use crate::counters::{RxCounters, TxCounters};
+use crate::handover::GENERATIONS_MAX;
 use crate::latency::Latency;
 use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
@@ -52,6 +53,8 @@ pub(super) struct Link {
     /// Members of a pool that were not given the current generation.
     pub(super) absent: Vec<Seat>,
     pub(super) segments: Option<Segments>,
+    /// Of a pool's link: generations before the current one, of which the other end may not have read everything. Oldest first.
+    pub(super) former: Vec<Former>,
     /// The tables of a pool's ends in all generations since the last that was up, that included.
     pub(super) tables: Vec<Arc<Mapping>>,
     /// Senders may steer by a table of a former broker, which cannot be written any more.
@@ -94,6 +97,7 @@ impl Link {
             untold: Vec::new(),
             absent: Vec::new(),
             segments: None,
+            former: Vec::new(),
             tables: Vec::new(),
             has_closed_table: false,
             table_epoch: 0,
@@ -209,15 +213,19 @@ impl Link {
         )
     }
 
-    /// Whether the other end has not read all that a seat has sent in this generation.
+    /// A generation takes the place of the current one, whose readers go on with what is in it until `until`.
+    pub(super) fn succeed_with(&mut self, segments: Segments, until: Instant) {
+        let former = self.segments.replace(segments).filter(|_| self.has_pool() && self.stage != Stage::Down);
+        self.former.extend(former.map(|former| Former { indices: former.ends.map(|end| end.indices), until }));
+        self.former.drain(..self.former.len().saturating_sub(GENERATIONS_MAX));
+    }
+
+    /// Whether the other end has not read all that a seat has sent.
     pub(super) fn has_unread(&self, seat: Seat) -> bool {
-        let Some(segments) = &self.segments else { return false };
-        let [own, others] = [seat.end, seat.across()].map(|end| &segments.ends[end].indices);
-        let (sender, reader) = (Index::new(others.len()), Index::new(own.len()));
-        let head = |queue: usize, other| sender.head(&own[queue], other).load(Ordering::Acquire);
-        let tail = |queue, other: usize| reader.tail(&others[other], queue).load(Ordering::Acquire);
-        let mut channels = self.queues_of(seat).flat_map(|queue| (0..others.len()).map(move |other| (queue, other)));
-        channels.any(|(queue, other)| head(queue, other) != tail(queue, other))
+        let current = self.segments.iter().map(|segments| segments.ends.each_ref().map(|end| &end.indices[..]));
+        let former = self.former.iter().map(|former| former.indices.each_ref().map(|indices| &indices[..]));
+        let queues = self.queues_of(seat);
+        current.chain(former).any(|indices| is_unread(indices[seat.end], indices[seat.across()], queues.clone()))
     }
 
     /// How long what a seat received was on its way, as it has published in its index segments.
@@ -228,6 +236,14 @@ impl Link {
             segments.ends[seat.end].indices[self.queues_of(seat)].iter().map(|index| Latency::read(layout, index));
         queues.fold(Latency::default(), |sum, queue| sum.and(&queue))
     }
+}
+
+/// Whether somebody has not read all that these queues have sent, in a generation with these index segments.
+fn is_unread(own: &[Arc<Mapping>], others: &[Arc<Mapping>], mut queues: Range<usize>) -> bool {
+    let (sender, reader) = (Index::new(others.len()), Index::new(own.len()));
+    let head = |queue: usize, other| sender.head(&own[queue], other).load(Ordering::Acquire);
+    let tail = |queue, other: usize| reader.tail(&others[other], queue).load(Ordering::Acquire);
+    queues.any(|queue| (0..others.len()).any(|other| head(queue, other) != tail(queue, other)))
 }
 
 fn read_rx(layout: Index, index: &Mapping) -> RxCounters {
@@ -252,6 +268,13 @@ fn read_tx(layout: Index, index: &Mapping) -> TxCounters {
         doorbells: read(4),
         discarded: read(5),
     }
+}
+
+/// The index segments of a generation that is not the current one any more.
+pub(super) struct Former {
+    indices: [Vec<Arc<Mapping>>; 2],
+    /// How long its readers are waited for.
+    pub(super) until: Instant,
 }
 
 /// The segments of one generation.

@@ -36,7 +36,7 @@ pub(super) struct Pool {
 }
 
 /// How long a reader may take for what a member had sent that is gone. One that does not read holds nobody up for longer.
-const READ_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const READ_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks at that.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 

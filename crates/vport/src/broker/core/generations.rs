@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::super::Event;
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
+use super::super::pool::READ_WITHIN;
 use super::super::seat::Seat;
 use super::arenas::labelled;
 use super::{Core, Fault};
@@ -57,8 +58,8 @@ impl Core {
         link.generation += 1;
         link.present = link.all_seats().filter(|seat| link.party(*seat).client.is_some()).collect();
         link.absent = link.all_seats().filter(|seat| !link.present.contains(seat)).collect();
+        link.succeed_with(segments, now + READ_WITHIN);
         link.stage = Stage::Mapping(link.present.clone());
-        link.segments = Some(segments);
         if let Err(error) = self.write_table(name) {
             self.over(name);
             return self.complain_of(name, format!("no memory for link {name}: {error}"));

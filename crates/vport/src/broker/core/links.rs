@@ -156,6 +156,9 @@ impl Core {
         }
         if let Some(link) = self.links.get_mut(name) {
             link.party_mut(seat).earlier = dead.then(Vec::new);
+            if !link.is_pool(seat.end) {
+                link.former.clear();
+            }
         }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };

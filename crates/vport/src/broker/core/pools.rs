@@ -135,6 +135,7 @@ impl Core {
 
     /// Members of a former broker that have not come back in time are gone. What is unread of one that is gone is looked at.
     pub(super) fn keep_pools(&mut self, now: Instant) {
+        self.links.values_mut().for_each(|link| link.former.retain(|former| former.until > now));
         for at in 0..self.pools.len() {
             if self.pools[at].waits_until().is_some_and(|until| until <= now) {
                 self.pools[at].wait_no_more();
@@ -274,7 +275,7 @@ impl Core {
     fn unread(&self, at: usize) -> u64 {
         let Some(pool) = self.pools.get(at) else { return 0 };
         let gone = pool.survived(Instant::now());
-        let links = self.links.values().filter(|link| gone != 0 && link.stage == Stage::Up);
+        let links = self.links.values().filter(|link| gone != 0 && link.stage != Stage::Down);
         let seats = links.filter_map(|link| Some((link, end_of(pool, &link.spec)?)));
         let seats = seats.flat_map(|(link, end)| link.seats(end).map(move |seat| (link, seat)));
         let unread = seats.filter(|(link, seat)| gone >> seat.member & 1 == 1 && link.has_unread(*seat));
