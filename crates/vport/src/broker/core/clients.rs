@@ -303,6 +303,7 @@ impl Core {
             Holds::Nothing => {}
             Holds::Port(link, seat) => {
                 let dead = dead && !client.away;
+                self.pass_to_heir(id, &link, seat);
                 if !self.left_beside(id, &link, seat, dead) {
                     self.detached(&link, seat, dead);
                     self.succeed(&link, seat);

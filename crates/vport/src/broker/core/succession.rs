@@ -112,6 +112,18 @@ impl Core {
         }
     }
 
+    /// The one that has a seat leaves before everybody has said that it has the generation in which its heir takes the seat. Somebody
+    /// sends in that already, else it would not have worked off the one before: so it goes on, and the heir has the seat.
+    pub(super) fn pass_to_heir(&mut self, id: u64, name: &str, seat: Seat) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        if !matches!(link.stage, Stage::Joining(_)) || link.party(seat).client != Some(id) {
+            return;
+        }
+        if let Some((_, former)) = link.passing.take_if(|(passing, _)| *passing == seat) {
+            link.party_mut(seat).pass_on(former);
+        }
+    }
+
     /// The current generation ends before everybody has it: its heir is whom the next one is for. Returns who had the one
     /// before, and which that is.
     pub(super) fn pass_early(&mut self, name: &str) -> Option<Leaving> {
