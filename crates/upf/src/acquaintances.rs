@@ -6,8 +6,14 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
+
+/// Between two writings.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// So many are written down. UEs can have any number of them asked for.
+const WRITTEN_MAX: usize = 4_096;
 
 /// A neighbour, on the port of this name, and its Ethernet address.
 pub type Known = (String, IpAddr, [u8; 6]);
@@ -23,6 +29,8 @@ struct Book {
     file: Option<PathBuf>,
     /// Whether there are others than those written down.
     is_news: bool,
+    /// When they were last written down.
+    written: Option<Instant>,
 }
 
 impl Acquaintances {
@@ -48,15 +56,21 @@ impl Acquaintances {
         (book.file, book.is_news) = (Some(file), true);
     }
 
-    /// Writes them down if there are others. Where that fails the next process asks for them.
-    pub fn write_down(&self) {
+    /// Writes them down if there are others, and they were not just written. What is not there the next process asks for.
+    pub fn write_down(&self, now: Instant) {
         let mut book = self.lock();
-        let Some(file) = book.file.clone().filter(|_| book.is_news) else { return };
-        book.is_news = false;
-        let known = book.all();
+        let is_due = book.written.is_none_or(|written| now.saturating_duration_since(written) >= WRITE_EVERY);
+        if !book.is_news || !is_due {
+            return;
+        }
+        let Some(file) = book.file.clone() else { return };
+        (book.is_news, book.written) = (false, Some(now));
+        let mut known = book.all();
         drop(book);
+        known.truncate(WRITTEN_MAX);
         if let Err(error) = write(&file, &known) {
             tracing::debug!(%error, "neighbours are not written down");
+            self.lock().is_news = true;
         }
     }
 
@@ -92,17 +106,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("neighbours");
         let (own, gone) = ("10.3.0.9".parse().unwrap(), "fd00::9".parse().unwrap());
-        let acquaintances = Acquaintances::default();
+        let (acquaintances, begin) = (Acquaintances::default(), Instant::now());
         acquaintances.note("n3", own, Some([2, 0, 0, 0, 0, 8]));
         acquaintances.note("n6", gone, Some([2, 0, 0, 0, 0, 7]));
-        acquaintances.write_down();
+        acquaintances.write_down(begin);
         assert!(!file.exists(), "nobody has asked for it");
         acquaintances.keep_in(file.clone());
-        acquaintances.write_down();
+        acquaintances.write_down(begin);
         assert_eq!(read(&file).len(), 2);
         acquaintances.note("n3", own, Some([2, 0, 0, 0, 0, 9]));
         acquaintances.note("n6", gone, None);
-        acquaintances.write_down();
+        acquaintances.write_down(begin);
+        assert_eq!(read(&file).len(), 2, "not again at once");
+        acquaintances.write_down(begin + WRITE_EVERY);
         assert_eq!(read(&file), [("n3".into(), own, [2, 0, 0, 0, 0, 9])]);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left");
     }

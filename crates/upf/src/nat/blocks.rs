@@ -75,7 +75,7 @@ impl Blocks {
         let each = terms.blocks_per_address();
         Self {
             blocks: vec![Block::default(); addresses.len() * usize::from(each)].into(),
-            free: addresses.iter().map(|_| Ring::full(numbers.clone().filter(|&number| number < each))).collect(),
+            free: addresses.iter().map(|_| Ring::full(numbers.clone().take_while(|&number| number < each))).collect(),
             addresses,
             first_port: terms.ports.first,
             ports_per_block: terms.ports_per_block,

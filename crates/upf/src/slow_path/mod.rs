@@ -222,7 +222,7 @@ impl SlowPath {
         self.inboxes = inboxes;
         self.nat_logs.iter_mut().for_each(LogReader::write);
         self.look_after_neighbours(now);
-        self.resolved.write_down();
+        self.resolved.write_down(now);
         self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
         self.outbox.deliver();
         self.alarms.deliver();

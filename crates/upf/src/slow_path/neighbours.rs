@@ -284,7 +284,7 @@ mod tests {
         let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
         neighbours.know(key(), MAC, now);
         let ask = Action::Solicit(key(), Some(MAC));
-        assert_eq!(pass_with(&mut neighbours, &mut now, REACHABLE, |_| false), [ask]);
+        assert_eq!(pass_with(&mut neighbours, &mut now, RETRY + RETRY / 2, |_| false), [ask]);
         neighbours.heard(key(), MAC, now);
         assert_eq!(pass_with(&mut neighbours, &mut now, REACHABLE - RETRY, |_| false), []);
         let other = (PortId::N3, "10.3.0.9".parse().unwrap());
@@ -293,6 +293,16 @@ mod tests {
         let actions = pass_with(&mut neighbours, &mut now, RETRY / 2, |_| false);
         assert!(actions.contains(&Action::GiveUp(1)) && !neighbours.has(other), "{actions:?}");
         assert_eq!(neighbours.unanswered, 0);
+    }
+
+    #[test]
+    fn a_neighbour_known_from_before_that_nobody_confirms_is_given_up_soon() {
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
+        assert!(neighbours.know(key(), MAC, now).contains(&Action::Publish(key(), Some(MAC))));
+        let actions = pass_with(&mut neighbours, &mut now, 4 * RETRY, |_| true);
+        let ask = || Action::Solicit(key(), Some(MAC));
+        let lost = [ask(), ask(), Action::Publish(key(), None), Action::Solicit(key(), None)];
+        assert_eq!(actions[..4], lost);
     }
 
     #[test]

@@ -113,8 +113,9 @@ impl Blocks {
 
     /// A copy in `to`, which is empty, of what another process has in `from`.
     pub fn copied(from: File, to: File, sessions: usize) -> io::Result<Self> {
-        let (from, to) = (Self::in_file(from, sessions)?, Self::in_file(to, sessions)?);
-        let theirs = from.lines.lines();
+        // Of theirs nothing is provided: what fails here must not touch it.
+        let (from, to) = (Tallies::in_file(from, line_count(sessions))?, Self::in_file(to, sessions)?);
+        let theirs = from.lines();
         let end = theirs.len().min(to.lines.lines().len()) - 1;
         let mut next = 1;
         while let Some(head) = theirs.get(next).map(Head::read)
@@ -192,8 +193,10 @@ impl Blocks {
             self.next += head.lines;
         }
         free.into_iter().for_each(|(block, count)| self.free.entry(count).or_default().push(block));
-        // They are there, so they can be made present.
-        if self.lines.provide(self.next as usize + 1).is_err() {
+        // They are there, so they can be made present; what comes behind them may have no room.
+        let end = self.next as usize;
+        let is_at_end = |blocks: &mut Self| blocks.lines.provide(end).and_then(|()| blocks.detach());
+        if self.lines.provide(end + 1).is_err() && is_at_end(self).is_err() {
             (self.next, self.free) = (1, BTreeMap::new());
             self.begin(fits);
             return vec![];

@@ -31,7 +31,9 @@ struct Leaving<'t, 'c> {
     class: &'c Class,
     rule: Rule<'t>,
     port: PortId,
+    /// Where the user's packet begins, and its octets.
     at: usize,
+    len: usize,
 }
 
 impl Hands {
@@ -52,13 +54,18 @@ impl Hands {
         let at = usize::from(user.at);
         let found = tables.rule(user.rule).and_then(|rule| {
             let (Action::Route(port) | Action::RouteMarked(port, _)) = rule.action() else { return None };
-            Some((Leaving { from, class, rule, port, at }, Packet::parse(&packet.head()[at..], user.len.into()).ok()?))
+            let inner = Packet::parse(&packet.head()[at..], user.len.into()).ok()?;
+            Some((Leaving { from, class, rule, port, at, len: inner.len() }, inner))
         });
         let Some((leaving, inner)) = found else {
             self.drops.count(DropReason::InnerMalformed);
             return None;
         };
-        let Leaving { rule, port, .. } = leaving;
+        let Leaving { rule, port, len, .. } = leaving;
+        let up_seid = rule.origin().up_seid;
+        if !is_reached(tables, port, inner.source(), up_seid) {
+            return self.refuse(tables, &leaving, &whole(packet, *behind), DropReason::NatNoBinding, now);
+        }
         let way = match way(tables, &leaving, &inner) {
             Ok(Way::Out(forward)) if !forward.resolved && rule.copies(tables).len() == 0 => {
                 self.trace(tables, &leaving, &whole(packet, *behind), Ok(forward), None, now);
@@ -70,7 +77,6 @@ impl Hands {
             Ok(way) => way,
             Err(reason) => return self.refuse(tables, &leaving, &whole(packet, *behind), reason, now),
         };
-        let (len, up_seid) = (inner.len(), rule.origin().up_seid);
         let first_of = inner.is_first_fragment().then(|| held::Whole::of(&inner));
         let rest_of = (inner.is_fragment() && first_of.is_none()).then(|| held::Whole::of(&inner));
         let translation = match self.nat.outgoing(port, &inner, up_seid, now) {
@@ -141,13 +147,13 @@ impl Hands {
         ethernet[..6].copy_from_slice(&mac);
         ethernet[6..12].copy_from_slice(&mac);
         ethernet[12..].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-        let &Class::User { len, .. } = leaving.class else { return };
-        let payload = &linear(packet, &mut self.scratch)[leaving.at..][..len.into()];
+        let &Leaving { at, len, .. } = leaving;
+        let payload = &linear(packet, &mut self.scratch)[at..][..len];
         let packet = PacketRef { head: &ethernet, rest: Rest::from_slice(payload) };
         let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
         if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(port), &packet)) {
             self.drops.count(DropReason::HandoverFull);
-            uncount(tables, counted(tables, leaving.rule), len);
+            uncount(tables, counted(tables, leaving.rule), len as u16);
         }
     }
 
@@ -269,11 +275,14 @@ impl Hands {
         if expired > 0 {
             self.drops.add(DropReason::NatFragment, expired);
         }
-        self.nat.sweep(now, |port, ue, up_seid| {
-            let rules = tables.by_ue(port, false, ue.into());
-            rules.and_then(|rules| rules.first()).is_some_and(|rule| rule.origin().up_seid == up_seid)
-        });
+        self.nat.sweep(now, |port, ue, up_seid| is_reached(tables, port, ue.into(), up_seid));
     }
+}
+
+/// Whether what comes for the address in the data network goes to the session. A binding would be for nothing otherwise.
+fn is_reached(tables: &Version, port: PortId, ue: u128, up_seid: u64) -> bool {
+    let rules = tables.by_ue(port, false, ue);
+    rules.and_then(|rules| rules.first()).is_some_and(|rule| rule.origin().up_seid == up_seid)
 }
 
 /// Where a packet goes that is not too long.
