@@ -58,13 +58,12 @@ bench: setup build
 #: make lint       formatting, clippy, licences
 lint: $(tools)/bin/cargo-deny
 	$(CARGO) fmt --check
-	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
 
 #: make models     explores executions of the ring, the doorbell, changes of the bucket table and take-overs of ports (loom)
 models:
-	RUSTFLAGS="--cfg loom" CARGO_PROFILE_TEST_OPT_LEVEL=1 $(CARGO) test --locked -p vport --lib models::
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/modelled-rustc $(CARGO) test --locked -p vport --lib models::
 
 #: make sanitize   tests of the ports under the address, thread and realtime sanitizers
 sanitize:
@@ -108,4 +107,4 @@ uninstall: uninstall-capi
 
 #: make clean      removes everything built
 clean:
-	rm -rf target fuzz/target
+	rm -rf target

@@ -205,7 +205,7 @@ struct Function {
 impl Function {
     /// True if the burst stands in no slots.
     fn receive(&mut self, peers: &Peers<'_>) -> bool {
-        if self.first.release(peers.byte() % 8 != 0).is_some() {
+        if self.first.release(!peers.byte().is_multiple_of(8)).is_some() {
             *peers.lent.borrow_mut() = [false; 1024];
         }
         let choice = peers.byte();
@@ -333,9 +333,9 @@ impl Function {
         }
         let most = if rule.is_some() { 0 } else { room(*tail).min(words) as usize };
         assert!(given.is_some_and(|given| given <= most));
-        for i in from..from + given.unwrap_or(0) {
+        for (i, &place) in places.iter().enumerate().skip(from).take(given.unwrap_or(0)) {
             if !peers.scribble {
-                assert_eq!(peers.commons.holder(peers.first.returned(places[i])), SENDER);
+                assert_eq!(peers.commons.holder(peers.first.returned(place)), SENDER);
             }
             check_sent(peers, *sends, &copy(&burst.get(i)));
             *sends = sends.wrapping_add(1);
@@ -467,6 +467,7 @@ fn check_sent(peers: &Peers<'_>, at: u64, bytes: &[u8]) {
         return;
     }
     // SAFETY: within the buffer, as was checked; nobody else runs.
+    #[allow(unsafe_code, reason = "the peers share memory with the function, and read it as they do")]
     let there = unsafe { std::slice::from_raw_parts(peers.commons.start(buffer).add(offset), len) };
     assert!(there == bytes, "it arrives as it was sent");
     assert!(!std::mem::replace(&mut peers.out.borrow_mut()[buffer as usize], true), "sent twice");
@@ -499,7 +500,7 @@ fuzz_target!(|input: &[u8]| {
             1 => function.originate(&peers),
             _ => {
                 let lends = function.receive(&peers);
-                if peers.byte() % 4 == 0 {
+                if peers.byte().is_multiple_of(4) {
                     function.forward_all(&peers, lends);
                 }
                 function.forward(&peers);

@@ -63,7 +63,7 @@ impl Source for Shifting<'_> {
     }
 
     fn header(&self, offset: usize) -> u64 {
-        assert!(offset % 8 == 0 && offset + 8 <= SIZE);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= SIZE);
         self.shift(offset);
         u64::from_le_bytes(self.memory.borrow()[offset..offset + 8].try_into().unwrap())
     }

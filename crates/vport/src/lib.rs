@@ -49,7 +49,7 @@ mod doorbell;
 mod epoch;
 #[cfg(test)]
 mod exchange;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "exposed"))]
 pub mod exposed;
 pub mod frames;
 mod generations;
