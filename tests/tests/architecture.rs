@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["traffic", "soak"],
     &["bench"],
     &["cli"],
-    &["e2e"],
+    &["e2e", "kaista-fuzz"],
 ];
 
 /// Crates that may contain unsafe code without saying so at each place.
