@@ -205,3 +205,21 @@ fn a_survivor_learns_that_the_other_end_died_while_the_broker_was_away() {
         assert!(told, "adopts {adopts}, survivor first {survivor_first}");
     }
 }
+
+/// Such as one whose port another process has taken over, and who has left since.
+#[test]
+fn a_greeting_from_one_who_is_gone_ends_no_generation_that_others_come_back_to() {
+    for resume in [0, 7] {
+        let mut bench = Bench::new("late", false);
+        let generation = bench.handshake()[0].generation;
+        let hello = |resume| Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume };
+        bench.replace_broker_after(|bench| bench.connect("a").say(&hello(resume)));
+        let _both = ["b", "a"].map(|function| {
+            let back = bench.connect(function);
+            back.say(&hello(generation));
+            let welcome = back.receive().map(|(reply, _)| reply);
+            assert!(matches!(welcome, Some(Reply::Welcome { resumed: true, .. })), "{function}: {welcome:?}");
+            back
+        });
+    }
+}

@@ -34,11 +34,16 @@ pub struct Bench {
 fn start(directory: &Path, hugepages: bool, spec: &LinkSpec) -> (Broker, Receiver<Event>) {
     let (sender, events) = channel();
     let broker = Broker::start(Config { hugepages }, move |event| drop(sender.send(event))).unwrap();
-    for function in spec.ends.iter().flat_map(|end| &end.functions) {
-        let socket = Broker::bind(&directory.join(function)).unwrap();
-        broker.listen(function, socket, 0..u32::MAX).unwrap();
+    for (function, socket) in bind(directory, spec) {
+        broker.listen(&function, socket, 0..u32::MAX).unwrap();
     }
     (broker, events)
+}
+
+/// Sockets of all functions.
+fn bind(directory: &Path, spec: &LinkSpec) -> Vec<(String, OwnedFd)> {
+    let functions = spec.ends.iter().flat_map(|end| &end.functions);
+    functions.map(|function| (function.clone(), Broker::bind(&directory.join(function)).unwrap())).collect()
 }
 
 impl Bench {
@@ -80,10 +85,26 @@ impl Bench {
 
     /// Another broker takes this one's place, and adopts the link.
     pub fn replace_broker(&mut self) {
-        let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
-        let segments = self.event("the segments are deposited", deposit);
+        let segments = self.deposit();
         self.restart_broker();
         self.broker.adopt(self.spec.clone(), segments).unwrap();
+    }
+
+    /// The same, but what is said to it meanwhile it hears last.
+    pub fn replace_broker_after(&mut self, meanwhile: impl FnOnce(&Self)) {
+        let segments = self.deposit();
+        self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
+        let sockets = bind(&self.directory, &self.spec);
+        meanwhile(self);
+        self.broker.adopt(self.spec.clone(), segments).unwrap();
+        for (function, socket) in sockets {
+            self.broker.listen(&function, socket, 0..u32::MAX).unwrap();
+        }
+    }
+
+    fn deposit(&self) -> Vec<(String, OwnedFd)> {
+        let deposit = |event| if let Event::Deposit { segments, .. } = event { Some(segments) } else { None };
+        self.event("the segments are deposited", deposit)
     }
 
     /// Another broker takes this one's place, and knows nothing of the link's segments.

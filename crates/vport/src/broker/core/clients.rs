@@ -198,6 +198,11 @@ impl Core {
             return Err(format!("this broker speaks version {VERSION}, not {oldest} to {newest}"));
         }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        // It may have been heard late: the port, and the generation that is up, are those' who are here.
+        if socket::is_hung_up(client.socket.as_fd()) {
+            self.drop_client(id, true);
+            return Ok(());
+        }
         let name = PortName { function: client.function.clone(), port };
         let pid = client.pid;
         let Some((link_name, seat)) = self.ports.get(&name).cloned() else {
