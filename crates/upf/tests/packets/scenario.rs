@@ -395,7 +395,7 @@ fn work(mut upf: Upf) {
     // The packets first, so that what they leave for the slow path is there.
     while worker.run_once() {}
     std::thread::scope(|scope| {
-        scope.spawn(|| worker.run(&stop).unwrap());
+        let working = scope.spawn(|| worker.run(&stop).unwrap());
         let now = std::time::Instant::now();
         upf.slow_path.run_once(now);
         // Long enough after for questions to be given up.
@@ -404,6 +404,8 @@ fn work(mut upf: Upf) {
         }
         stop.store(true, Ordering::Relaxed);
         upf.bells.iter().for_each(|bell| bell.ring());
+        // A scope waits for what its threads do, and not for their ends: leaks would be seen that are none.
+        working.join().expect("no panic");
     });
     // What was made whole of fragments, and what comes of it.
     for _ in 0..2 {
