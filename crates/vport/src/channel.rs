@@ -3,7 +3,7 @@
 
 use crate::giver::Giver;
 use crate::lent::{Lent, Place};
-use crate::packet::{PacketRef, Slot};
+use crate::packet::{PacketRef, Slot, Slots};
 use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
 use crate::ring::Violation;
 use crate::taker::Taker;
@@ -100,6 +100,15 @@ impl Outlet {
         match self {
             Self::Records(writer) => writer.push_burst(packets),
             Self::Buffers(giver) => giver.push_burst(packets),
+        }
+    }
+
+    /// See [`Writer::push_burst`]. None, and nothing done, where buffers change hands.
+    #[inline(always)]
+    pub(crate) fn push_slots(&mut self, slots: &Slots<'_>) -> Option<Pushed> {
+        match self {
+            Self::Records(writer) => Some(writer.push_burst(slots)),
+            Self::Buffers(_) => None,
         }
     }
 

@@ -7,8 +7,9 @@
 //! Frames of zero-copy links lie in one buffer of an arena, head and rest, and are looked at and changed there: ports of
 //! one trust group trust each other so far. Such a packet has a [`Lease`] by which it is sent on without a copy.
 
+use core::borrow::Borrow;
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -188,6 +189,14 @@ pub struct Slot {
     lease: Lease,
 }
 
+// Start, end and length of the rest are written as one word.
+const _: () = assert!(
+    offset_of!(Slot, start).is_multiple_of(8)
+        && offset_of!(Slot, end) == offset_of!(Slot, start) + 2
+        && offset_of!(Slot, rest_len) == offset_of!(Slot, start) + 4
+        && cfg!(target_endian = "little")
+);
+
 // SAFETY: the pointers are only followed through a `Burst`, which borrows the queue that owns slot and mappings.
 unsafe impl Send for Slot {}
 
@@ -219,18 +228,16 @@ impl Slot {
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
-    /// Copies a head of `len` bytes in blocks of 64, of which the last may run over the head's end.
+    /// Copies a head of `len` bytes in blocks of 64, of which the last may run over the head's end, and names the `rest` bytes
+    /// behind it.
     ///
     /// # Safety
-    /// `from` and `len` bytes behind it, rounded up to a multiple of 64, must be mapped. Others may write them
-    /// meanwhile.
-    ///
-    /// # Panics
-    /// If `len` is over [`HEAD_MAX`].
+    /// `len` must be at most [`HEAD_MAX`]. `from` and `len` bytes behind it, rounded up to a multiple of 64, must be mapped, and
+    /// the rest until the queue that owns this slot receives again or is dropped. Others may write them meanwhile.
     #[inline(always)]
-    pub(crate) unsafe fn copy_head(&mut self, from: *const u8, len: usize) {
+    pub(crate) unsafe fn copy_head(&mut self, from: *const u8, len: usize, rest: usize) {
         const BLOCK: usize = 64;
-        assert!(len <= HEAD_MAX);
+        debug_assert!(len <= HEAD_MAX);
         let to = self.head[HEADROOM..].as_mut_ptr();
         let mut done = 0;
         loop {
@@ -246,10 +253,18 @@ impl Slot {
         // What was copied must be what is looked at and sent on: without this the compiler may read the source again.
         // SAFETY: no instructions.
         unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
-        self.start = HEADROOM as u16;
-        self.end = (HEADROOM + len) as u16;
-        self.rest_len = 0;
+        self.set_shape(HEADROOM, len, rest);
+        // SAFETY: by contract.
+        self.rest_ptr = unsafe { from.add(len) };
         self.base = core::ptr::null_mut();
+    }
+
+    /// Sets where the head begins and how long head and rest are, with one store: stores are what a small packet costs most.
+    #[inline(always)]
+    fn set_shape(&mut self, start: usize, len: usize, rest: usize) {
+        let shape = start as u64 | ((start + len) as u64) << 16 | (rest as u64) << 32;
+        // SAFETY: these fields are one word (see below).
+        unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u64>().write(shape) };
     }
 
     /// Names a frame that lies in a buffer of an arena: `head` bytes (at most [`HEAD_MAX`]) at `offset` of the buffer at
@@ -467,6 +482,41 @@ fn slot_ref(slot: &Slot) -> PacketRef<'_> {
     }
 }
 
+/// Packets to send, wherever they stand.
+pub(crate) trait Packets {
+    /// All of them, in order.
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>>;
+
+    /// How many there are.
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.each().len()
+    }
+
+    /// About how many bytes they have: those of a burst are often alike.
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.each().next().map_or(0, |first| first.borrow().len() * self.count())
+    }
+}
+
+impl Packets for [PacketRef<'_>] {
+    #[inline(always)]
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> {
+        self.iter()
+    }
+}
+
+/// Packets as they were received.
+pub(crate) struct Slots<'a>(&'a [Slot]);
+
+impl Packets for Slots<'_> {
+    #[inline(always)]
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> {
+        self.0.iter().map(slot_ref)
+    }
+}
+
 /// Asks for the first cache line of something that will be read soon.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(soon: &T) {
@@ -589,6 +639,12 @@ impl<'q> Burst<'q> {
         then(packets)
     }
 
+    /// The slots of packets from number `from` on, if they stand there.
+    #[inline(always)]
+    pub(crate) fn slots_from(&self, from: usize) -> Option<Slots<'_>> {
+        self.lent.is_none().then(|| Slots(self.slots.get(from..).unwrap_or_default()))
+    }
+
     /// Where packets from number `from` on stand, if that is not in slots.
     #[inline(always)]
     pub(crate) fn lent_from(&self, from: usize) -> Option<(&[u64], Place)> {
@@ -621,7 +677,7 @@ mod tests {
         let mut slot = Slot::new();
         for len in 1..=HEAD_MAX {
             // SAFETY: 256 bytes are behind the pointer, a multiple of 64.
-            unsafe { slot.copy_head(from.as_ptr(), len) };
+            unsafe { slot.copy_head(from.as_ptr(), len, 0) };
             assert_eq!(slot.head(), &from[..len]);
         }
     }

@@ -7,9 +7,9 @@ use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::lone;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Slot};
+use crate::packet::{BURST_MAX, HEAD_MAX, Slot};
 use crate::prefetch;
-use crate::ring::{HEADER, Ring, Step, Violation, record_bytes};
+use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
 
@@ -34,8 +34,8 @@ pub trait Source {
     /// Soon a lone frame will be looked for.
     fn expect_lone(&self) {}
 
-    /// Copies `head` bytes at `offset` into `slot`, and lets it name the `rest` bytes behind them. All of it lies within
-    /// the ring.
+    /// Copies `head` bytes at `offset`, at most [`HEAD_MAX`], into `slot`, and lets it name the `rest` bytes behind them. All of it
+    /// lies within the ring.
     fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
 
     /// Soon bytes at `offset` will be read.
@@ -71,6 +71,74 @@ impl From<Taken> for Filled {
     }
 }
 
+/// A call that is taking frames.
+struct Taking {
+    /// Where the next record begins.
+    tail: u64,
+    taken: Taken,
+}
+
+impl Taking {
+    /// Takes the frame of so many bytes whose record is the next one. False, if it was the last, or is left where it is.
+    #[inline(always)]
+    fn take<S: Source>(
+        &mut self,
+        source: &S,
+        ring: Ring,
+        (len, next): (usize, u64),
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+    ) -> bool {
+        let Some(slot) = slots.get_mut(self.taken.packets as usize) else { return false };
+        let short = len.min(peek);
+        source.take(ring.offset(self.tail) + HEADER as usize, short, len - short, slot);
+        match wanted(slot, self.tail) {
+            Wanted::Yes => {
+                self.taken.packets += 1;
+                self.taken.bytes += len as u64;
+            }
+            Wanted::No => self.taken.unwanted += 1,
+            Wanted::NotYet => return false,
+        }
+        self.tail = next;
+        self.taken.unwanted < UNWANTED_MAX && (self.taken.packets as usize) < slots.len()
+    }
+}
+
+/// Records that are all as long, as they mostly are. Where the next one begins is then known before its header has come; else each
+/// header has to be waited for to find the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usual {
+    header: u64,
+    bytes: u64,
+}
+
+impl Usual {
+    /// No record is so long.
+    const NONE: Self = Self { header: 0, bytes: u64::MAX };
+
+    /// Records of frames of so many bytes.
+    #[inline(always)]
+    fn of(len: usize) -> Self {
+        Self { header: frame_header(len), bytes: record_bytes(len) }
+    }
+
+    /// Whether such a record is the next one, with all of it before the end of what lies there.
+    #[inline(always)]
+    fn is_next<S: Source>(self, source: &S, ring: Ring, tail: u64, end: u64) -> bool {
+        end.wrapping_sub(tail) >= self.bytes && source.header(ring.offset(tail)) == self.header
+    }
+}
+
+/// Asks for what lies ahead, as far as it is published: of a busy writer it would be taken away while it writes.
+#[inline(always)]
+fn expect<S: Source>(source: &S, ring: Ring, tail: u64, head: u64) {
+    if head.wrapping_sub(tail) > AHEAD {
+        source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
+    }
+}
+
 /// What a caller of [`Reader::fill`] thinks of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -97,6 +165,8 @@ pub struct Reader {
     idle_looks: u32,
     /// What was taken last was one frame, and was not beside the head.
     single: bool,
+    /// What the records that were taken last were like.
+    usual: Usual,
     stopwatch: Stopwatch,
     /// The processor has wide registers.
     wide: bool,
@@ -120,6 +190,7 @@ impl Reader {
             broken: None,
             idle_looks: 0,
             single: true,
+            usual: Usual::NONE,
             stopwatch: Stopwatch::new(Unit::Records),
             wide: crate::wide::is_here(),
         }
@@ -201,50 +272,51 @@ impl Reader {
         mut looked: bool,
     ) -> Taken {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
-        let (ring, mut tail, mut head) = (self.ring, self.tail, self.head);
-        let (mut packets, mut bytes, mut unwanted) = (0, 0, 0);
-        while packets < slots.len() {
-            if tail == head {
+        let (ring, mut head, usual, peek) = (self.ring, self.head, self.usual, peek.min(HEAD_MAX));
+        let mut call = Taking { tail: self.tail, taken: Taken { packets: 0, unwanted: 0, bytes: 0 } };
+        // The length of the first record that is not as usual, and in which bits others differ from it.
+        let (mut first, mut differ) = (0, 0);
+        let mut more = !slots.is_empty();
+        while more {
+            if call.tail == head {
                 if looked {
                     break;
                 }
                 looked = true;
-                head = self.look(source, tail);
-                if head == tail {
+                head = self.look(source, call.tail);
+                if head == call.tail {
                     break;
                 }
             }
-            let offset = ring.offset(tail);
-            if head.wrapping_sub(tail) > AHEAD {
-                source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
+            let stretch = ring.stretch(call.tail, head);
+            while more && usual.is_next(source, ring, call.tail, stretch) {
+                expect(source, ring, call.tail, head);
+                let next = call.tail.wrapping_add(usual.bytes);
+                more = call.take(source, ring, (usual.header as usize, next), slots, peek, &mut wanted);
             }
-            match ring.step(tail, head, source.header(offset)) {
+            if !more || call.tail == head {
+                continue;
+            }
+            expect(source, ring, call.tail, head);
+            match ring.step(call.tail, head, source.header(ring.offset(call.tail))) {
                 Ok(Step::Frame { len, next }) => {
-                    let (slot, short) = (&mut slots[packets], len.min(peek));
-                    source.take(offset + HEADER as usize, short, len - short, slot);
-                    match wanted(slot, tail) {
-                        Wanted::Yes => {
-                            packets += 1;
-                            bytes += len as u64;
-                        }
-                        Wanted::No => unwanted += 1,
-                        Wanted::NotYet => break,
-                    }
-                    tail = next;
-                    if unwanted == UNWANTED_MAX {
-                        break;
-                    }
+                    first = if first == 0 { len } else { first };
+                    differ |= len ^ first;
+                    more = call.take(source, ring, (len, next), slots, peek, &mut wanted);
                 }
-                Ok(Step::Skip { next }) => tail = next,
+                Ok(Step::Skip { next }) => call.tail = next,
                 Err(violation) => {
                     self.broken = Some(violation);
                     break;
                 }
             }
         }
-        self.stopwatch.turn(self.tail..tail, head);
-        (self.tail, self.head, self.single) = (tail, head, packets == 1);
-        Taken { packets: packets as u32, unwanted, bytes }
+        self.stopwatch.turn(self.tail..call.tail, head);
+        (self.tail, self.head, self.single) = (call.tail, head, call.taken.packets == 1);
+        if first > 0 {
+            self.usual = if differ == 0 { Usual::of(first) } else { Usual::NONE };
+        }
+        call.taken
     }
 
     /// The end of what is there after `tail`.
@@ -382,8 +454,7 @@ impl Source for Mapped {
         // mapping is kept by the queue that owns the slots.
         unsafe {
             sync::reads(self.data.add(offset), head);
-            slot.copy_head(self.data.add(offset), head);
-            slot.set_rest(self.data.add(offset + head), rest as u32);
+            slot.copy_head(self.data.add(offset), head, rest);
         }
     }
 

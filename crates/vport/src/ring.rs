@@ -204,6 +204,13 @@ impl Ring {
         }
     }
 
+    /// Up to where records lie one behind the other from `tail` on: the checked `head`, or the ring's end.
+    #[inline(always)]
+    pub const fn stretch(self, tail: u64, head: u64) -> u64 {
+        let (published, to_end) = (head.wrapping_sub(tail), self.to_end(tail));
+        tail.wrapping_add(if published < to_end { published } else { to_end })
+    }
+
     /// Finds room for a frame of `len` bytes, or None while the reader has not freed enough.
     #[inline(always)]
     pub const fn place(self, head: u64, tail: u64, len: usize) -> Option<Place> {
@@ -299,6 +306,8 @@ mod tests {
                 for distance in (8..=ring.size()).step_by(8) {
                     let head = tail.wrapping_add(distance);
                     assert_eq!(ring.check_head(tail, head), Ok(()));
+                    let stretch = ring.stretch(tail, head);
+                    assert_eq!(stretch.wrapping_sub(tail), distance.min(ring.size() - tail % ring.size()));
                     for header in headers(ring) {
                         let found = ring.step(tail, head, header).ok();
                         assert_eq!(found, lawful(ring, tail, head, header), "{tail} {head} {header:#x}");

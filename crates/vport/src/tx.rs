@@ -9,14 +9,13 @@ use crate::counters::TxCounters;
 use crate::doorbell::Bell;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
-use crate::lent::Place;
 use crate::mapping::Mapping;
-use crate::packet::{Burst, HEAD_MAX, PacketRef};
+use crate::packet::{Burst, HEAD_MAX, PacketRef, Packets};
 use crate::ring::Violation;
 use crate::steering::{BucketTable, Steering};
 use crate::sync::full_fence;
 use crate::table;
-use crate::writer::{Pushed, bytes_of, is_sendable};
+use crate::writer::{Pushed, is_sendable};
 
 /// One generation of the sending half.
 #[derive(Debug)]
@@ -130,20 +129,26 @@ impl TxRing {
     #[inline]
     pub fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
         if let Some((words, place)) = burst.lent_from(from)
-            && let Some(accepted) = self.send_lent(words, place)
+            && let Some(accepted) = self.send_unless_steered(words.len(), |outlet| outlet.push_lent(words, place))
+        {
+            return accepted;
+        }
+        if let Some(slots) = burst.slots_from(from)
+            && let Some(accepted) = self.send_unless_steered(slots.count(), |outlet| outlet.push_slots(&slots))
         {
             return accepted;
         }
         burst.with_views(from, |packets| self.send(packets))
     }
 
+    /// Sends so many packets by the only channel there is. None, and nothing sent, where that is not possible.
     #[inline(always)]
-    fn send_lent(&mut self, words: &[u64], place: Place) -> Option<usize> {
+    fn send_unless_steered(&mut self, count: usize, push: impl FnOnce(&mut Outlet) -> Option<Pushed>) -> Option<usize> {
         if self.handover.version() != self.seen {
             self.look_for_changes();
         }
-        let accepted = self.half.as_mut()?.send_lent(words, place, &mut self.counters)?;
-        Some(self.sent(accepted, words.len()))
+        let accepted = self.half.as_mut()?.send_unless_steered(push, &mut self.counters)?;
+        Some(self.sent(accepted, count))
     }
 
     /// Ends a burst of which so many packets were accepted.
@@ -226,14 +231,18 @@ impl TxHalf {
         self.show(pushed, counters)
     }
 
-    /// As [`TxHalf::send_all`]. None, and nothing sent, where it has to be done that way.
+    /// To a peer with one queue and a table. None, and nothing sent, where there is no such peer, or it cannot be pushed so.
     #[inline(always)]
-    fn send_lent(&mut self, words: &[u64], place: Place, counters: &mut TxCounters) -> Option<usize> {
+    fn send_unless_steered(
+        &mut self,
+        push: impl FnOnce(&mut Outlet) -> Option<Pushed>,
+        counters: &mut TxCounters,
+    ) -> Option<usize> {
         let [channel] = &mut self.channels[..] else { return None };
         if !self.table.is_there() {
             return None;
         }
-        let pushed = channel.outlet.push_lent(words, place)?;
+        let pushed = push(&mut channel.outlet)?;
         Some(self.show(pushed, counters))
     }
 
@@ -302,7 +311,7 @@ impl TxHalf {
     }
 
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
-        let bytes = bytes_of(packets) / self.channels.len();
+        let bytes = packets.bytes() / self.channels.len();
         self.channels.iter_mut().for_each(|channel| channel.outlet.expect(bytes));
         let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
         for packet in packets {

@@ -1,5 +1,6 @@
 //! The writing end of one channel. Trusts the reader's tail only as far as it is possible.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -7,7 +8,7 @@ use crate::distance::Distance;
 use crate::layout::{Heads, RECORDS_PAD};
 use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
-use crate::packet::{FRAME_MAX, PacketRef, copy_bytes};
+use crate::packet::{FRAME_MAX, PacketRef, Packets, copy_bytes};
 use crate::prefetch;
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
@@ -122,47 +123,60 @@ impl Writer {
     /// Appends frames in order until there is no room for one; the reader sees them after [`Writer::publish`], which must
     /// follow. Frames of a length that no frame has are discarded.
     #[inline]
-    pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
-        self.expect(bytes_of(packets));
+    pub(crate) fn push_burst(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
+        self.expect(packets.bytes());
         Pushed::from(match self.streaming {
             true => self.push_all::<STREAMING>(packets),
             // Where there is one, the call would cost more than wide registers save.
-            false if packets.len() == 1 => self.push_all::<ORDINARY>(packets),
+            false if packets.count() == 1 => self.push_all::<ORDINARY>(packets),
             false => self.push_wide(packets),
         })
     }
 
     #[inline(always)]
-    fn push_wide(&mut self, packets: &[PacketRef<'_>]) -> Appended {
+    fn push_wide(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
         crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
     }
 
     #[inline(always)]
-    fn push_all<const HOW: bool>(&mut self, packets: &[PacketRef<'_>]) -> Appended {
+    fn push_all<const HOW: bool>(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let to = self.records();
-        let (mut head, mut limit) = (self.head, self.limit());
-        let (mut pushed, mut bytes, mut discarded) = (0, 0, 0);
-        for packet in packets {
+        let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
+        let mut discarded = 0;
+        let mut each = packets.each();
+        let mut next = each.next();
+        while let Some(packet) = &next {
+            let packet: &PacketRef<'_> = packet.borrow();
             let len = packet.len();
             if !is_sendable(len) {
                 discarded += 1;
+                next = each.next();
                 continue;
             }
-            let record = record_bytes(len);
-            if limit.wrapping_sub(head) < record {
-                self.head = head;
+            if run.limit.wrapping_sub(run.head) < record_bytes(len) {
+                self.head = run.head;
                 let Some(further) = self.make_room(len) else { break };
-                (head, limit) = (self.head, further);
+                (run.head, run.limit) = (self.head, further);
             }
-            // SAFETY: the record ends before the limit.
-            unsafe { to.write::<HOW>(head, frame_header(len), packet) };
-            head = head.wrapping_add(record);
-            pushed += 1;
-            bytes += len as u64;
+            let alike = HOW == ORDINARY && packet.rest.is_empty();
+            match len {
+                // SAFETY: records end before the limit.
+                32..=64 if alike => unsafe { run.append_alike::<32, _>(to, len, &mut next, &mut each) },
+                // SAFETY: the same.
+                65..=128 if alike => unsafe { run.append_alike::<64, _>(to, len, &mut next, &mut each) },
+                // SAFETY: the same.
+                129..=256 if alike => unsafe { run.append_alike::<128, _>(to, len, &mut next, &mut each) },
+                _ => {
+                    // SAFETY: the same.
+                    unsafe { to.write::<HOW>(run.head, frame_header(len), packet) };
+                    run.appended(len);
+                    next = each.next();
+                }
+            }
         }
-        self.head = head;
-        Appended { packets: pushed, discarded, bytes }
+        self.head = run.head;
+        Appended { packets: run.pushed, discarded, bytes: run.bytes }
     }
 
     /// Up to where records can be written one after the other, with nothing else to be thought of: not over unread ones,
@@ -295,6 +309,52 @@ impl Writer {
     }
 }
 
+/// Frames on their way into the ring.
+struct Run {
+    /// Where the next record goes.
+    head: u64,
+    /// Up to where records can be written.
+    limit: u64,
+    pushed: u32,
+    bytes: u64,
+}
+
+impl Run {
+    /// A frame of so many bytes was written.
+    #[inline(always)]
+    fn appended(&mut self, len: usize) {
+        self.head = self.head.wrapping_add(record_bytes(len));
+        self.pushed += 1;
+        self.bytes += len as u64;
+    }
+
+    /// Appends frames that lie in one piece of `len` bytes, which are between one `BLOCK` and two, while one is `next` and there is
+    /// room: mostly all of a burst are alike, and what depends on the length is found out once.
+    ///
+    /// # Safety
+    /// As [`Records::write`], up to the limit.
+    #[inline(always)]
+    unsafe fn append_alike<'p, const BLOCK: usize, P: Borrow<PacketRef<'p>>>(
+        &mut self,
+        to: Records,
+        len: usize,
+        next: &mut Option<P>,
+        each: &mut impl Iterator<Item = P>,
+    ) {
+        while let Some(packet) = next {
+            let packet: &PacketRef<'_> = (*packet).borrow();
+            let fits = self.limit.wrapping_sub(self.head) >= record_bytes(len);
+            if packet.head.len() != len || !packet.rest.is_empty() || !fits {
+                return;
+            }
+            // SAFETY: by contract, and within the limit.
+            unsafe { to.write_blocks::<BLOCK>(self.head, packet.head) };
+            self.appended(len);
+            *next = each.next();
+        }
+    }
+}
+
 /// Where records go.
 #[derive(Clone, Copy)]
 struct Records {
@@ -329,11 +389,32 @@ impl Records {
         }
     }
 
+    /// The same for a frame in one piece, which is between one `BLOCK` and two long.
+    ///
+    /// # Safety
+    /// As [`Records::write`].
+    #[inline(always)]
+    unsafe fn write_blocks<const BLOCK: usize>(self, head: u64, frame: &[u8]) {
+        let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
+        // SAFETY: as in `write`; two blocks that meet or overlap cover the frame, and no more.
+        unsafe {
+            let body = self.data.add(self.ring.offset(head) + HEADER as usize);
+            sync::writes(body, frame.len());
+            self.expect_lines(head.wrapping_add(AHEAD), frame.len());
+            self.begin(head, frame_header(frame.len()), Ordering::Relaxed);
+            core::ptr::copy_nonoverlapping(from, body, BLOCK);
+            core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
+        }
+    }
+
     /// Soon a record of about `bytes` will be written at a position.
     #[inline(always)]
     fn expect_lines(self, at: u64, bytes: usize) {
-        for line in (0..bytes).step_by(64) {
-            prefetch::to_write(self.data.wrapping_add(self.ring.offset(at.wrapping_add(line as u64))));
+        let expect = |at: u64| prefetch::to_write(self.data.wrapping_add(self.ring.offset(at)));
+        expect(at);
+        // Apart, so that small frames cost no loop.
+        if bytes > 64 {
+            (64..bytes).step_by(64).for_each(|line| expect(at.wrapping_add(line as u64)));
         }
     }
 
@@ -354,12 +435,6 @@ impl Records {
         // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
         unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }
     }
-}
-
-/// About how many bytes the packets have: those of a burst are often alike.
-#[inline(always)]
-pub(crate) fn bytes_of(packets: &[PacketRef<'_>]) -> usize {
-    packets.first().map_or(0, |packet| packet.len() * packets.len())
 }
 
 /// Whether frames may have this length.
@@ -383,6 +458,8 @@ mod tests {
 
     /// Both ends of a ring, over private memory.
     struct Ends {
+        /// Frames are sent in one piece each, not in two.
+        whole: bool,
         writer: Writer,
         reader: Reader,
         source: Mapped,
@@ -408,7 +485,7 @@ mod tests {
             let slots = (0..8).map(|_| Slot::new()).collect();
             let own = Arc::new(Mapping::anonymous(Index::new(1).bytes()).unwrap());
             let reader = Reader::new(ring).with_latency(Histogram::new(Index::new(1), &own));
-            Self { writer, reader, source, index, own, slots }
+            Self { whole: false, writer, reader, source, index, own, slots }
         }
 
         fn latency(&self) -> Latency {
@@ -421,10 +498,13 @@ mod tests {
                 .iter()
                 .map(|frame| {
                     let (head, rest) = frame.split_at(frame.len().min(frame.len() * 7 % (HEAD_MAX + 1)));
-                    PacketRef { head, rest: Rest::from_slice(rest) }
+                    match self.whole {
+                        true => PacketRef::from_slice(frame),
+                        false => PacketRef { head, rest: Rest::from_slice(rest) },
+                    }
                 })
                 .collect();
-            let pushed = self.writer.push_burst(&packets);
+            let pushed = self.writer.push_burst(&packets[..]);
             self.writer.publish();
             assert_eq!(pushed.discarded, 0);
             pushed.done()
@@ -449,7 +529,10 @@ mod tests {
     }
 
     fn check(ring_bytes: u64, distance: Distance, bursts: &[(Vec<usize>, u8)]) {
-        let mut ends = Ends::new(ring_bytes, distance);
+        check_ends(Ends::new(ring_bytes, distance), bursts);
+    }
+
+    fn check_ends(mut ends: Ends, bursts: &[(Vec<usize>, u8)]) {
         let (mut expected, mut received, mut value) = (Vec::new(), Vec::new(), 0_u8);
         for (lengths, receives) in bursts {
             let frames: Vec<Vec<u8>> = lengths
@@ -488,6 +571,20 @@ mod tests {
         ) {
             check(128, Distance::near(), &bursts);
             check(128, Distance::far(), &bursts);
+        }
+    }
+
+    proptest! {
+        /// Most frames are as long as those before; some few are not.
+        #[test]
+        fn so_it_does_where_frames_are_alike(
+            runs in prop::collection::vec((1..=600_usize, 1..40_usize, 0..4_u8), 1..40),
+        ) {
+            let alike = |&(len, count, receives): &(usize, usize, u8)| (vec![len; count], receives);
+            let bursts: Vec<_> = runs.iter().map(alike).collect();
+            for whole in [true, false] {
+                check_ends(Ends { whole, ..Ends::new(16 << 10, Distance::near()) }, &bursts);
+            }
         }
     }
 
