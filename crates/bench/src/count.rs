@@ -21,7 +21,7 @@ const FEWER: u64 = 20_000;
 /// Packets of the longer run.
 const MORE: u64 = 120_000;
 /// As in `kaista bench upf`.
-const LOAD: Load = Load { sessions: 1_000, payload: 64, pdrs: 1 };
+const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 };
 /// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.
 const MANY_PDRS: u16 = 16;
 

@@ -176,7 +176,7 @@ mod tests {
             println!("SKIPPED packets_pass_each_function_both_ways: one core only");
             return;
         };
-        let load = Load { sessions: 20, payload: 64, pdrs: 1 };
+        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
                 // It fails where nothing comes out.

@@ -73,6 +73,8 @@ impl Subject {
 pub struct Load {
     /// Number of sessions.
     pub sessions: u32,
+    /// How many of them have traffic.
+    pub active: u32,
     /// Bytes of inner UDP payload.
     pub payload: usize,
     /// PDRs each way. If there are several each has an SDF filter, and packets match the last one: those before differ from it
@@ -304,8 +306,13 @@ fn filter(way: Way, meant: bool, number: u16) -> SdfFilter {
     SdfFilter { id: None, protocol: Some(UDP), from, to, tos: None, spi: None, flow_label: None }
 }
 
-/// One frame of each session, in an order that a prefetcher does not guess.
+/// One frame of each active session.
 fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
+    order(load).into_iter().map(|number| frame(way, load, number, teids[number as usize])).collect()
+}
+
+/// The active sessions, anywhere among all, in an order that a prefetcher does not guess.
+pub fn order(load: Load) -> Vec<u32> {
     let mut order: Vec<u32> = (0..load.sessions).collect();
     // A fixed linear congruential sequence (Knuth's constants): the same order in every run.
     let mut state = 1_u64;
@@ -313,7 +320,8 @@ fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         order.swap(i, (state >> 33) as usize % (i + 1));
     }
-    order.into_iter().map(|number| frame(way, load, number, teids[number as usize])).collect()
+    order.truncate(load.active as usize);
+    order
 }
 
 /// A frame of session `number`, whose TEID at the UPF is `teid`.
@@ -391,7 +399,7 @@ impl TxQueue for Counted {
 mod tests {
     use super::*;
 
-    const LOAD: Load = Load { sessions: 50, payload: 64, pdrs: 1 };
+    const LOAD: Load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
 
     #[test]
     fn the_upf_forwards_every_packet_both_ways() {

@@ -1,0 +1,122 @@
+//! `kaista bench upf`: the UPF's packet work beside a plain forwarder's and beside bare loops, against the size of packets and the
+//! number of sessions.
+//!
+//! Over synthetic ports the worker finds input in every poll, by construction: the limit is its own core, and nothing
+//! waits for another one. What is compared is the time of a packet; the port's own work is in both.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::metric::{Report, Samples};
+use crate::progress::Progress;
+use crate::rig::{Load, Way, frame_len};
+use crate::{conditions, cores};
+
+mod bare_misses;
+mod clock;
+mod payload;
+mod sessions;
+mod worker;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds; in each, everything is measured once
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Length of each run in seconds
+    #[arg(long, default_value_t = 0.5)]
+    pub seconds: f64,
+    /// Sessions in force, all of them with traffic, where their number is not what is varied
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sessions: u32,
+    /// Bytes of inner UDP payload, where they are not what is varied
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(22..=9_000))]
+    pub payload: u16,
+    /// Measure only these parts
+    #[arg(long, value_enum, value_name = "PART")]
+    pub only: Vec<Part>,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// One worker beside a plain forwarder, over synthetic ports and over shared memory
+    Worker,
+    /// Throughput against the size of payloads
+    Payload,
+    /// Cost of a packet against the number of sessions, beside a bare loop that misses the caches as often
+    Sessions,
+}
+
+impl Args {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    fn load(&self) -> Load {
+        Load { sessions: self.sessions, active: self.sessions, payload: self.payload.into(), pdrs: 1 }
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+}
+
+/// Measures and returns the report.
+pub fn run(args: &Args) -> anyhow::Result<Report> {
+    let conditions = conditions::of_this_machine();
+    let mut samples = Samples::default();
+    let progress = Progress::new();
+    let pair = cores::pair().ok();
+    let core = pair.map_or(0, |pair| pair[1]);
+    let (load, window) = (args.load(), args.window());
+    let mut parts: Vec<(&str, Value)> = vec![];
+    if args.wants(Part::Worker) {
+        parts.push(("worker", worker::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Payload) {
+        parts.push(("payload", payload::measure(args.rounds, window, args.sessions, core, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Sessions) {
+        parts.push(("sessions", sessions::measure(args.rounds, window, load.payload, core, &mut samples, &progress)?));
+    }
+    drop(progress);
+    Ok(report(conditions, &samples, load, parts))
+}
+
+fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str, Value)>) -> Report {
+    let metrics = samples.summaries();
+    conditions["placement"] = metrics.get("link.rtt_ns").map_or("one core", conditions::placement).into();
+    conditions["sessions"] = load.sessions.into();
+    conditions["payload_bytes"] = load.payload.into();
+    conditions["frame_bytes"] =
+        serde_json::json!({"uplink": frame_len(Way::Uplink, load), "downlink": frame_len(Way::Downlink, load)});
+    conditions["ports"] = "synthetic: the same rings and validation over private memory".into();
+    conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
+    conditions["limit"] = "the worker's core: input in 100 % of its polls, by construction".into();
+    for (name, part) in parts {
+        conditions[name] = part;
+    }
+    Report { conditions, metrics }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_of_a_way_is_there() {
+        let only = vec![Part::Worker, Part::Payload];
+        let args = Args { rounds: 1, seconds: 0.01, sessions: 20, payload: 64, only };
+        let report = run(&args).expect("a run");
+        for way in ["uplink", "downlink"] {
+            for metric in ["added_ns", "vs_forwarder", "ns", "forwarder_ns"] {
+                assert!(report.metrics.contains_key(&format!("upf.{way}.{metric}")), "{way} {metric}");
+            }
+            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.1400B.mpps")), "{way}");
+        }
+        assert!(report.metrics["upf.uplink.vs_forwarder"].median > 0.0);
+    }
+}

@@ -1,0 +1,53 @@
+//! Throughput of one worker against the size of what is in its packets.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use super::clock::nanoseconds;
+use crate::metric::Samples;
+use crate::progress::Progress;
+use crate::rig::{Load, Upf, Way};
+
+/// Bytes of inner UDP payload.
+const PAYLOADS: [usize; 7] = [22, 64, 128, 256, 512, 1_024, 1_400];
+
+/// Measures both ways, on `core`.
+pub(super) fn measure(
+    rounds: u32,
+    window: Duration,
+    sessions: u32,
+    core: usize,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
+    let mut runs = vec![];
+    for round in 1..=rounds {
+        for way in Way::BOTH {
+            for payload in PAYLOADS {
+                progress.show(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()));
+                let load = Load { sessions, active: sessions, payload, pdrs: 1 };
+                let ns = std::thread::spawn(move || cost(way, load, window, core))
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
+                let name = |metric: &str| format!("upf.payload.{}.{payload}B.{metric}", way.name());
+                samples.add(name("mpps"), 1e3 / ns, "Mpps");
+                samples.add(name("payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
+                runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns}));
+            }
+        }
+    }
+    Ok(json!({"what": "synthetic ports, payload copied once", "sessions": sessions, "runs": runs}))
+}
+
+fn cost(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {
+    traffic::cores::pin(core)?;
+    let mut upf = Upf::new(way, load)?;
+    let ns = nanoseconds(window, || {
+        upf.turn();
+        upf.sent()
+    });
+    ensure!(upf.drops().is_empty(), "the UPF dropped packets: {:?}", upf.drops());
+    Ok(ns)
+}

@@ -1,0 +1,155 @@
+//! The cost of sessions: one worker with few and with many, all of them with traffic in an order that nothing can guess, beside
+//! the plain forwarder and beside a bare loop that touches as many cold lines.
+//!
+//! What a packet costs more with a million sessions than with a thousand is waiting for memory. The forwarder has no
+//! sessions, but its frames come from as much memory: what that costs is taken off.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use super::bare_misses::BareMisses;
+use super::clock::nanoseconds;
+use crate::metric::Samples;
+use crate::progress::Progress;
+use crate::rig::{Load, Plain, Upf, Way, order};
+
+/// Sessions held, and how many of them have traffic.
+const COUNTS: [(u32, u32); 6] =
+    [(1, 1), (1_000, 1_000), (10_000, 10_000), (100_000, 65_536), (100_000, 100_000), (1_000_000, 1_000_000)];
+/// What many sessions are held against.
+const FEW: (u32, u32) = (1_000, 1_000);
+const MANY: (u32, u32) = (1_000_000, 1_000_000);
+
+/// UPF, forwarder and bare loop with the same sessions, ready to run in turns.
+struct Rig {
+    load: Load,
+    upf: Upf,
+    plain: Plain,
+    bare: BareMisses,
+}
+
+/// Nanoseconds of a packet.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Costs {
+    upf_ns: f64,
+    forwarder_ns: f64,
+    bare_misses_ns: f64,
+}
+
+/// Measures both ways, on `core`.
+pub(super) fn measure(
+    rounds: u32,
+    window: Duration,
+    payload: usize,
+    core: usize,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
+    let mut runs = vec![];
+    for way in Way::BOTH {
+        progress.show(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()));
+        let costs = std::thread::scope(|scope| {
+            // On a thread of its own, so that this one is never bound to a core.
+            let measuring = scope.spawn(|| of_way(way, rounds, window, payload, core, progress));
+            measuring.join().map_err(|_| anyhow::anyhow!("a measurement panicked"))?
+        })?;
+        for (round, costs) in costs.iter().enumerate() {
+            add_round(way, costs, samples);
+            let of =
+                |((held, active), costs): (&(u32, u32), &Costs)| json!({"held": held, "active": active, "ns": costs});
+            runs.push(json!({"round": round + 1, "way": way.name(), "counts": COUNTS.iter().zip(costs).map(of).collect::<Vec<_>>()}));
+        }
+    }
+    Ok(json!({
+        "what": "nanoseconds of a packet with so many sessions held and active, all active ones in an order at random",
+        "bare_misses": "uplink 3 cold lines a packet (TEID, rule, policer), downlink 5 (hash table's two, rule's two, policer)",
+        "1m_over_bare_misses": "what a packet costs more with 1,000,000 sessions than with 1,000, the forwarder's part taken off, by the same of the bare loop",
+        "runs": runs,
+    }))
+}
+
+fn of_way(
+    way: Way,
+    rounds: u32,
+    window: Duration,
+    payload: usize,
+    core: usize,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Vec<Costs>>> {
+    traffic::cores::pin(core)?;
+    let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
+        let load = Load { sessions, active, payload, pdrs: 1 };
+        let bare = BareMisses::new(way, sessions, order(load));
+        Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare })
+    };
+    let mut rigs = COUNTS.iter().map(rig).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut all = vec![];
+    for round in 1..=rounds {
+        let mut costs = vec![];
+        for rig in &mut rigs {
+            progress.show(&format!(
+                "sessions, {}, round {round} of {rounds}: {} of {}",
+                way.name(),
+                rig.load.active,
+                rig.load.sessions
+            ));
+            costs.push(rig.run(window)?);
+        }
+        all.push(costs);
+    }
+    Ok(all)
+}
+
+impl Rig {
+    fn run(&mut self, window: Duration) -> anyhow::Result<Costs> {
+        let Self { upf, plain, bare, .. } = self;
+        let forwarder_ns = nanoseconds(window, || {
+            plain.turn();
+            plain.sent()
+        });
+        let upf_ns = nanoseconds(window, || {
+            upf.turn();
+            upf.sent()
+        });
+        let bare_misses_ns = nanoseconds(window, || {
+            bare.turn();
+            bare.passed()
+        });
+        ensure!(upf.drops().is_empty(), "the UPF dropped packets: {:?}", upf.drops());
+        Ok(Costs { upf_ns, forwarder_ns, bare_misses_ns })
+    }
+}
+
+fn add_round(way: Way, costs: &[Costs], samples: &mut Samples) {
+    for ((held, active), Costs { upf_ns, forwarder_ns, bare_misses_ns }) in COUNTS.iter().zip(costs) {
+        let name = |metric: &str| format!("upf.sessions.{}.{held}held.{active}active.{metric}", way.name());
+        samples.add(name("added_ns"), upf_ns - forwarder_ns, "ns");
+        samples.add(name("mpps"), 1e3 / upf_ns, "Mpps");
+        samples.add(name("bare_misses_ns"), *bare_misses_ns, "ns");
+    }
+    let of = |count| COUNTS.iter().position(|each| *each == count).map(|at| costs[at]);
+    if let (Some(few), Some(many)) = (of(FEW), of(MANY)) {
+        let added = |costs: Costs| costs.upf_ns - costs.forwarder_ns;
+        let (more_ns, bare_ns) = (added(many) - added(few), many.bare_misses_ns - few.bare_misses_ns);
+        samples.add(format!("upf.sessions.{}.1m_over_bare_misses", way.name()), more_ns / bare_ns, "1");
+        samples.add("upf.sessions.1m_over_bare_misses", more_ns / bare_ns, "1");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_more_sessions_cost_is_held_against_bare_misses() {
+        let mut samples = Samples::default();
+        let costs = |upf_ns, forwarder_ns, bare_misses_ns| Costs { upf_ns, forwarder_ns, bare_misses_ns };
+        let mut round = vec![costs(50.0, 10.0, 2.0); COUNTS.len()];
+        round[5] = costs(90.0, 20.0, 27.0);
+        add_round(Way::Uplink, &round, &mut samples);
+        assert_eq!(samples.of("upf.sessions.1m_over_bare_misses"), [(70.0 - 40.0) / 25.0]);
+        assert_eq!(samples.of("upf.sessions.uplink.1000000held.1000000active.added_ns"), [70.0]);
+    }
+}
