@@ -8,7 +8,7 @@ use std::process::Command;
 const LAYERS: &[&[&str]] = &[
     &["vport", "gtpu", "pfcp"],
     &["port", "slice", "runtime"],
-    &["upf", "node", "capi"],
+    &["upf", "node", "capi", "dpdk"],
     &["traffic", "soak"],
     &["bench"],
     &["cli"],
@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates that may contain unsafe code without saying so at each place.
-const UNSAFE_CRATES: &[&str] = &["vport"];
+const UNSAFE_CRATES: &[&str] = &["vport", "dpdk"];
 
 /// Files elsewhere that are nothing but an edge to the kernel for which no library has a safe call, or to C, whose pointers
 /// no compiler checks; and stay small.
