@@ -120,7 +120,7 @@ pub fn what_was_received_stays_as_it_is_until_the_next_receive(backend: &Backend
     let (rx, far) = (&mut rig.port.queues[0].rx, &mut rig.far);
     for round in 0..20 {
         let number = round * 10_000;
-        let held = frame(number, 9_000);
+        let held = frame(number, 9_000.min(*backend.frames.end()));
         until("there is room", || far.tx().send(&[PacketRef::from_slice(&held)]) == 1);
         until("it comes", || {
             let burst = rx.recv();
