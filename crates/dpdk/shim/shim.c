@@ -76,6 +76,11 @@ struct rte_mempool *kaista_pool(const char *name, unsigned int count, unsigned i
 	return rte_pktmbuf_pool_create(name, count, cache, 0, room, SOCKET_ID_ANY);
 }
 
+unsigned int kaista_pool_available(const struct rte_mempool *pool)
+{
+	return rte_mempool_avail_count(pool);
+}
+
 int kaista_attach(const char *devargs, const char *name, uint16_t *port)
 {
 	int error;

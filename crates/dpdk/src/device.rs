@@ -47,7 +47,7 @@ impl Device {
         let alone = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
         let frame_max = name.frame_max();
         // What waits in both directions of every queue; and as much again at devices that frames are sent on by.
-        let pool = Pool::with(frame_max, u32::from(name.queues) * u32::from(name.descriptors) * 4)?;
+        let pool = Pool::with(name.room(), u32::from(name.queues) * u32::from(name.descriptors) * 4)?;
         let [devargs, device] = [&name.devargs, &name.device].map(|text| {
             CString::new(text.as_str())
                 .map_err(|error| Error::Name { text: name.text.clone(), reason: error.to_string() })

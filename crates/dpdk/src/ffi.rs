@@ -45,6 +45,7 @@ unsafe extern "C" {
     pub(crate) fn kaista_unregister_thread();
     pub(crate) fn kaista_error(number: c_int) -> *const c_char;
     pub(crate) fn kaista_pool(name: *const c_char, count: c_uint, cache: c_uint, room: u16) -> *mut Mempool;
+    pub(crate) fn kaista_pool_available(pool: *const Mempool) -> c_uint;
     pub(crate) fn kaista_attach(devargs: *const c_char, name: *const c_char, port: *mut u16) -> c_int;
     pub(crate) fn kaista_detach(bus: *const c_char, name: *const c_char) -> c_int;
     pub(crate) fn kaista_describe(port: u16, to: *mut Description) -> c_int;

@@ -59,9 +59,9 @@ impl Driver {
         matches!(self, Self::AfPacket | Self::AfXdp | Self::Pci)
     }
 
-    /// Whether a limit that the driver states for frames is one: memif states Ethernet's and carries what fits its buffers.
+    /// Whether a limit that the driver states for frames is one. Some state Ethernet's and carry what fits their buffers.
     pub(crate) fn means_its_limit(self) -> bool {
-        self != Self::Memif
+        !matches!(self, Self::Memif | Self::AfPacket)
     }
 }
 
@@ -120,6 +120,7 @@ impl Name {
                 }
             }
         }
+        name.check_slots()?;
         if name.queues > 1 && name.steering == Steering::None {
             return Err("several queues need port-steering=teid, ue-address or five-tuple".to_owned());
         }
@@ -142,6 +143,32 @@ impl Name {
             }
         }
         Ok(())
+    }
+
+    /// The packet socket's driver drops without a word what does not fit a slot of its rings.
+    fn check_slots(&self) -> Result<(), String> {
+        // Before the frame stands what the kernel says of it (`TPACKET2_HDRLEN`, rounded up).
+        const BEFORE: usize = 96;
+        let wanted = self.frame_max() + BEFORE;
+        match self.slot_bytes() {
+            Some(slot) if slot < wanted => {
+                let slot = wanted.next_power_of_two();
+                Err(format!("port-mtu={} needs framesz={slot},blocksz={slot} or more", self.mtu))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of a slot of the packet socket's rings; none of other drivers.
+    fn slot_bytes(&self) -> Option<usize> {
+        const DEFAULT: usize = 2048;
+        let given = || self.devargs.split(',').find_map(|argument| argument.strip_prefix("framesz="));
+        (self.driver == Driver::AfPacket).then(|| given().and_then(|value| value.parse().ok()).unwrap_or(DEFAULT))
+    }
+
+    /// How much memory the driver wants a packet buffer to have, in bytes.
+    pub(crate) fn room(&self) -> usize {
+        self.slot_bytes().unwrap_or(0).max(self.frame_max())
     }
 
     /// Longest frame, in bytes: with a tag, as far as a frame may be so long.
@@ -253,6 +280,7 @@ mod tests {
             ("net_null0,port-mac=2:0:0:0:0:1", "no address of one station"),
             ("net_null0,port-colour=red", "no port-colour"),
             ("net_memif0,zero-copy=yes", "the peer"),
+            ("net_af_packet0,iface=eth0,port-mtu=9000", "framesz=16384"),
         ] {
             let error = Name::parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

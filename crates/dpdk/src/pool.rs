@@ -36,13 +36,18 @@ unsafe impl Sync for Reserve {}
 pub(crate) struct Pool(Reserve);
 
 impl Pool {
-    /// Buffers for frames of up to `frame_max` bytes, so many of them beside what threads keep.
-    pub(crate) fn with(frame_max: usize, count: u32) -> Result<Self, Error> {
-        let room = frame_max.next_multiple_of(STEP_BYTES).max(ROOM_MIN_BYTES) as u16 + HEADROOM;
+    /// Buffers of at least so many bytes behind the headroom, so many of them beside what threads keep.
+    pub(crate) fn with(bytes: usize, count: u32) -> Result<Self, Error> {
+        let room = bytes.next_multiple_of(STEP_BYTES).max(ROOM_MIN_BYTES) as u16 + HEADROOM;
         // A cache may hold half as much again as its size before it gives some back.
         let count = count + THREADS * CACHE * 3 / 2;
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |reserve: &Reserve| reserve.room == room && (count..=2 * count).contains(&reserve.count);
+        // Some drivers forget buffers as they close (AF_XDP those that the kernel had): too few are left of such a pool.
+        let fits = |reserve: &Reserve| {
+            let of_that_size = reserve.room == room && (count..=2 * count).contains(&reserve.count);
+            // SAFETY: a pool stays as long as the process.
+            of_that_size && unsafe { ffi::kaista_pool_available(reserve.memory) } >= count
+        };
         if let Some(found) = idle.iter().position(fits) {
             return Ok(Self(idle.swap_remove(found)));
         }

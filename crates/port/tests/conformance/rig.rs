@@ -83,6 +83,7 @@ pub enum Far {
     /// Another port.
     Port { port: Option<Port>, open: Box<dyn Fn() -> Port> },
     /// Memory.
+    #[allow(dead_code, reason = "not every crate has such a backend")]
     Memory(Captured),
 }
 
