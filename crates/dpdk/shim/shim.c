@@ -3,10 +3,12 @@
  * Calls on the packet path carry whole bursts. Numbers below zero are negated errno values.
  */
 #include <errno.h>
+#include <semaphore.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -94,11 +96,6 @@ int kaista_attach(const char *devargs, const char *name, uint16_t *port)
 	return rte_eth_dev_get_port_by_name(name, port);
 }
 
-int kaista_detach(const char *bus, const char *name)
-{
-	return rte_eal_hotplug_remove(bus, name);
-}
-
 int kaista_describe(uint16_t port, struct kaista_device *to)
 {
 	struct rte_eth_dev_info info;
@@ -174,14 +171,37 @@ int kaista_run(uint16_t port)
 	return error == -ENOTSUP ? 0 : error;
 }
 
-int kaista_stop(uint16_t port)
+struct removal {
+	uint16_t port;
+	const char *bus, *name;
+	sem_t done;
+};
+
+static void take_away(const struct removal *what)
 {
-	return rte_eth_dev_stop(port);
+	rte_eth_dev_stop(what->port);
+	rte_eth_dev_close(what->port);
+	rte_eal_hotplug_remove(what->bus, what->name);
 }
 
-int kaista_close(uint16_t port)
+static void take_away_and_tell(void *what)
 {
-	return rte_eth_dev_close(port);
+	take_away(what);
+	sem_post(&((struct removal *)what)->done);
+}
+
+/* Of some devices the peer may leave at the same time, which DPDK's own thread learns; `there` it is done by that thread. */
+void kaista_take_away(uint16_t port, const char *bus, const char *name, int there)
+{
+	struct removal what = {.port = port, .bus = bus, .name = name};
+
+	if (there && sem_init(&what.done, 0, 0) == 0 && rte_eal_alarm_set(1, take_away_and_tell, &what) == 0) {
+		while (sem_wait(&what.done) != 0)
+			;
+		sem_destroy(&what.done);
+		return;
+	}
+	take_away(&what);
 }
 
 int kaista_link_is_up(uint16_t port)

@@ -1,6 +1,6 @@
 //! A device: attached, set up and started as one, and taken away when the last of its queues is gone.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_int};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, check};
@@ -150,11 +150,8 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let _alone = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: numbers and a string; no queue of the device is left. What cannot be taken away stays, unused.
-        unsafe {
-            ffi::kaista_stop(self.port);
-            ffi::kaista_close(self.port);
-            ffi::kaista_detach(self.driver.bus().as_ptr(), self.name.as_ptr());
-        }
+        let there = c_int::from(self.driver == Driver::Memif);
+        // SAFETY: numbers and strings; no queue of the device is left. What cannot be taken away stays, unused.
+        unsafe { ffi::kaista_take_away(self.port, self.driver.bus().as_ptr(), self.name.as_ptr(), there) }
     }
 }

@@ -47,7 +47,6 @@ unsafe extern "C" {
     pub(crate) fn kaista_pool(name: *const c_char, count: c_uint, cache: c_uint, room: u16) -> *mut Mempool;
     pub(crate) fn kaista_pool_available(pool: *const Mempool) -> c_uint;
     pub(crate) fn kaista_attach(devargs: *const c_char, name: *const c_char, port: *mut u16) -> c_int;
-    pub(crate) fn kaista_detach(bus: *const c_char, name: *const c_char) -> c_int;
     pub(crate) fn kaista_describe(port: u16, to: *mut Description) -> c_int;
     pub(crate) fn kaista_configure(
         port: u16,
@@ -60,8 +59,7 @@ unsafe extern "C" {
         pool: *mut Mempool,
     ) -> c_int;
     pub(crate) fn kaista_run(port: u16) -> c_int;
-    pub(crate) fn kaista_stop(port: u16) -> c_int;
-    pub(crate) fn kaista_close(port: u16) -> c_int;
+    pub(crate) fn kaista_take_away(port: u16, bus: *const c_char, name: *const c_char, there: c_int);
     pub(crate) fn kaista_link_is_up(port: u16) -> c_int;
     pub(crate) fn kaista_stats(port: u16, to: *mut RawStats) -> c_int;
     pub(crate) fn kaista_receive(port: u16, queue: u16, to: *mut *mut Mbuf, most: u16) -> u16;

@@ -58,7 +58,7 @@ pub const BACKENDS: &[Backend] = &[
         live: Ok(()),
         keeps: Ok(()),
         wakes: IS_POLLED,
-        returns: Ok(()),
+        returns: Err("its driver may crash with a peer that leaves"),
         outlives: WITH_THE_RING,
         prepare: start,
         make: memif,
