@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["port", "slice", "runtime"],
     &["upf", "node", "capi", "dpdk"],
     &["traffic", "soak"],
-    &["bench"],
+    &["bench", "over-dpdk"],
     &["cli"],
     &["e2e", "kaista-fuzz"],
 ];

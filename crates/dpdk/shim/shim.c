@@ -37,15 +37,20 @@ struct kaista_device {
 	uint16_t reta_size;
 	uint16_t max_mtu;
 	uint32_t max_frame;
-	uint64_t rss_hashes;
+	uint8_t hashes_flows;
 	uint8_t hash_key_bytes;
 	uint8_t mac[6];
 	char driver[32];
 };
 
+_Static_assert(sizeof(struct kaista_device) == 52, "src/ffi.rs");
+
 struct kaista_stats {
 	uint64_t ipackets, opackets, ibytes, obytes, imissed, ierrors, oerrors, rx_nombuf;
 };
+
+/* What a card takes into its hash: addresses, and ports where there are any. */
+#define FLOWS (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_SCTP)
 
 static int failed(void)
 {
@@ -115,7 +120,7 @@ int kaista_describe(uint16_t port, struct kaista_device *to)
 	to->reta_size = info.reta_size;
 	to->max_mtu = info.max_mtu;
 	to->max_frame = info.max_rx_pktlen;
-	to->rss_hashes = info.flow_type_rss_offloads;
+	to->hashes_flows = (info.flow_type_rss_offloads & FLOWS) != 0;
 	to->hash_key_bytes = info.hash_key_size;
 	strncpy(to->driver, info.driver_name, sizeof(to->driver) - 1);
 	return 0;
@@ -135,8 +140,8 @@ static int set_queues_up(uint16_t port, uint16_t queues, uint16_t rx_descriptors
 	return error;
 }
 
-/* `hashes` is what to spread frames by; none where there is one queue, or the device does not. */
-int kaista_configure(uint16_t port, uint16_t queues, uint16_t descriptors, uint16_t mtu, uint64_t hashes, uint8_t *key,
+/* `spreads`: frames over its queues, by flows. */
+int kaista_configure(uint16_t port, uint16_t queues, uint16_t descriptors, uint16_t mtu, int spreads, uint8_t *key,
 		     uint8_t key_bytes, struct rte_mempool *pool)
 {
 	struct rte_eth_conf conf;
@@ -145,9 +150,14 @@ int kaista_configure(uint16_t port, uint16_t queues, uint16_t descriptors, uint1
 
 	memset(&conf, 0, sizeof(conf));
 	conf.rxmode.mtu = mtu;
-	if (hashes) {
+	if (spreads) {
+		struct rte_eth_dev_info info;
+
+		error = rte_eth_dev_info_get(port, &info);
+		if (error)
+			return error;
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-		conf.rx_adv_conf.rss_conf.rss_hf = hashes;
+		conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & FLOWS;
 		conf.rx_adv_conf.rss_conf.rss_key = key;
 		conf.rx_adv_conf.rss_conf.rss_key_len = key_bytes;
 	}
@@ -158,6 +168,22 @@ int kaista_configure(uint16_t port, uint16_t queues, uint16_t descriptors, uint1
 	if (error)
 		return error;
 	return set_queues_up(port, queues, rx_descriptors, tx_descriptors, pool);
+}
+
+/* The table may have more entries than there are buckets: hashes that are equal in their low bits share an owner. */
+int kaista_steer(uint16_t port, const uint8_t *owners, uint16_t buckets, uint16_t entries)
+{
+	struct rte_eth_rss_reta_entry64 table[RTE_ETH_RSS_RETA_SIZE_512 / RTE_ETH_RETA_GROUP_SIZE];
+	uint16_t at;
+
+	if (entries > RTE_ETH_RSS_RETA_SIZE_512)
+		return -EINVAL;
+	memset(table, 0, sizeof(table));
+	for (at = 0; at < entries; at++) {
+		table[at / RTE_ETH_RETA_GROUP_SIZE].mask |= UINT64_C(1) << at % RTE_ETH_RETA_GROUP_SIZE;
+		table[at / RTE_ETH_RETA_GROUP_SIZE].reta[at % RTE_ETH_RETA_GROUP_SIZE] = owners[at % buckets];
+	}
+	return rte_eth_dev_rss_reta_update(port, table, entries);
 }
 
 /* A port's address is its function's: frames for any are accepted, where the device chooses at all. */

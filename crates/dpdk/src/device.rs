@@ -1,15 +1,23 @@
 //! A device: attached, set up and started as one, and taken away when the last of its queues is gone.
 
 use std::ffi::{CStr, CString, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use port::Steering;
+use port::steering::{self, BUCKETS, BucketTable};
 
 use crate::error::{Error, check};
 use crate::ffi::{self, Description, RawStats};
 use crate::name::{Driver, Name};
 use crate::pool::Pool;
+use crate::rx::Source;
+use crate::spread::Spreader;
 
 /// Most of DPDK's control calls must not meet.
 static CONTROL: Mutex<()> = Mutex::new(());
+
+/// Bytes of a hash key that two IPv6 addresses and two ports need.
+const KEY_BYTES_MIN: u8 = 40;
 
 /// What a device has counted since it was started, its driver willing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +43,12 @@ pub struct Device {
     driver: Driver,
     description: Description,
     frame_max: usize,
+    /// Queue pairs of the device.
+    queues: u16,
+    /// And of the port.
+    workers: u16,
+    /// Who spreads frames over several queues; nobody where the device does.
+    spreader: Option<Arc<Spreader>>,
     pool: Pool,
 }
 
@@ -43,7 +57,7 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device, or it cannot do what is asked for.
-    pub fn open(name: &Name) -> Result<Self, Error> {
+    pub(crate) fn open(name: &Name) -> Result<(Self, Vec<Source>), Error> {
         let alone = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
         let frame_max = name.frame_max();
         // What waits in both directions of every queue; and as much again at devices that frames are sent on by.
@@ -57,33 +71,102 @@ impl Device {
         // SAFETY: both strings end and are copied; the number is written.
         let attached = unsafe { ffi::kaista_attach(devargs.as_ptr(), device.as_ptr(), &mut port) };
         check(&name.device, "attach it", attached)?;
-        let mut device =
-            Self { port, name: device, driver: name.driver, description: Description::default(), frame_max, pool };
+        let mut device = Self {
+            port,
+            name: device,
+            driver: name.driver,
+            description: Description::default(),
+            frame_max,
+            queues: name.queues,
+            workers: name.queues,
+            spreader: None,
+            pool,
+        };
         let set_up = device.set_up(name);
         // What could not be set up is taken away again, which takes the lock.
         drop(alone);
-        set_up.map(|()| device)
+        set_up?;
+        let sources = device.sources(name);
+        Ok((device, sources))
     }
 
     fn set_up(&mut self, name: &Name) -> Result<(), Error> {
         // SAFETY: the description is written.
         let described = unsafe { ffi::kaista_describe(self.port, &mut self.description) };
         check(&name.device, "describe it", described)?;
-        let there = self.description.max_rx_queues.min(self.description.max_tx_queues);
-        if name.queues > there {
-            let what =
-                format!("{} queue pairs but {there} (of virtual devices an argument says how many)", name.queues);
-            return Err(Error::Lacks { device: name.device.clone(), what });
-        }
+        self.queues = self.queues(name)?;
         let mtu = self.mtu(name)?;
-        let (queues, descriptors) = (name.queues, name.descriptors);
-        let (hashes, key) = (0, core::ptr::null_mut());
-        // SAFETY: the pool lives as long as the device.
-        let configured =
-            unsafe { ffi::kaista_configure(self.port, queues, descriptors, mtu, hashes, key, 0, self.pool.as_ptr()) };
+        let (queues, descriptors) = (self.queues, name.descriptors);
+        let spreads = self.spreads(name);
+        let key_bytes = self.description.hash_key_bytes;
+        let mut key = steering::key(key_bytes.into());
+        // SAFETY: the pool lives as long as the device; the key has so many bytes and is copied.
+        let configured = unsafe {
+            let (pool, key) = (self.pool.as_ptr(), key.as_mut_ptr());
+            ffi::kaista_configure(self.port, queues, descriptors, mtu, spreads.into(), key, key_bytes, pool)
+        };
         check(&name.device, "set its queues up", configured)?;
         // SAFETY: a number.
-        check(&name.device, "start it", unsafe { ffi::kaista_run(self.port) })
+        check(&name.device, "start it", unsafe { ffi::kaista_run(self.port) })?;
+        if spreads { self.steer(&BucketTable::fixed(queues.into())) } else { Ok(()) }
+    }
+
+    /// Queue pairs to set up: no more than the port has, nor the device.
+    fn queues(&self, name: &Name) -> Result<u16, Error> {
+        let there = self.description.max_rx_queues.min(self.description.max_tx_queues);
+        let by_itself = if name.driver.takes_any_queues() { 1 } else { there };
+        let queues = name.device_queues.unwrap_or(by_itself).min(name.queues);
+        if queues > there {
+            return Err(Error::Lacks {
+                device: name.device.clone(),
+                what: format!("{queues} queue pairs but {there}"),
+            });
+        }
+        Ok(queues)
+    }
+
+    /// Whether the device spreads frames itself, by the buckets of this project: a card that hashes addresses and ports with a
+    /// key of ours, and has an entry for each bucket.
+    fn spreads(&self, name: &Name) -> bool {
+        let Description { reta_size, hash_key_bytes, hashes_flows, .. } = self.description;
+        let by_flow = name.driver == Driver::Pci && name.steering == Steering::FiveTuple && hashes_flows != 0;
+        let has_room =
+            reta_size > 0 && usize::from(reta_size).is_multiple_of(BUCKETS) && hash_key_bytes >= KEY_BYTES_MIN;
+        name.queues > 1 && self.queues == name.queues && by_flow && has_room
+    }
+
+    /// Where each of its queue pairs receives from.
+    fn sources(&mut self, name: &Name) -> Vec<Source> {
+        if name.queues == 1 || self.spreads(name) {
+            return (0..name.queues).map(Source::Queue).collect();
+        }
+        let (spreader, shares) = Spreader::over((self.port, self.queues), name.queues, name.steering);
+        self.spreader = Some(spreader);
+        shares.into_iter().map(Source::Share).collect()
+    }
+
+    /// Frames that come from here on go to the queues that this table says, while packets flow. Those that came before are
+    /// received where they are: whoever moves a bucket lets its old queue drain first. A port that was opened begins
+    /// with [`BucketTable::fixed`].
+    ///
+    /// # Errors
+    /// The table names queues that there are not, or the card refuses it.
+    pub fn steer(&self, table: &BucketTable) -> Result<(), Error> {
+        let device = self.name.to_string_lossy();
+        if let Some(owner) = table.owners().iter().find(|owner| u16::from(**owner) >= self.workers) {
+            return Err(Error::Lacks { device: device.into_owned(), what: format!("queue {owner}") });
+        }
+        match &self.spreader {
+            Some(spreader) => spreader.set_owners(table),
+            None if self.queues > 1 => {
+                let (owners, entries) = (table.owners().as_ptr(), self.description.reta_size);
+                // SAFETY: as many owners as buckets, which the shim repeats over the entries.
+                let steered = unsafe { ffi::kaista_steer(self.port, owners, BUCKETS as u16, entries) };
+                check(&device, "change its table", steered)?;
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// The MTU that the driver is told: what is asked for, as far as the driver has an opinion.
@@ -102,6 +185,11 @@ impl Device {
     /// DPDK's number of the port.
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// How many queue pairs it has.
+    pub(crate) fn queue_pairs(&self) -> u16 {
+        self.queues
     }
 
     /// Packet buffers of this device.
@@ -153,5 +241,28 @@ impl Drop for Device {
         let there = c_int::from(self.driver == Driver::Memif);
         // SAFETY: numbers and strings; no queue of the device is left. What cannot be taken away stays, unused.
         unsafe { ffi::kaista_take_away(self.port, self.driver.bus().as_ptr(), self.name.as_ptr(), there) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eal::{Settings, start};
+
+    /// The null driver keeps a table, though nothing is spread by it.
+    #[test]
+    fn a_driver_that_has_a_table_takes_ours_while_it_runs_and_another_refuses() {
+        if let Err(error) = start(&Settings::default()) {
+            println!("SKIPPED tables of cards: {error}");
+            return;
+        }
+        let steered = |text: &str| {
+            let (device, _sources) = Device::open(&Name::parse(text).unwrap()).unwrap();
+            let table = BucketTable::fixed(1);
+            // SAFETY: as many owners as buckets.
+            unsafe { ffi::kaista_steer(device.port, table.owners().as_ptr(), BUCKETS as u16, 128) }
+        };
+        assert_eq!(steered("net_null9"), 0);
+        assert!(steered("net_memif9,socket=kaista-unit-test") < 0);
     }
 }

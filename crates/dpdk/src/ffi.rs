@@ -19,11 +19,13 @@ pub(crate) struct Description {
     pub(crate) reta_size: u16,
     pub(crate) max_mtu: u16,
     pub(crate) max_frame: u32,
-    pub(crate) rss_hashes: u64,
+    pub(crate) hashes_flows: u8,
     pub(crate) hash_key_bytes: u8,
     pub(crate) mac: [u8; 6],
     pub(crate) driver: [c_char; 32],
 }
+
+const _: () = assert!(size_of::<Description>() == 52);
 
 /// What a device has counted, in the driver's words.
 #[repr(C)]
@@ -53,11 +55,12 @@ unsafe extern "C" {
         queues: u16,
         descriptors: u16,
         mtu: u16,
-        hashes: u64,
+        spreads: c_int,
         key: *mut u8,
         key_bytes: u8,
         pool: *mut Mempool,
     ) -> c_int;
+    pub(crate) fn kaista_steer(port: u16, owners: *const u8, buckets: u16, entries: u16) -> c_int;
     pub(crate) fn kaista_run(port: u16) -> c_int;
     pub(crate) fn kaista_take_away(port: u16, bus: *const c_char, name: *const c_char, there: c_int);
     pub(crate) fn kaista_link_is_up(port: u16) -> c_int;

@@ -13,6 +13,7 @@
 //! ```
 //!
 //! - [`name`](mod@name) is what may be said of a port; `device` makes one of it and takes it away again.
+//! - `spread` is software steering, where a device does not spread frames over a port's queues as it should.
 //! - `eal` starts DPDK; `thread` makes threads known to it; `mbuf` is its packet buffer, and `pool` where these come from.
 //! - `shim/shim.c` is all of DPDK that is called, `ffi` the same from this side.
 //!
@@ -28,6 +29,7 @@ pub mod name;
 mod open;
 mod pool;
 mod rx;
+mod spread;
 mod thread;
 mod tx;
 

@@ -3,6 +3,8 @@
 //! `net_memif0,role=client,socket=/run/memif.sock,port-mtu=9000`: arguments that begin with `port-` are for this crate, all others
 //! go to the device's driver as they are.
 
+use std::net::IpAddr;
+
 use port::{FRAME_MAX, Steering};
 
 use crate::error::Error;
@@ -59,6 +61,12 @@ impl Driver {
         matches!(self, Self::AfPacket | Self::AfXdp | Self::Pci)
     }
 
+    /// Whether it takes as many queues as it is told to, whatever its peer has. Those that no peer knows are not to be touched: the
+    /// driver takes them for the first one.
+    pub(crate) fn takes_any_queues(self) -> bool {
+        self == Self::Memif
+    }
+
     /// Whether a limit that the driver states for frames is one. Some state Ethernet's and carry what fits their buffers.
     pub(crate) fn means_its_limit(self) -> bool {
         !matches!(self, Self::Memif | Self::AfPacket)
@@ -80,12 +88,16 @@ pub struct Name {
     pub mtu: u16,
     /// Queue pairs (`port-queues`).
     pub queues: u16,
+    /// Queue pairs of the device, where these are not as many as it has and the port needs (`port-device-queues`).
+    pub device_queues: Option<u16>,
     /// What received frames are spread over them by (`port-steering`).
     pub steering: Steering,
     /// Ethernet address, where it is not the device's or derived from the text (`port-mac`).
     pub mac: Option<[u8; 6]>,
     /// Descriptors of each queue (`port-descriptors`).
     pub descriptors: u16,
+    /// IP addresses with their prefix lengths (`port-address`, as often as there are any).
+    pub addresses: Vec<(IpAddr, u8)>,
 }
 
 impl Name {
@@ -107,9 +119,11 @@ impl Name {
             driver,
             mtu: 1500,
             queues: 1,
+            device_queues: None,
             steering: Steering::None,
             mac: None,
             descriptors: 1024,
+            addresses: Vec::new(),
         };
         for argument in arguments.split(',').filter(|argument| !argument.is_empty()) {
             match argument.strip_prefix("port-").map(|ours| ours.split_once('=').unwrap_or((ours, ""))) {
@@ -121,9 +135,6 @@ impl Name {
             }
         }
         name.check_slots()?;
-        if name.queues > 1 && name.steering == Steering::None {
-            return Err("several queues need port-steering=teid, ue-address or five-tuple".to_owned());
-        }
         Ok(name)
     }
 
@@ -131,14 +142,18 @@ impl Name {
         match key {
             "mtu" => self.mtu = number(key, value, 68..=MTU_MAX)?,
             "queues" => self.queues = number(key, value, 1..=QUEUES_MAX)?,
+            "device-queues" => self.device_queues = Some(number(key, value, 1..=QUEUES_MAX)?),
             "descriptors" => self.descriptors = number(key, value, 64..=16_384)?,
+            "address" => {
+                self.addresses.push(address(value).ok_or_else(|| format!("port-address={value} is no ADDRESS/PREFIX"))?)
+            }
             "steering" => self.steering = steering(value)?,
             "mac" => {
                 self.mac = Some(mac(value).ok_or_else(|| format!("port-mac={value} is no address of one station"))?)
             }
             _ => {
                 return Err(format!(
-                    "no port-{key} (there are port-mtu, port-queues, port-steering, port-mac, port-descriptors)"
+                    "no port-{key} (there are port-mtu, port-mac, port-address, port-descriptors, port-queues, port-device-queues, port-steering)"
                 ));
             }
         }
@@ -230,6 +245,12 @@ fn steering(value: &str) -> Result<Steering, String> {
     }
 }
 
+fn address(value: &str) -> Option<(IpAddr, u8)> {
+    let (address, prefix) = value.split_once('/')?;
+    let (address, prefix): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
+    (prefix <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, prefix))
+}
+
 fn mac(value: &str) -> Option<[u8; 6]> {
     let bytes: Vec<u8> = value
         .split(':')
@@ -246,12 +267,13 @@ mod tests {
     #[test]
     fn a_device_keeps_its_drivers_arguments_and_the_port_gets_its_own() {
         let name = Name::parse(
-            "net_vhost3,iface=/run/n3.sock,port-mtu=9000,queues=4,port-queues=4,port-steering=teid,port-mac=02:00:00:00:00:1f",
+            "net_vhost3,iface=/run/n3.sock,port-mtu=9000,queues=4,port-queues=4,port-steering=teid,port-mac=02:00:00:00:00:1f,port-address=10.3.0.1/24,port-address=fd00::1/64",
         )
         .unwrap();
         assert_eq!((name.device.as_str(), name.driver), ("net_vhost3", Driver::Vhost));
         assert_eq!(name.devargs, "net_vhost3,iface=/run/n3.sock,queues=4");
         assert_eq!((name.mtu, name.queues, name.steering), (9000, 4, Steering::Teid));
+        assert_eq!(name.addresses, [("10.3.0.1".parse().unwrap(), 24), ("fd00::1".parse().unwrap(), 64)]);
         assert_eq!((name.mac, name.frame_max()), (Some([2, 0, 0, 0, 0, 0x1f]), 9018));
     }
 
@@ -274,10 +296,11 @@ mod tests {
             ("net_null0,port-mtu=67", "68 to 9586"),
             ("net_null0,port-mtu=9587", "68 to 9586"),
             ("net_null0,port-queues=0", "1 to 16"),
-            ("net_null0,port-queues=2", "port-steering"),
             ("net_null0,port-steering=flow", "five-tuple"),
             ("net_null0,port-mac=03:00:00:00:00:01", "no address of one station"),
             ("net_null0,port-mac=2:0:0:0:0:1", "no address of one station"),
+            ("net_null0,port-address=10.0.0.1", "ADDRESS/PREFIX"),
+            ("net_null0,port-address=10.0.0.1/33", "ADDRESS/PREFIX"),
             ("net_null0,port-colour=red", "no port-colour"),
             ("net_memif0,zero-copy=yes", "the peer"),
             ("net_af_packet0,iface=eth0,port-mtu=9000", "framesz=16384"),

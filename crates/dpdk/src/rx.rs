@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::ffi;
 use crate::mbuf::Mbuf;
 use crate::name::ETHERNET_HEADER;
+use crate::spread::Share;
 use crate::thread;
 
 /// What stands for a packet buffer that the function has.
@@ -59,10 +60,19 @@ impl Held {
     }
 }
 
+/// Where a receiving half gets its frames.
+pub(crate) enum Source {
+    /// From a queue of the device that nobody else receives from.
+    Queue(u16),
+    /// From all of its queues, by agreement with the port's other workers.
+    Share(Share),
+}
+
 /// A receiving half.
 pub(crate) struct Rx {
+    // Before the device, which must outlive the buffers that wait in it.
+    source: Source,
     device: Arc<Device>,
-    queue: u16,
     slots: Box<[Slot]>,
     held: Box<[Held]>,
     /// How many of these are of the last burst.
@@ -75,11 +85,11 @@ pub(crate) struct Rx {
 unsafe impl Send for Rx {}
 
 impl Rx {
-    /// Queue number `queue`, of which the first `peek` bytes of a frame are its head.
-    pub(crate) fn new(device: Arc<Device>, queue: u16, peek: usize) -> Self {
+    /// Receives from `source`; the first `peek` bytes of a frame are its head.
+    pub(crate) fn new(device: Arc<Device>, source: Source, peek: usize) -> Self {
         Self {
+            source,
             device,
-            queue,
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             held: [const { Held::none() }; BURST_MAX].into(),
             count: 0,
@@ -129,11 +139,12 @@ impl RxQueue for Rx {
         thread::make_known();
         self.give_back();
         let mut mbufs = [core::ptr::null_mut(); BURST_MAX];
-        // SAFETY: room for as many as it may give; one thread has the queue.
-        let received =
-            unsafe { ffi::kaista_receive(self.device.port(), self.queue, mbufs.as_mut_ptr(), BURST_MAX as u16) };
+        let received = match &mut self.source {
+            Source::Queue(queue) => receive(self.device.port(), *queue, &mut mbufs),
+            Source::Share(share) => share.receive(&mut mbufs),
+        };
         let mut refused = 0;
-        for i in 0..usize::from(received) {
+        for i in 0..received {
             if !self.lend(mbufs[i]) {
                 mbufs[refused] = mbufs[i];
                 refused += 1;
@@ -167,6 +178,13 @@ impl Drop for Rx {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+/// Takes what a queue of the device has, which nobody else may do at the same time.
+#[inline(always)]
+pub(crate) fn receive(port: u16, queue: u16, to: &mut [*mut Mbuf; BURST_MAX]) -> usize {
+    // SAFETY: room for as many as it may give.
+    usize::from(unsafe { ffi::kaista_receive(port, queue, to.as_mut_ptr(), BURST_MAX as u16) })
 }
 
 /// Gives packet buffers back to their pools.

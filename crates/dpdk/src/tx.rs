@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use port::{BURST_MAX, PacketRef, TxCounters, TxQueue};
 
@@ -16,6 +17,8 @@ use crate::thread;
 pub(crate) struct Tx {
     device: Arc<Device>,
     queue: u16,
+    /// Who else sends by it.
+    turn: Option<Turn>,
     frames: RangeInclusive<usize>,
     spare: Spare,
     counters: TxCounters,
@@ -25,10 +28,10 @@ pub(crate) struct Tx {
 unsafe impl Send for Tx {}
 
 impl Tx {
-    /// Queue number `queue`.
-    pub(crate) fn new(device: Arc<Device>, queue: u16) -> Self {
+    /// Sends by a queue of the device, taking turns where others do too.
+    pub(crate) fn new(device: Arc<Device>, queue: u16, turn: Option<Turn>) -> Self {
         let frames = ETHERNET_HEADER..=device.frame_max();
-        Self { device, queue, frames, spare: Spare::new(), counters: TxCounters::default() }
+        Self { device, queue, turn, frames, spare: Spare::new(), counters: TxCounters::default() }
     }
 
     /// Sends up to [`BURST_MAX`] packets. Returns how many the caller is rid of.
@@ -48,9 +51,7 @@ impl Tx {
             }
             handled = n + 1;
         }
-        // SAFETY: so many buffers with a frame each, which are this queue's; one thread has the queue.
-        let sent = unsafe { ffi::kaista_send(self.device.port(), self.queue, mbufs.as_mut_ptr(), count as u16) };
-        let sent = usize::from(sent);
+        let sent = self.hand_over(&mut mbufs[..count]);
         if sent < count {
             handled = of[sent].into();
             (sent..count).for_each(|k| self.keep(&packets[usize::from(of[k])], mbufs[k]));
@@ -60,6 +61,14 @@ impl Tx {
         self.counters.bytes += bytes;
         self.counters.discarded += (handled - sent) as u64;
         handled
+    }
+
+    /// Gives buffers to the driver. Returns how many it took.
+    #[inline(always)]
+    fn hand_over(&self, mbufs: &mut [*mut Mbuf]) -> usize {
+        let _turn = self.turn.as_ref().map(Turn::take);
+        // SAFETY: so many buffers with a frame each, which are this queue's; one thread has the queue, or the turn.
+        usize::from(unsafe { ffi::kaista_send(self.device.port(), self.queue, mbufs.as_mut_ptr(), mbufs.len() as u16) })
     }
 
     /// A buffer with the packet in it, ready to be sent.
@@ -105,6 +114,29 @@ impl Tx {
             true => self.counters.refused += count as u64,
             false => self.counters.no_peer += count as u64,
         }
+    }
+}
+
+/// A queue of the device by which several workers send, one at a time. Each has it for a burst, so that waiting is shorter than
+/// asking the kernel to.
+#[derive(Clone, Default)]
+pub(crate) struct Turn(Arc<AtomicBool>);
+
+/// Somebody's turn, until it is dropped.
+struct Taken<'a>(&'a AtomicBool);
+
+impl Turn {
+    fn take(&self) -> Taken<'_> {
+        while self.0.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        Taken(&self.0)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use dpdk::name::Name;
 use dpdk::{Device, Settings};
-use port::{FRAME_MAX, OpenOptions, Port, PortInfo};
+use port::{FRAME_MAX, OpenOptions, Port, PortInfo, Steering};
 use tempfile::TempDir;
 
 use crate::backend::{Backend, Declared};
@@ -15,7 +15,7 @@ use crate::rig::{Far, Rig, until};
 
 const IS_POLLED: Declared = Err("is polled");
 const DROPS: Declared = Err("the kernel drops what does not fit");
-const ONE_QUEUE: Declared = Err("has one queue");
+const NO_HANDOVER: Declared = Err("has no hand-over");
 const WITH_THE_RING: Declared = Err("the ring goes with its owner");
 
 /// Shortest frame that Ethernet has a header for.
@@ -27,8 +27,8 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "vhost",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 1,
-        resteers: ONE_QUEUE,
+        queues: 8,
+        resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
         wakes: IS_POLLED,
@@ -40,8 +40,8 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "virtio_user",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 1,
-        resteers: ONE_QUEUE,
+        queues: 8,
+        resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
         wakes: IS_POLLED,
@@ -53,8 +53,8 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "memif",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 1,
-        resteers: ONE_QUEUE,
+        queues: 8,
+        resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
         wakes: IS_POLLED,
@@ -66,8 +66,8 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "af_packet",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 1,
-        resteers: ONE_QUEUE,
+        queues: 8,
+        resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: DROPS,
         wakes: IS_POLLED,
@@ -79,8 +79,8 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "af_xdp",
         frames: FRAME_MIN..=1514,
-        queues: 1,
-        resteers: ONE_QUEUE,
+        queues: 8,
+        resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: DROPS,
         wakes: IS_POLLED,
@@ -125,36 +125,53 @@ fn of_server(server: &str, client: String) -> Rig {
     Rig::new(near, Far::port(far, move || open(&client).0), Vec::new())
 }
 
-fn vhost_names(near: &PortInfo) -> (String, String) {
-    let (socket, turn, queues) = (socket().display().to_string(), turn(), near.queues);
-    let server = format!("net_vhost{turn},iface={socket},queues={queues},port-mtu={MTU}");
-    let client = format!("net_virtio_user{turn},path={socket},queues={queues},queue_size=1024,port-mtu={MTU}");
-    (server, client)
+/// How a port is described in its name.
+fn described(info: &PortInfo, mtu: usize) -> String {
+    let steering = match info.steering {
+        Steering::None => "none",
+        Steering::Teid => "teid",
+        Steering::UeAddress => "ue-address",
+        Steering::FiveTuple => "five-tuple",
+    };
+    let descriptors = if info.queues > 4 { 128 } else { 1024 };
+    format!("port-mtu={mtu},port-queues={},port-steering={steering},port-descriptors={descriptors}", info.queues)
 }
 
-fn vhost(near: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
-    let (server, client) = vhost_names(&near);
+/// Two devices with so many queues.
+fn vhost_names(server: &PortInfo, client: &PortInfo, queues: u16) -> (String, String) {
+    let (socket, turn) = (socket().display().to_string(), turn());
+    let [ours, theirs] = [server, client].map(|info| described(info, MTU));
+    (
+        format!("net_vhost{turn},iface={socket},queues={queues},{ours}"),
+        format!("net_virtio_user{turn},path={socket},queues={queues},queue_size=1024,{theirs}"),
+    )
+}
+
+fn vhost(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
+    let (server, client) = vhost_names(&near, &far, near.queues.max(far.queues));
     let rig = of_server(&server, client);
     Rig::new(rig.port, rig.far, frames)
 }
 
-fn virtio_user(near: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
-    let (server, client) = vhost_names(&near);
+fn virtio_user(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
+    let (server, client) = vhost_names(&far, &near, 1);
     let (far, far_device) = open(&server);
     let near = open(&client).0;
     until("both ends meet", || far_device.has_peer());
     Rig::new(near, Far::port(far, || unreachable!("it does not come back")), frames)
 }
 
-fn memif(_near: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
+fn memif(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let (socket, turn) = (socket(), turn());
-    let end = |role: &str, number: u32, socket: String| {
-        format!("net_memif{number},role={role},socket={socket},socket-abstract=no,bsize=16384,port-mtu={MTU}")
+    let end = |role: &str, number: u32, socket: String, info: &PortInfo| {
+        let described = described(info, MTU);
+        format!("net_memif{number},role={role},socket={socket},socket-abstract=no,bsize=16384,{described}")
     };
     // Of one process, the ends know their socket by different names.
     let other = socket.parent().unwrap().join(".").join(socket.file_name().unwrap());
-    let server = end("server", 2 * turn, socket.display().to_string());
-    let rig = of_server(&server, end("client", 2 * turn + 1, other.display().to_string().replace("/./", "//")));
+    let server = end("server", 2 * turn, socket.display().to_string(), &near);
+    let other = other.display().to_string().replace("/./", "//");
+    let rig = of_server(&server, end("client", 2 * turn + 1, other, &far));
     Rig::new(rig.port, rig.far, frames)
 }
 
@@ -173,14 +190,13 @@ fn before_interface(near: &str, far: &str, frames: Vec<Vec<u8>>) -> Rig {
     Rig::new(near, Far::port(open(), open), frames)
 }
 
-fn af_packet(_near: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
+fn af_packet(info: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let [near, far] = veth(MTU);
-    let device =
-        format!("net_af_packet{},iface={near},blocksz=65536,framesz=16384,framecnt=1024,port-mtu={MTU}", turn());
-    before_interface(&device, &far, frames)
+    let rings = "blocksz=65536,framesz=16384,framecnt=1024";
+    before_interface(&format!("net_af_packet{},iface={near},{rings},{}", turn(), described(&info, MTU)), &far, frames)
 }
 
-fn af_xdp(_near: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
+fn af_xdp(info: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let [near, far] = veth(1500);
-    before_interface(&format!("net_af_xdp{},iface={near}", turn()), &far, frames)
+    before_interface(&format!("net_af_xdp{},iface={near},{}", turn(), described(&info, 1500)), &far, frames)
 }
