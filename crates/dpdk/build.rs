@@ -1,6 +1,7 @@
 //! Compiles the shim, and says which of DPDK's libraries are linked: statically, and no more of them than ports need.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 /// Drivers, and what registers itself with DPDK as it is loaded; nobody calls them by name.
@@ -15,16 +16,11 @@ const DRIVERS: &[&str] = &[
     "net_af_xdp",
     "net_tap",
     "net_null",
-    "net_e1000",
-    "net_igc",
-    "net_ixgbe",
-    "net_i40e",
-    "net_ice",
-    "net_iavf",
-    "common_iavf",
-    "net_ena",
-    "net_vmxnet3",
 ];
+
+/// Drivers of network cards, as far as this machine's kind has them.
+const CARDS: &[&str] =
+    &["common_iavf", "net_e1000", "net_ena", "net_i40e", "net_iavf", "net_ice", "net_igc", "net_ixgbe", "net_vmxnet3"];
 
 /// What these and the shim call.
 const LIBRARIES: &[&str] = &[
@@ -65,8 +61,11 @@ fn main() {
         };
     }
     shim.compile("kaista_dpdk_shim");
-    println!("cargo:rustc-link-search=native={}", pkg_config(&["--variable=libdir"]).trim());
-    for library in DRIVERS.iter().chain(LIBRARIES) {
+    let folder = pkg_config(&["--variable=libdir"]);
+    let folder = Path::new(folder.trim());
+    println!("cargo:rustc-link-search=native={}", folder.display());
+    let cards = CARDS.iter().filter(|driver| folder.join(format!("librte_{driver}.a")).exists());
+    for library in DRIVERS.iter().chain(cards).chain(LIBRARIES) {
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{library}");
     }
     for library in SYSTEM {

@@ -67,6 +67,12 @@ impl Driver {
         self == Self::Memif
     }
 
+    /// Whether what it says of hashes and tables is to be believed. The null driver has no flows to spread, and keeps a table as
+    /// cards do; a TAP device's spreads by what the kernel made of a frame.
+    pub(crate) fn keeps_a_table(self) -> bool {
+        matches!(self, Self::Pci | Self::Null)
+    }
+
     /// Whether a limit that the driver states for frames is one. Some state Ethernet's and carry what fits their buffers.
     pub(crate) fn means_its_limit(self) -> bool {
         !matches!(self, Self::Memif | Self::AfPacket)

@@ -1,6 +1,7 @@
 //! The null driver: frames without end, and a sink; enough to see that DPDK starts and a port lives and ends.
 
 use dpdk::name::Name;
+use port::steering::{BUCKETS, BucketTable};
 use port::{BURST_MAX, OpenOptions, PacketRef};
 
 /// DPDK needs hugepages. Where it does not start, tests say so and end.
@@ -75,4 +76,20 @@ fn what_a_device_cannot_do_is_refused() {
     assert!(absent.starts_with("0000:ff:1f.7: cannot attach it"), "{absent}");
     // What was refused is not in the way.
     dpdk::open(&Name::parse("net_null3").unwrap(), &OpenOptions::default()).unwrap();
+}
+
+/// As cards do that spread frames themselves.
+#[test]
+fn a_device_with_a_table_of_its_own_is_told_ours_while_it_runs() {
+    if !starts() {
+        return;
+    }
+    let name = "net_null4,port-queues=4,port-steering=five-tuple,port-descriptors=64";
+    let (mut port, device) = dpdk::open(&Name::parse(name).unwrap(), &OpenOptions::default()).unwrap();
+    for owner in [0, 3, 1] {
+        device.steer(&BucketTable::new([owner; BUCKETS], 4).unwrap()).unwrap();
+        assert!(port.queues.iter_mut().all(|pair| pair.rx.recv().len() == BURST_MAX), "each has a queue of its own");
+    }
+    let table = BucketTable::new([4; BUCKETS], 5).unwrap();
+    assert!(device.steer(&table).unwrap_err().to_string().ends_with("has no queue 4"));
 }

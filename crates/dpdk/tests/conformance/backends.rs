@@ -91,8 +91,14 @@ pub const BACKENDS: &[Backend] = &[
     },
 ];
 
+/// All of it from the start: virtio-user tells its peer of memory that is added and waits for the answer, and while it waits
+/// that peer, in the same process, could not get any to answer with.
+const MEMORY_MIB: u32 = 640;
+
 fn start() -> Result<(), String> {
-    dpdk::start(&Settings::default()).map_err(|error| error.to_string())
+    let megabytes = MEMORY_MIB.to_string();
+    let arguments = ["-m", &megabytes, "--socket-limit", &megabytes].map(str::to_owned).into();
+    dpdk::start(&Settings { arguments }).map_err(|error| error.to_string())
 }
 
 fn in_a_namespace() -> Result<(), String> {
@@ -133,7 +139,7 @@ fn described(info: &PortInfo, mtu: usize) -> String {
         Steering::UeAddress => "ue-address",
         Steering::FiveTuple => "five-tuple",
     };
-    let descriptors = if info.queues > 4 { 128 } else { 1024 };
+    let descriptors = if info.queues > 4 { 64 } else { 256 };
     format!("port-mtu={mtu},port-queues={},port-steering={steering},port-descriptors={descriptors}", info.queues)
 }
 
