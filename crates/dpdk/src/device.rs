@@ -1,20 +1,18 @@
 //! A device: attached, set up and started as one, and taken away when the last of its queues is gone.
 
-use std::ffi::{CStr, CString, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::CStr;
+use std::sync::Arc;
 
 use port::Steering;
 use port::steering::{self, BUCKETS, BucketTable};
 
+use crate::attached::{Attached, alone};
 use crate::error::{Error, check};
 use crate::ffi::{self, Description, RawStats};
-use crate::name::{Driver, Name};
+use crate::name::Name;
 use crate::pool::Pool;
 use crate::rx::Source;
-use crate::spread::Spreader;
-
-/// Most of DPDK's control calls must not meet.
-static CONTROL: Mutex<()> = Mutex::new(());
+use crate::spread::{RING, Spreader};
 
 /// Bytes of a hash key, as two IPv6 addresses and two ports need them.
 const KEY_BYTES: u8 = 40;
@@ -38,10 +36,9 @@ pub struct Stats {
 
 /// A running device.
 pub struct Device {
-    port: u16,
-    name: CString,
-    driver: Driver,
-    description: Description,
+    // Taken away before the pool is somebody else's.
+    attached: Attached,
+    pool: Pool,
     frame_max: usize,
     /// Queue pairs of the device.
     queues: u16,
@@ -49,7 +46,6 @@ pub struct Device {
     workers: u16,
     /// Who spreads frames over several queues; nobody where the device does.
     spreader: Option<Arc<Spreader>>,
-    pool: Pool,
 }
 
 impl Device {
@@ -58,77 +54,40 @@ impl Device {
     /// # Errors
     /// There is no such device, or it cannot do what is asked for.
     pub(crate) fn open(name: &Name) -> Result<(Self, Vec<Source>), Error> {
-        let alone = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
-        let frame_max = name.frame_max();
-        // What waits in both directions of every queue; and as much again at devices that frames are sent on by.
-        let pool = Pool::with(name.room(), u32::from(name.queues) * u32::from(name.descriptors) * 4)?;
-        let [devargs, device] = [&name.devargs, &name.device].map(|text| {
-            CString::new(text.as_str())
-                .map_err(|error| Error::Name { text: name.text.clone(), reason: error.to_string() })
-        });
-        let (devargs, device) = (devargs?, device?);
-        let mut port = 0;
-        // SAFETY: both strings end and are copied; the number is written.
-        let attached = unsafe { ffi::kaista_attach(devargs.as_ptr(), device.as_ptr(), &mut port) };
-        check(&name.device, "attach it", attached)?;
-        let mut device = Self {
-            port,
-            name: device,
-            driver: name.driver,
-            description: Description::default(),
-            frame_max,
-            queues: name.queues,
-            workers: name.queues,
-            spreader: None,
-            pool,
-        };
-        let set_up = device.set_up(name);
-        // What could not be set up is taken away again, which takes the lock.
-        drop(alone);
-        set_up?;
+        let attached = Attached::new(name)?;
+        let queues = queues(&attached.description, name)?;
+        // What waits in both directions of every queue, or between workers, and at a device that frames are sent on by.
+        let waiting = 3 * u32::from(queues) * u32::from(name.descriptors) + u32::from(name.queues - 1) * RING as u32;
+        let pool = Pool::with(name.room(), waiting, 2 * u32::from(name.queues) + 2)?;
+        let (frame_max, workers) = (name.frame_max(), name.queues);
+        let mut device = Self { attached, pool, frame_max, queues, workers, spreader: None };
+        device.set_up(name)?;
         let sources = device.sources(name);
         Ok((device, sources))
     }
 
     fn set_up(&mut self, name: &Name) -> Result<(), Error> {
-        // SAFETY: the description is written.
-        let described = unsafe { ffi::kaista_describe(self.port, &mut self.description) };
-        check(&name.device, "describe it", described)?;
-        self.queues = self.queues(name)?;
+        let _alone = alone();
         let mtu = self.mtu(name)?;
-        let (queues, descriptors) = (self.queues, name.descriptors);
+        let (port, queues, descriptors) = (self.port(), self.queues, name.descriptors);
         let spreads = self.spreads(name);
         let key_bytes = self.key_bytes();
         let mut key = steering::key(key_bytes.into());
         // SAFETY: the pool lives as long as the device; the key has so many bytes and is copied.
         let configured = unsafe {
             let (pool, key) = (self.pool.as_ptr(), key.as_mut_ptr());
-            ffi::kaista_configure(self.port, queues, descriptors, mtu, spreads.into(), key, key_bytes, pool)
+            ffi::kaista_configure(port, queues, descriptors, mtu, spreads.into(), key, key_bytes, pool)
         };
         check(&name.device, "set its queues up", configured)?;
         // SAFETY: a number.
-        check(&name.device, "start it", unsafe { ffi::kaista_run(self.port) })?;
+        check(&name.device, "start it", unsafe { ffi::kaista_run(port) })?;
         if spreads { self.steer(&BucketTable::fixed(queues.into())) } else { Ok(()) }
-    }
-
-    /// Queue pairs to set up: no more than the port has, nor the device.
-    fn queues(&self, name: &Name) -> Result<u16, Error> {
-        let there = self.description.max_rx_queues.min(self.description.max_tx_queues);
-        let by_itself = if name.driver.takes_any_queues() { 1 } else { there };
-        let queues = name.device_queues.unwrap_or(by_itself).min(name.queues);
-        if queues > there {
-            return Err(Error::Lacks {
-                device: name.device.clone(),
-                what: format!("{queues} queue pairs but {there}"),
-            });
-        }
-        Ok(queues)
     }
 
     /// Whether the device spreads frames itself, by the buckets of this project: a card that hashes addresses and ports with a
     /// key of ours, and has an entry for each bucket.
     fn spreads(&self, name: &Name) -> bool {
-        let Description { reta_size, hashes_flows, .. } = self.description;
+        let Description { reta_size, hashes_flows, .. } = self.attached.description;
         let by_flow = name.driver.keeps_a_table() && name.steering == Steering::FiveTuple && hashes_flows != 0;
         let has_room = reta_size > 0 && usize::from(reta_size).is_multiple_of(BUCKETS) && self.key_bytes() >= KEY_BYTES;
         name.queues > 1 && self.queues == name.queues && by_flow && has_room
@@ -136,7 +95,7 @@ impl Device {
 
     /// Of the key that it hashes with, whatever it is that most have where a driver does not say.
     fn key_bytes(&self) -> u8 {
-        match self.description.hash_key_bytes {
+        match self.attached.description.hash_key_bytes {
             0 => KEY_BYTES,
             said => said,
         }
@@ -147,7 +106,7 @@ impl Device {
         if name.queues == 1 || self.spreads(name) {
             return (0..name.queues).map(Source::Queue).collect();
         }
-        let (spreader, shares) = Spreader::over((self.port, self.queues), name.queues, name.steering);
+        let (spreader, shares) = Spreader::over((self.port(), self.queues), name.queues, name.steering);
         self.spreader = Some(spreader);
         shares.into_iter().map(Source::Share).collect()
     }
@@ -159,16 +118,16 @@ impl Device {
     /// # Errors
     /// The table names queues that there are not, or the card refuses it.
     pub fn steer(&self, table: &BucketTable) -> Result<(), Error> {
-        let device = self.name.to_string_lossy();
+        let device = self.attached.name.to_string_lossy();
         if let Some(owner) = table.owners().iter().find(|owner| u16::from(**owner) >= self.workers) {
             return Err(Error::Lacks { device: device.into_owned(), what: format!("queue {owner}") });
         }
         match &self.spreader {
             Some(spreader) => spreader.set_owners(table),
             None if self.queues > 1 => {
-                let (owners, entries) = (table.owners().as_ptr(), self.description.reta_size);
+                let (owners, entries) = (table.owners().as_ptr(), self.attached.description.reta_size);
                 // SAFETY: as many owners as buckets, which the shim repeats over the entries.
-                let steered = unsafe { ffi::kaista_steer(self.port, owners, BUCKETS as u16, entries) };
+                let steered = unsafe { ffi::kaista_steer(self.port(), owners, BUCKETS as u16, entries) };
                 check(&device, "change its table", steered)?;
             }
             None => {}
@@ -179,7 +138,8 @@ impl Device {
     /// The MTU that the driver is told: what is asked for, as far as the driver has an opinion.
     fn mtu(&self, name: &Name) -> Result<u16, Error> {
         const AROUND: u32 = 18;
-        let limit = u32::from(self.description.max_mtu).min(self.description.max_frame.saturating_sub(AROUND)) as u16;
+        let limit = u32::from(self.attached.description.max_mtu)
+            .min(self.attached.description.max_frame.saturating_sub(AROUND)) as u16;
         if name.mtu <= limit {
             return Ok(name.mtu);
         }
@@ -191,7 +151,7 @@ impl Device {
 
     /// DPDK's number of the port.
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.attached.port
     }
 
     /// How many queue pairs it has.
@@ -211,26 +171,26 @@ impl Device {
 
     /// The device's own Ethernet address.
     pub fn mac(&self) -> [u8; 6] {
-        self.description.mac
+        self.attached.description.mac
     }
 
     /// The name of the driver that serves it.
     pub fn driver(&self) -> String {
         // SAFETY: the shim leaves a zero at the end.
-        unsafe { CStr::from_ptr(self.description.driver.as_ptr()) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(self.attached.description.driver.as_ptr()) }.to_string_lossy().into_owned()
     }
 
     /// Whether there is somebody at the other end, as far as the driver knows.
     pub fn has_peer(&self) -> bool {
         // SAFETY: a number.
-        unsafe { ffi::kaista_link_is_up(self.port) != 0 }
+        unsafe { ffi::kaista_link_is_up(self.port()) != 0 }
     }
 
     /// What it has counted.
     pub fn stats(&self) -> Stats {
         let mut raw = RawStats::default();
         // SAFETY: the structure is written. Where a driver counts nothing, zeros stay.
-        unsafe { ffi::kaista_stats(self.port, &mut raw) };
+        unsafe { ffi::kaista_stats(self.port(), &mut raw) };
         Stats {
             received: raw.ipackets,
             sent: raw.opackets,
@@ -242,11 +202,13 @@ impl Device {
     }
 }
 
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _alone = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = c_int::from(self.driver == Driver::Memif);
-        // SAFETY: numbers and strings; no queue of the device is left. What cannot be taken away stays, unused.
-        unsafe { ffi::kaista_take_away(self.port, self.driver.bus().as_ptr(), self.name.as_ptr(), there) }
+/// Queue pairs to set up: no more than the port has, nor the device.
+fn queues(description: &Description, name: &Name) -> Result<u16, Error> {
+    let there = description.max_rx_queues.min(description.max_tx_queues);
+    let by_itself = if name.driver.takes_any_queues() { 1 } else { there };
+    let queues = name.device_queues.unwrap_or(by_itself).min(name.queues);
+    if queues > there || queues == 0 {
+        return Err(Error::Lacks { device: name.device.clone(), what: format!("{queues} queue pairs but {there}") });
     }
+    Ok(queues)
 }

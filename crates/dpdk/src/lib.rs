@@ -12,7 +12,8 @@
 //!              +---- pool::Pool <---- what was not sent, and what drivers are done with
 //! ```
 //!
-//! - [`name`](mod@name) is what may be said of a port; `device` makes one of it and takes it away again.
+//! - [`name`](mod@name) is what may be said of a port; `attached` is a device that DPDK has, `device` one
+//!   that runs.
 //! - `spread` is software steering, where a device does not spread frames over a port's queues as it should.
 //! - `eal` starts DPDK; `thread` makes threads known to it; `mbuf` is its packet buffer, and `pool` where these come from.
 //! - `shim/shim.c` is all of DPDK that is called, `ffi` the same from this side.
@@ -20,6 +21,7 @@
 //! Unsafe code stands here because DPDK is C; every block states why it is sound.
 #![allow(unsafe_code)]
 
+mod attached;
 mod device;
 mod eal;
 mod error;

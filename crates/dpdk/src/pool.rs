@@ -11,8 +11,6 @@ use crate::mbuf::HEADROOM;
 
 /// Buffers that each thread keeps to itself.
 const CACHE: u32 = 256;
-/// Threads for whose caches there are buffers.
-const THREADS: u32 = 8;
 /// Memory of a buffer grows in such steps: some cards count in nothing smaller.
 const STEP_BYTES: usize = 1024;
 /// The least, which every card can work with.
@@ -36,17 +34,17 @@ unsafe impl Sync for Reserve {}
 pub(crate) struct Pool(Reserve);
 
 impl Pool {
-    /// Buffers of at least so many bytes behind the headroom, so many of them beside what threads keep.
-    pub(crate) fn with(bytes: usize, count: u32) -> Result<Self, Error> {
+    /// Buffers of at least so many bytes behind the headroom, so many of them beside what so many threads keep.
+    pub(crate) fn with(bytes: usize, count: u32, threads: u32) -> Result<Self, Error> {
         let room = bytes.next_multiple_of(STEP_BYTES).max(ROOM_MIN_BYTES) as u16 + HEADROOM;
         // A cache may hold half as much again as its size before it gives some back.
-        let count = count + THREADS * CACHE * 3 / 2;
+        let count = count + threads * CACHE * 3 / 2;
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Some drivers forget buffers as they close (AF_XDP those that the kernel had): too few are left of such a pool.
+        // Some drivers forget buffers as they close (AF_XDP those that the kernel had): a pool that misses many is not used again.
         let fits = |reserve: &Reserve| {
             let of_that_size = reserve.room == room && (count..=2 * count).contains(&reserve.count);
             // SAFETY: a pool stays as long as the process.
-            of_that_size && unsafe { ffi::kaista_pool_available(reserve.memory) } >= count
+            of_that_size && unsafe { ffi::kaista_pool_available(reserve.memory) } >= count - count / 8
         };
         if let Some(found) = idle.iter().position(fits) {
             return Ok(Self(idle.swap_remove(found)));

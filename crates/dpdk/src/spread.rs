@@ -16,7 +16,7 @@ use crate::mbuf::Mbuf;
 use crate::rx::{free, receive};
 
 /// Frames that may wait for a worker.
-const RING: usize = 1024;
+pub(crate) const RING: usize = 1024;
 
 /// A packet buffer on its way.
 struct Passed(*mut Mbuf);

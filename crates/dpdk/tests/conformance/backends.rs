@@ -27,7 +27,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "vhost",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 8,
+        queues: 4,
         resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
@@ -40,7 +40,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "virtio_user",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 8,
+        queues: 4,
         resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
@@ -53,7 +53,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "memif",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 8,
+        queues: 4,
         resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: Ok(()),
@@ -66,7 +66,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "af_packet",
         frames: FRAME_MIN..=FRAME_MAX,
-        queues: 8,
+        queues: 4,
         resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: DROPS,
@@ -79,7 +79,7 @@ pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "af_xdp",
         frames: FRAME_MIN..=1514,
-        queues: 8,
+        queues: 4,
         resteers: NO_HANDOVER,
         live: Ok(()),
         keeps: DROPS,
@@ -131,7 +131,7 @@ fn of_server(server: &str, client: String) -> Rig {
     Rig::new(near, Far::port(far, move || open(&client).0), Vec::new())
 }
 
-/// How a port is described in its name.
+/// How a port is described in its name. With several queues it carries no long frames, which take the memory of many.
 fn described(info: &PortInfo, mtu: usize) -> String {
     let steering = match info.steering {
         Steering::None => "none",
@@ -139,7 +139,7 @@ fn described(info: &PortInfo, mtu: usize) -> String {
         Steering::UeAddress => "ue-address",
         Steering::FiveTuple => "five-tuple",
     };
-    let descriptors = if info.queues > 4 { 64 } else { 256 };
+    let (mtu, descriptors) = if info.queues == 1 { (mtu, 256) } else { (1500, 1024) };
     format!("port-mtu={mtu},port-queues={},port-steering={steering},port-descriptors={descriptors}", info.queues)
 }
 
@@ -198,7 +198,7 @@ fn before_interface(near: &str, far: &str, frames: Vec<Vec<u8>>) -> Rig {
 
 fn af_packet(info: PortInfo, _far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let [near, far] = veth(MTU);
-    let rings = "blocksz=65536,framesz=16384,framecnt=1024";
+    let rings = if info.queues == 1 { "blocksz=65536,framesz=16384,framecnt=1024" } else { "framecnt=2048" };
     before_interface(&format!("net_af_packet{},iface={near},{rings},{}", turn(), described(&info, MTU)), &far, frames)
 }
 
