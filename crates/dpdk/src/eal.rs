@@ -30,24 +30,25 @@ pub fn start(settings: &Settings) -> Result<(), Error> {
 fn start_on_its_own_thread(arguments: Vec<String>) -> Result<(), Error> {
     let (tell, told) = channel();
     let thread = std::thread::Builder::new().name("dpdk".to_owned()).spawn(move || {
-        let _ = tell.send(init(&arguments));
+        // DPDK keeps pointers to these strings.
+        let strings: Vec<CString> = arguments.into_iter().filter_map(|argument| CString::new(argument).ok()).collect();
+        let mut pointers = strings.iter().map(|string| string.as_ptr().cast_mut()).collect();
+        let _ = tell.send(init(&mut pointers));
         loop {
             std::thread::park();
+            std::hint::black_box(&strings);
         }
     });
     thread.map_err(|error| Error::Start(error.to_string()))?;
     told.recv().map_err(|error| Error::Start(error.to_string()))?
 }
 
-fn init(arguments: &[String]) -> Result<(), Error> {
-    // DPDK keeps pointers to them and rearranges them.
-    let strings = arguments.iter().map(|argument| CString::new(argument.as_str()).map(CString::into_raw));
-    let strings: Result<Vec<*mut c_char>, _> = strings.collect();
-    let mut strings = strings.map_err(|error| Error::Start(error.to_string()))?;
-    let count = strings.len() as c_int;
-    strings.push(core::ptr::null_mut());
-    // SAFETY: as many strings as it says, with a null behind them; neither they nor their array are ever freed.
-    match unsafe { ffi::kaista_start(count, strings.leak().as_mut_ptr()) } {
+/// Starts it with strings that stay as long as the process.
+fn init(arguments: &mut Vec<*mut c_char>) -> Result<(), Error> {
+    let count = arguments.len() as c_int;
+    arguments.push(core::ptr::null_mut());
+    // SAFETY: as many strings as it says, with a null behind them, none of which is changed; it rearranges the pointers.
+    match unsafe { ffi::kaista_start(count, arguments.as_mut_ptr()) } {
         error if error < 0 => Err(Error::Start(format!("{} (are there free hugepages?)", words(error)))),
         _ => Ok(()),
     }
