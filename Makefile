@@ -9,6 +9,8 @@ host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 built   := target/$(host)/release
 tools   := target/tools
 programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
+# The same, whose ports may be DPDK's.
+dpdk_programs := kaista-upf-dpdk kaista-ran-dpdk kaista-traffic-dpdk
 fuzz_targets := gtpu packets pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
@@ -37,9 +39,9 @@ setup:
 #: make build      target/release/kaista and its companions
 build:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked $(addprefix --bin ,$(programs))
+	$(CARGO) build --release --locked $(addprefix --bin ,$(programs) $(dpdk_programs))
 	@mkdir -p target/release
-	@for program in $(programs); do ln -f $(built)/$$program target/release/$$program; done
+	@for program in $(programs) $(dpdk_programs); do ln -f $(built)/$$program target/release/$$program; done
 	@$(MAKE) --no-print-directory capi
 
 include crates/capi/capi.mk
@@ -86,7 +88,7 @@ $(tools)/bin/cargo-deny:
 install: build install-capi
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kaista
 	install -m 755 $(built)/kaista $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(addprefix $(built)/,kaistad kaista-upf kaista-ran kaista-traffic) $(DESTDIR)$(PREFIX)/libexec/kaista/
+	install -m 755 $(addprefix $(built)/,kaistad kaista-upf kaista-ran kaista-traffic $(dpdk_programs)) $(DESTDIR)$(PREFIX)/libexec/kaista/
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(built)/kaista man $(DESTDIR)$(PREFIX)/share/man/man1

@@ -10,7 +10,8 @@ level=${1:-test}
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-build_packages=(gcc libc6-dev make pkg-config git ca-certificates)
+# libdpdk-dev: what the programs whose ports are DPDK's are linked with.
+build_packages=(gcc libc6-dev make pkg-config git ca-certificates libdpdk-dev)
 run_packages=(runc iproute2 procps kmod)
 # iputils-ping, curl, iperf3, nginx: real traffic. dpdk: testpmd to compare with. tshark, scapy: independent judges of our
 # bytes. umoci, skopeo: images made by others. valgrind: instruction counts. g++: libFuzzer.

@@ -8,15 +8,15 @@ use std::process::Command;
 const LAYERS: &[&[&str]] = &[
     &["vport", "gtpu", "pfcp"],
     &["port", "slice", "runtime"],
-    &["upf", "node", "capi"],
+    &["upf", "node", "capi", "dpdk"],
     &["traffic", "soak"],
-    &["bench"],
+    &["bench", "over-dpdk"],
     &["cli"],
     &["e2e", "kaista-fuzz"],
 ];
 
 /// Crates that may contain unsafe code without saying so at each place.
-const UNSAFE_CRATES: &[&str] = &["vport"];
+const UNSAFE_CRATES: &[&str] = &["vport", "dpdk"];
 
 /// Files elsewhere that are nothing but an edge to the kernel for which no library has a safe call, or to C, whose pointers
 /// no compiler checks; and stay small.

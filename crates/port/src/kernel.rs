@@ -8,9 +8,7 @@ use vport::frames::FrameStore;
 use vport::packet::{BURST_MAX, Burst, FRAME_MAX, PacketRef};
 
 use crate::checksum::{Unfinished, VNET_HEADER};
-use crate::{
-    Control, OpenError, OpenOptions, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue, interface,
-};
+use crate::{OpenError, OpenOptions, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue, interface};
 
 pub(crate) fn open_tap(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
     let queues = interface::open_tap(name, 1)?;
@@ -47,7 +45,7 @@ pub(crate) fn from_packet_fd(info: PortInfo, queues: Vec<OwnedFd>, peek: usize) 
 fn port(mut info: PortInfo, queues: Vec<OwnedFd>, pair: impl Fn(OwnedFd) -> io::Result<QueuePair>) -> io::Result<Port> {
     info.queues = queues.len() as u16;
     let queues = queues.into_iter().map(pair).collect::<io::Result<_>>()?;
-    Ok(Port { info, queues, control: Control::default(), steering: None })
+    Ok(Port::new(info, queues))
 }
 
 /// Receives from a TAP device, whose frames are always complete.

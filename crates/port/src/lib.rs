@@ -8,10 +8,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use kinds::{Kind, add_kind};
 pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
-pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, PacketMut, PacketRef, Rest, Slot};
+pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketMut, PacketRef, Rest, Slot};
 pub use vport::pool;
 pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
@@ -20,6 +21,7 @@ pub use wait::{Sleep, Waiter, Woken};
 mod checksum;
 mod interface;
 mod kernel;
+mod kinds;
 mod shm;
 pub mod synthetic;
 mod wait;
@@ -86,6 +88,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// A port of a backend that has no broker.
+    pub fn new(info: PortInfo, queues: Vec<QueuePair>) -> Self {
+        Self { info, queues, control: Control::default(), steering: None }
+    }
+
     /// To change which of the port's queues owns which bucket, see [`owner::group`]. Only ports that a broker joined have
     /// this.
     pub fn steering(&self) -> Option<PortSteering> {
@@ -208,7 +215,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The name has no meaning.
-    #[error("no such kind of port: {0} (expected NAME, tap:INTERFACE or packet:INTERFACE)")]
+    #[error("no such kind of port: {0} (expected NAME, tap:INTERFACE, packet:INTERFACE{more})", more = kinds::as_expected())]
     Name(String),
     /// The system refused.
     #[error(transparent)]
@@ -216,13 +223,16 @@ pub enum OpenError {
 }
 
 /// Opens a port: `n3` by shared memory at the broker, `tap:NAME` on a TAP device (made if it is not there),
-/// `packet:INTERFACE` on any Ethernet interface.
+/// `packet:INTERFACE` on any Ethernet interface; and whatever kinds the program has added ([`add_kind`]).
 pub fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
     match name.split_once(':') {
         None => shm::open(name, options),
         Some(("tap", interface)) => kernel::open_tap(interface, options),
         Some(("packet", interface)) => kernel::open_packet(interface, options),
-        Some(_) => Err(OpenError::Name(name.to_owned())),
+        Some((kind, rest)) => match kinds::find(kind) {
+            Some(kind) => (kind.open)(rest, options),
+            None => Err(OpenError::Name(name.to_owned())),
+        },
     }
 }
 

@@ -8,8 +8,7 @@ use vport::local::{LocalSink, LocalSource, Then};
 use vport::steering::BucketTable;
 
 use crate::{
-    Burst, Control, FRAME_MAX, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters,
-    TxQueue,
+    Burst, FRAME_MAX, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
 };
 
 /// A synthetic port in the making. Its queues run the same code as shared-memory ones, over private memory.
@@ -95,12 +94,7 @@ impl Synthetic {
             let tx = Tx { sink: LocalSink::new()?, captured: captured.cloned() };
             Ok(QueuePair { rx: Box::new(rx), tx: Box::new(tx) })
         });
-        Ok(Port {
-            queues: queues.collect::<io::Result<_>>()?,
-            info: self.info,
-            control: Control::default(),
-            steering: None,
-        })
+        Ok(Port::new(self.info, queues.collect::<io::Result<_>>()?))
     }
 }
 

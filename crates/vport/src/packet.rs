@@ -42,19 +42,27 @@ pub struct Rest<'a> {
 // Bursts of packets are arrays: their size is part of what a packet costs.
 const _: () = assert!(size_of::<PacketRef<'_>>() == 40);
 
-/// The buffer of an arena that a received frame lies in, with what stands for it in the list of those that go back to
-/// whoever sent it: a port that sends the frame on keeps the buffer, and lets an empty one stand there.
+/// The buffer that a received frame lies in, with what stands for it in the list of those that go back to whoever sent it: a
+/// port that sends the frame on keeps the buffer, and lets another number stand there.
+///
+/// Buffers of arenas have numbers below [`Lease::FOREIGN`]. A backend of another crate whose frames lie in buffers of its own
+/// numbers these from there on, and finds by `back` what it has lent: no port of this crate follows that.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lease {
+pub struct Lease {
     /// Number of the buffer.
-    pub(crate) buffer: u32,
-    /// The buffer that goes back; null where the frame is in no arena.
-    pub(crate) back: *const AtomicU32,
+    pub buffer: u32,
+    /// The buffer that goes back; null where the frame is in none.
+    pub back: *const AtomicU32,
 }
 
 impl Lease {
+    /// The first number that no arena has.
+    pub const FOREIGN: u32 = 1 << 31;
+
     pub(crate) const NONE: Self = Self { buffer: 0, back: core::ptr::null() };
 }
+
+const _: () = assert!(crate::arena::BUFFERS_MAX <= Lease::FOREIGN);
 
 impl<'a> Rest<'a> {
     /// No bytes.
@@ -79,9 +87,9 @@ impl<'a> Rest<'a> {
         Self::new(bytes.as_ptr(), bytes.len() as u32, Lease::NONE)
     }
 
-    /// The buffer that the bytes are in, as far as they came by a zero-copy link.
+    /// The buffer that the bytes are in, as far as they came by a zero-copy link or a backend that lends its buffers.
     #[inline(always)]
-    pub(crate) fn lease(&self) -> Lease {
+    pub fn lease(&self) -> Lease {
         Lease { buffer: self.buffer, back: self.back }
     }
 
@@ -267,14 +275,15 @@ impl Slot {
         unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u64>().write(shape) };
     }
 
-    /// Names a frame that lies in a buffer of an arena: `head` bytes (at most [`HEAD_MAX`]) at `offset` of the buffer at
+    /// Names a frame that lies in a buffer, of an arena or of another backend: `head` bytes (at most [`HEAD_MAX`]) at `offset` of
+    /// the buffer at
     /// `base`, and `rest` bytes behind them.
     ///
     /// # Safety
     /// The bytes from `base` to the frame's end, and what the lease points to, must stay mapped for writing until the queue
     /// that owns this slot receives again or is dropped, and be nobody else's until the frame is sent on.
     #[inline(always)]
-    pub(crate) unsafe fn lend(&mut self, base: *mut u8, offset: u16, head: u16, rest: u32, lease: Lease) {
+    pub unsafe fn lend(&mut self, base: *mut u8, offset: u16, head: u16, rest: u32, lease: Lease) {
         debug_assert!(usize::from(head) <= HEAD_MAX);
         (self.base, self.lease) = (base, lease);
         (self.start, self.end, self.rest_len) = (offset, offset + head, rest);

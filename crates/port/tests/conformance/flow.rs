@@ -172,6 +172,7 @@ pub fn a_peer_that_comes_back_is_served_again(backend: &Backend) -> Declared {
 
 pub fn what_a_peer_sent_before_it_left_arrives(backend: &Backend) -> Declared {
     backend.returns?;
+    backend.outlives?;
     let mut rig = backend.open();
     let (mut sent, mut received) = (0, 0);
     for _ in 0..5 {

@@ -1,15 +1,16 @@
 //! A port under test, with what is at the other end of it.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use port::synthetic::Captured;
 use port::{BURST_MAX, FRAME_MAX, PacketRef, Port, RxQueue, TxQueue};
 
-use crate::bench::PATIENCE;
-
 /// EtherType for local experiments: frames of others are not looked at.
 pub const OURS: [u8; 2] = [0x88, 0xb5];
+
+/// How long something may take that is to happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Frames on their way at a time, where some may be dropped if there are more.
 const WINDOW: usize = 64;
@@ -82,6 +83,7 @@ pub enum Far {
     /// Another port.
     Port { port: Option<Port>, open: Box<dyn Fn() -> Port> },
     /// Memory.
+    #[allow(dead_code, reason = "not every crate has such a backend")]
     Memory(Captured),
 }
 

@@ -7,8 +7,7 @@ use port::{QueuePair, RxQueue, Sleep, Waiter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::backend::{Backend, Declared};
-use crate::bench::PATIENCE;
-use crate::rig::{gather, numbered, ours, packets, receive, until};
+use crate::rig::{PATIENCE, gather, numbered, ours, packets, receive, until};
 
 /// Sleeps on a queue's descriptors; whether one of them became readable.
 fn sleep(rx: &dyn RxQueue, longest: Duration) -> bool {
@@ -20,6 +19,12 @@ fn sleep(rx: &dyn RxQueue, longest: Duration) -> bool {
 
 pub fn a_queue_where_frames_wait_is_not_slept_on(backend: &Backend) -> Declared {
     let mut rig;
+    if backend.live.is_ok() && backend.wakes.is_err() {
+        // What nobody would wake is never slept on.
+        rig = backend.open();
+        assert!(!rig.port.queues[0].rx.arm());
+        return Ok(());
+    }
     if backend.live.is_ok() {
         rig = backend.open();
         assert_is_quiet(&mut *rig.port.queues[0].rx);

@@ -13,7 +13,7 @@ use traffic::ran::run::run;
 ///
 /// Runs until SIGTERM, and then deletes its sessions. KAISTA_LOG sets what is logged (info by default).
 #[derive(Parser)]
-#[command(name = "kaista-ran", version)]
+#[command(name = env!("CARGO_BIN_NAME"), version)]
 struct Cli {
     /// Configuration file
     #[arg(long, value_name = "FILE", default_value = "/etc/kaista/ran.yaml")]
@@ -23,7 +23,8 @@ struct Cli {
     check: bool,
 }
 
-fn main() -> ExitCode {
+/// What the program does; `kaista-ran-dpdk` does the same.
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("KAISTA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kaista-ran: {error:#}");
+            eprintln!("{}: {error:#}", env!("CARGO_BIN_NAME"));
             ExitCode::FAILURE
         }
     }

@@ -24,9 +24,9 @@ use traffic::stamp::{Stamp, now_ns};
 /// Traffic for ports of a slice: generate it, judge it, forward it.
 ///
 /// Ports are named as functions name them: `n3` (shared memory, by the broker at $KAISTA_PORTS), `tap:NAME`,
-/// `packet:INTERFACE`.
+/// `packet:INTERFACE`; for kaista-traffic-dpdk also `dpdk:DEVICE[,ARGUMENT=VALUE...]`, see docs/dpdk.md.
 #[derive(Parser)]
-#[command(name = "kaista-traffic", version)]
+#[command(name = env!("CARGO_BIN_NAME"), version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -191,7 +191,8 @@ fn pace(text: &str) -> Result<Pace, String> {
     }
 }
 
-fn main() -> ExitCode {
+/// What the program does; `kaista-traffic-dpdk` does the same.
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Generate(args) => generate(&args),
@@ -201,7 +202,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kaista-traffic: {error:#}");
+            eprintln!("{}: {error:#}", env!("CARGO_BIN_NAME"));
             ExitCode::FAILURE
         }
     }
