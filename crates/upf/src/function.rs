@@ -1,28 +1,34 @@
 //! The UPF put together: tables, one worker a queue pair, the slow path, and the rings between them.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use port::{Control, Port, QueuePair};
+use port::owner::{self, Decider, GroupError, Owner};
+use port::{Control, Port, PortSteering, QueuePair};
 
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
 use crate::board::{Board, PortCounts};
+use crate::buffers::Room;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
+use crate::elastic::{Elastic, Elasticity, Ground, Terms};
 use crate::mail::{self, Inbox, Outbox};
 use crate::nat::log::LogReader;
 use crate::nat::{self, Nat, SourceNat};
+use crate::policer::Policers;
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Memory, Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
-use crate::worker::{self, Habits, Worker};
+use crate::worker::{self, Assembly, Habits, Luggage, Worker};
 
 /// Bytes of a ring between two workers.
-const HANDOVER_RING: usize = 512 << 10;
+const HANDOVER_RING: usize = 1 << 20;
 /// Bytes of a ring to or from the slow path.
 const SLOW_PATH_RING: usize = 256 << 10;
 
@@ -43,6 +49,14 @@ pub struct Plan {
     pub error_indication_hold: Duration,
     /// Data networks with source NAT.
     pub nats: Vec<(PortId, SourceNat)>,
+    /// How workers come and go. None: all of them run, and buckets move where that helps.
+    pub elasticity: Option<Elasticity>,
+}
+
+impl Plan {
+    fn elasticity(&self, workers: usize) -> Elasticity {
+        self.elasticity.unwrap_or_else(|| Elasticity { terms: Terms::fixed(workers), ..Elasticity::default() })
+    }
 }
 
 impl Default for Plan {
@@ -55,6 +69,7 @@ impl Default for Plan {
             clock: Clock::new(),
             error_indication_hold: Duration::ZERO,
             nats: vec![],
+            elasticity: None,
         }
     }
 }
@@ -69,6 +84,7 @@ impl From<&Config> for Plan {
             clock: Clock::new(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
             nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
+            elasticity: None,
         }
     }
 }
@@ -109,6 +125,9 @@ pub enum AssemblyError {
     /// A UPF has N3 and at least one data network, and not too many ports.
     #[error("a UPF has N3, then N6, and at most {} ports", PortId::MAX)]
     Ports,
+    /// The ports' steering has another user.
+    #[error("the ports' steering: {0}")]
+    Steering(#[from] GroupError),
     /// The system refused.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -132,6 +151,9 @@ pub struct Upf {
     pub bells: Vec<Arc<Bell>>,
     /// For reports to the node.
     pub control: Control,
+    /// Decides over workers and buckets, where buckets move: where there are several workers, and no source NAT. Nothing moves
+    /// before it is run, or told to.
+    pub elastic: Option<Elastic>,
 }
 
 /// How N4 hears of usage.
@@ -212,13 +234,14 @@ impl Upf {
         slow_links.error_indication_hold = plan.error_indication_hold;
         slow_links.nat_logs = nat_logs;
         let echo_line = slow_links.echo_line();
-        let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
-            policers: settings.max_policers(),
-            max_buffered_octets,
+            policers: Policers::new(settings.max_policers())?,
+            room: Room::new(plan.max_buffered_octets),
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };
+        let (decider, owners) = if plan.nats.is_empty() { group(&places, count)? } else { (None, vec![]) };
+        let is_steered = places.iter().all(|place| place.port.steering().is_some());
         let mut queues: Vec<Vec<QueuePair>> = (0..count).map(|_| vec![]).collect();
         for place in places {
             queues.iter_mut().zip(place.port.queues).for_each(|(worker, pair)| worker.push(pair));
@@ -228,8 +251,25 @@ impl Upf {
             .zip(queues)
             .zip(links)
             .zip(nats)
-            .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits).with_nat(nat))
+            .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits.clone()).with_nat(nat))
             .collect();
+        let workers = with_owners(workers, owners);
+        let watch = Arc::new(Bell::new()?);
+        let (workers, elastic) = match decider {
+            None => (workers, None),
+            Some(decider) => {
+                let workers: Vec<_> =
+                    workers.into_iter().map(|worker| worker.with_watch(watch.clone(), !is_steered)).collect();
+                let ground = Ground {
+                    clock,
+                    homes: tables.homes(),
+                    boards: workers.iter().map(Worker::board).collect(),
+                    bells: bells.clone(),
+                    is_steered,
+                };
+                (workers, Some(Elastic::new(decider, &plan.elasticity(count), ground, watch)))
+            }
+        };
         let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
             drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
@@ -248,8 +288,40 @@ impl Upf {
             traces,
             bells: [bells, vec![slow_bell]].concat(),
             control,
+            elastic,
         })
     }
+}
+
+/// What a thread does: it goes on until what it is called with is set and the bells are rung.
+pub type Work<'u> = Box<dyn FnMut(&AtomicBool) -> io::Result<()> + Send + 'u>;
+
+impl Upf {
+    /// The work of each thread on the way of packets.
+    pub fn threads(&mut self) -> impl Iterator<Item = Work<'_>> {
+        self.workers.iter_mut().map(|worker| Box::new(|stop: &AtomicBool| worker.run(stop)) as _)
+    }
+}
+
+/// Whoever decides over the buckets of workers, and their owners; none where buckets stay: at one worker, and where the node
+/// decides, since several processes share the ports.
+fn group(places: &[Place], workers: usize) -> Result<(Option<Decider>, Vec<Owner<Luggage>>), GroupError> {
+    let steered: Vec<_> = places.iter().filter_map(|place| place.port.steering()).collect();
+    if workers == 1 || steered.iter().any(PortSteering::is_pooled) {
+        return Ok((None, vec![]));
+    }
+    let (decider, owners) = owner::group_of(workers, &steered, &[])?;
+    Ok((Some(decider), owners))
+}
+
+/// Workers that own buckets, where these move.
+fn with_owners(workers: Vec<Worker>, owners: Vec<Owner<Luggage>>) -> Vec<Worker> {
+    let mut owners = owners.into_iter();
+    let owning = |worker: Worker| match owners.next() {
+        Some(owner) => worker.with_owner(owner),
+        None => worker,
+    };
+    workers.into_iter().map(owning).collect()
 }
 
 /// What each of so many workers translates, and what they tell of it.
@@ -285,6 +357,7 @@ fn rings(
     inboxes[0].push(inbox);
     let (to_slow_path, from_workers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mail::channel(SLOW_PATH_RING, slow_bell.clone())).unzip();
+    let assembly = Assembly::new(count);
     let slow_alarms = alarms.pop().expect("the slow path has one, too");
     let links = inboxes
         .into_iter()
@@ -298,6 +371,7 @@ fn rings(
             slow_path,
             alarms,
             tracer,
+            assembly: assembly.clone(),
         })
         .collect();
     (links, slow_path::Links::new(from_workers, outbox, wanted, slow_bell.clone(), slow_alarms))

@@ -12,6 +12,7 @@ pub mod control;
 pub mod counters;
 mod crew;
 pub mod drops;
+pub mod elastic;
 pub mod few;
 pub mod function;
 pub mod ip;
