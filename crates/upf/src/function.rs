@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use port::owner::{self, Decider, GroupError, Owner};
-use port::{Control, Port, PortSteering, QueuePair};
+use port::owner::GroupError;
+use port::{Control, Port};
 
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
@@ -18,14 +18,16 @@ use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
 use crate::elastic::{Elastic, Elasticity, Ground, Terms};
 use crate::mail::{self, Inbox, Outbox};
+use crate::model::{Lanes, Model, Shifting};
 use crate::nat::log::LogReader;
 use crate::nat::{self, Nat, SourceNat};
+use crate::pipeline::Dispatcher;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Memory, Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
-use crate::worker::{self, Assembly, Habits, Luggage, Worker};
+use crate::worker::{self, Assembly, Habits, Worker};
 
 /// Bytes of a ring between two workers.
 const HANDOVER_RING: usize = 1 << 20;
@@ -51,6 +53,8 @@ pub struct Plan {
     pub nats: Vec<(PortId, SourceNat)>,
     /// How workers come and go. None: all of them run, and buckets move where that helps.
     pub elasticity: Option<Elasticity>,
+    /// How packets get to workers.
+    pub model: Model,
 }
 
 impl Plan {
@@ -70,6 +74,7 @@ impl Default for Plan {
             error_indication_hold: Duration::ZERO,
             nats: vec![],
             elasticity: None,
+            model: Model::default(),
         }
     }
 }
@@ -85,6 +90,7 @@ impl From<&Config> for Plan {
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
             nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
             elasticity: None,
+            model: Model::default(),
         }
     }
 }
@@ -139,6 +145,8 @@ pub struct Upf {
     pub tables: Tables,
     /// The workers, one a queue pair.
     pub workers: Vec<Worker>,
+    /// What receives for them, in a pipeline.
+    pub dispatcher: Option<Dispatcher>,
     /// The slow path.
     pub slow_path: SlowPath,
     /// What N4 needs to keep account of usage.
@@ -174,6 +182,7 @@ pub struct Meters {
 pub struct Counts {
     drops: Vec<DropBoard>,
     workers: Vec<Board>,
+    dispatcher: Option<Board>,
     sides: Sides,
     slow_path: Arc<Counters>,
     clock: Clock,
@@ -240,40 +249,25 @@ impl Upf {
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };
-        let (decider, owners) = if plan.nats.is_empty() { group(&places, count)? } else { (None, vec![]) };
-        let is_steered = places.iter().all(|place| place.port.steering().is_some());
-        let mut queues: Vec<Vec<QueuePair>> = (0..count).map(|_| vec![]).collect();
-        for place in places {
-            queues.iter_mut().zip(place.port.queues).for_each(|(worker, pair)| worker.push(pair));
-        }
+        let lanes = Lanes::lay(plan.model, places, &bells, clock, plan.nats.is_empty())?;
+        let dispatcher = lanes.dispatcher;
         let workers: Vec<_> = readers
             .into_iter()
-            .zip(queues)
+            .zip(lanes.queues)
             .zip(links)
             .zip(nats)
             .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits.clone()).with_nat(nat))
             .collect();
-        let workers = with_owners(workers, owners);
-        let watch = Arc::new(Bell::new()?);
-        let (workers, elastic) = match decider {
+        let bells = [bells, dispatcher.iter().map(Dispatcher::bell).collect()].concat();
+        let (workers, elastic) = match lanes.shifting {
+            Some(shifting) => elastic(shifting, workers, &plan.elasticity(count), &tables, (clock, &bells))?,
             None => (workers, None),
-            Some(decider) => {
-                let workers: Vec<_> =
-                    workers.into_iter().map(|worker| worker.with_watch(watch.clone(), !is_steered)).collect();
-                let ground = Ground {
-                    clock,
-                    homes: tables.homes(),
-                    boards: workers.iter().map(Worker::board).collect(),
-                    bells: bells.clone(),
-                    is_steered,
-                };
-                (workers, Some(Elastic::new(decider, &plan.elasticity(count), ground, watch)))
-            }
         };
         let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
             drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
             workers: workers.iter().map(Worker::board).collect(),
+            dispatcher: dispatcher.as_ref().map(Dispatcher::board),
             sides: tables.sides(),
             slow_path: slow_path.counters(),
             clock,
@@ -282,6 +276,7 @@ impl Upf {
         Ok(Self {
             tables,
             workers,
+            dispatcher,
             slow_path,
             meters,
             counts,
@@ -299,29 +294,34 @@ pub type Work<'u> = Box<dyn FnMut(&AtomicBool) -> io::Result<()> + Send + 'u>;
 impl Upf {
     /// The work of each thread on the way of packets.
     pub fn threads(&mut self) -> impl Iterator<Item = Work<'_>> {
-        self.workers.iter_mut().map(|worker| Box::new(|stop: &AtomicBool| worker.run(stop)) as _)
+        let workers = self.workers.iter_mut().map(|worker| Box::new(|stop: &AtomicBool| worker.run(stop)) as _);
+        let dispatcher =
+            self.dispatcher.iter_mut().map(|dispatcher| Box::new(|stop: &AtomicBool| dispatcher.run(stop)) as _);
+        dispatcher.chain(workers)
     }
 }
 
-/// Whoever decides over the buckets of workers, and their owners; none where buckets stay: at one worker, and where the node
-/// decides, since several processes share the ports.
-fn group(places: &[Place], workers: usize) -> Result<(Option<Decider>, Vec<Owner<Luggage>>), GroupError> {
-    let steered: Vec<_> = places.iter().filter_map(|place| place.port.steering()).collect();
-    if workers == 1 || steered.iter().any(PortSteering::is_pooled) {
-        return Ok((None, vec![]));
-    }
-    let (decider, owners) = owner::group_of(workers, &steered, &[])?;
-    Ok((Some(decider), owners))
-}
-
-/// Workers that own buckets, where these move.
-fn with_owners(workers: Vec<Worker>, owners: Vec<Owner<Luggage>>) -> Vec<Worker> {
-    let mut owners = owners.into_iter();
-    let owning = |worker: Worker| match owners.next() {
-        Some(owner) => worker.with_owner(owner),
-        None => worker,
+/// Workers that own buckets, and whoever decides over them.
+fn elastic(
+    mut shifting: Shifting,
+    workers: Vec<Worker>,
+    elasticity: &Elasticity,
+    tables: &Tables,
+    (clock, bells): (Clock, &[Arc<Bell>]),
+) -> io::Result<(Vec<Worker>, Option<Elastic>)> {
+    let (watch, is_steered) = (Arc::new(Bell::new()?), shifting.is_steered);
+    let workers = shifting.owning(workers);
+    let workers: Vec<_> = workers.into_iter().map(|worker| worker.with_watch(watch.clone(), !is_steered)).collect();
+    let ground = Ground {
+        clock,
+        homes: tables.homes(),
+        boards: workers.iter().map(Worker::board).collect(),
+        bells: bells.to_vec(),
+        chart: shifting.chart,
+        is_steered,
     };
-    workers.into_iter().map(owning).collect()
+    let elastic = Elastic::new(shifting.decider, elasticity, ground, watch);
+    Ok((workers, Some(elastic)))
 }
 
 /// What each of so many workers translates, and what they tell of it.
@@ -404,9 +404,17 @@ impl Counts {
 
     /// How long each worker has had packets to treat.
     pub fn busy(&self) -> Vec<Duration> {
+        self.workers.iter().map(|board| self.busy_of(board)).collect()
+    }
+
+    /// The same of a dispatcher, if there is one.
+    pub fn dispatcher_busy(&self) -> Option<Duration> {
+        self.dispatcher.as_ref().map(|board| self.busy_of(board))
+    }
+
+    fn busy_of(&self, board: &Board) -> Duration {
         let now_ns = self.clock.now_ns();
-        let busy = |board: &Board| Duration::from_nanos(now_ns.saturating_sub(board.idle_ns(now_ns)));
-        self.workers.iter().map(busy).collect()
+        Duration::from_nanos(now_ns.saturating_sub(board.idle_ns(now_ns)))
     }
 
     /// What the slow path has done.

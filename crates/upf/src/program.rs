@@ -25,6 +25,7 @@ use crate::function::{Counts, Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
+use crate::pipeline::Dispatcher;
 use crate::slow_path::SlowPath;
 use crate::store::{Identity, State, Succession};
 use crate::succession::{Goods, Holder, Inheritance, Waiting};
@@ -81,9 +82,9 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         None => (Memory::private(config.max_sessions)?, None),
     };
     let plan = Plan { clock, ..Plan::from(config) };
-    let Upf { tables, workers, slow_path, meters, counts, traces, bells, control, elastic } =
+    let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control, elastic } =
         Upf::with_memory(&plan, places, memory)?;
-    let mut plane = Plane { workers, slow_path, tables: tables.clone(), elastic };
+    let mut plane = Plane { workers, dispatcher, slow_path, tables: tables.clone(), elastic };
     let neighbours = plane.slow_path.acquaintances();
     let written_down = state.as_ref().map(State::neighbours);
     if let (Some(file), true) = (&written_down, state.as_ref().is_some_and(State::is_found)) {
@@ -149,7 +150,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if let Some(exporter) = exporter {
         spawn("metrics", move || exporter.run())?;
     }
-    tracing::info!(workers = running.crew.len(), n4 = %config.n4.listen, "ready");
+    tracing::info!(workers = running.crew.workers(), n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| control.report(&counts.all());
     wait_for_signal(signals, || {
@@ -191,6 +192,7 @@ fn exporter(
 /// What forwards, before it does.
 struct Plane {
     workers: Vec<Worker>,
+    dispatcher: Option<Dispatcher>,
     slow_path: SlowPath,
     tables: Tables,
     elastic: Option<Elastic>,
@@ -244,7 +246,7 @@ impl Plane {
         if !take_over(ports, inheritance, &self.tables, &mut self.workers, signals)? {
             return Ok(None);
         }
-        let crew = Crew::start(self.workers)?;
+        let crew = Crew::start(self.workers, self.dispatcher)?;
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (mut slow_path, stops) = (self.slow_path, stop_slow_path.clone());
         let slow_path = spawn("slow-path", move || slow_path.run(&stops))?;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use port::owner::Owner;
+use port::relay::Ford;
 use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
@@ -78,7 +79,7 @@ pub struct Worker {
     idle_since_ns: Option<u64>,
     /// Its part in moves of buckets, where buckets move.
     owner: Option<Owner<Luggage>>,
-    /// Whether buckets are on their way, so that there will be something to do soon.
+    /// Whether it has a part in a move that is not done.
     is_unsettled: bool,
 }
 
@@ -117,6 +118,10 @@ struct Hands {
     /// To which worker packets of which bucket go: the owner, or [`AWAITED`].
     owners: [u8; BUCKETS],
     moving: Moving,
+    /// What tells how far it has come with what a dispatcher has sent, if there is one.
+    fords: Vec<Ford>,
+    /// Room for a packet from it.
+    gathered: Vec<u8>,
     /// Counts packets by their sessions' buckets, where no port does.
     counts: Option<Board>,
     /// Whether there may be no room for a burst in the ring to some worker.
@@ -183,6 +188,8 @@ impl Worker {
             index,
             owners,
             moving: Moving::new(index, &owners, links.assembly),
+            fords: vec![],
+            gathered: Vec::with_capacity(FRAME_MAX),
             counts: None,
             is_crowded: false,
             kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
@@ -230,6 +237,13 @@ impl Worker {
     #[must_use]
     pub fn with_owner(mut self, owner: Owner<Luggage>) -> Self {
         self.owner = Some(owner);
+        self
+    }
+
+    /// The same with queues that are a dispatcher's rings, and what tells how far they are read.
+    #[must_use]
+    pub fn with_fords(mut self, fords: Vec<Ford>) -> Self {
+        self.hands.fords = fords;
         self
     }
 
@@ -281,14 +295,20 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
-        let is_new = self.reader.refresh();
+        let mut is_new = self.reader.refresh();
+        if let Some(owner) = &mut self.owner {
+            if is_new {
+                self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
+                is_new = false;
+            }
+            self.is_unsettled = owner.settle(&mut self.hands);
+            // No packet of a bucket that has come is treated by an older version than its former owner had.
+            is_new = self.hands.moving.is_outdated() && self.reader.refresh();
+        }
         let tables = self.reader.version();
         let exits = &mut *self.tx;
         if is_new {
             self.hands.hear(tables, self.reader.serial(), exits);
-        }
-        if let Some(owner) = &mut self.owner {
-            self.is_unsettled = owner.settle(&mut self.hands);
         }
         if self.hands.moving.is_stirred() {
             self.hands.catch_up(tables, exits);
@@ -312,7 +332,11 @@ impl Worker {
             self.polls += 1;
             self.full_polls += u64::from(burst.len() == BURST_MAX);
             let port = PortId::new(number);
-            self.hands.serve(tables, port, burst, exits);
+            if self.hands.moving.is_gathering() {
+                self.hands.serve_gathering(tables, port, &burst, exits);
+            } else {
+                self.hands.serve(tables, port, burst, exits);
+            }
             worked = true;
         }
         self.rounds = self.rounds.wrapping_add(1);
@@ -332,8 +356,10 @@ impl Worker {
         self.sweep();
         self.hands.drops.publish();
         self.bell.doze();
-        let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
-        if self.is_unsettled {
+        let nothing_left = !self.reader.is_stale()
+            && self.inboxes.iter().all(Inbox::is_empty)
+            && self.owner.as_ref().is_none_or(Owner::is_calm);
+        if self.is_moving() {
             // Other workers have to do their part, perhaps on this core.
             std::thread::yield_now();
         } else if nothing_left && !stop.load(Ordering::Relaxed) {
@@ -345,6 +371,11 @@ impl Worker {
         self.idle_since_ns = Some(now_ns);
         self.watch.iter().for_each(|watch| watch.ring());
         Ok(())
+    }
+
+    /// Whether buckets are on their way, so that there will be something to do soon.
+    fn is_moving(&self) -> bool {
+        self.is_unsettled || self.hands.moving.is_stirred()
     }
 
     /// Sleeps until there is something to do; for long where this worker owns nothing, and so nobody sends to it.
@@ -510,6 +541,12 @@ impl Hands {
                     }
                 }
                 Letter::Marker(epoch) => self.moving.hear(worker, epoch),
+                Letter::Enter(from) if worker == usize::from(self.index) => {
+                    if !self.let_on(tables, from, frame, exits) {
+                        inbox.put_back();
+                        break;
+                    }
+                }
                 Letter::Enter(from) => self.enter(tables, from, frame, exits),
                 Letter::Send(port) => {
                     self.send(port, &[PacketRef::from_slice(frame)], exits);

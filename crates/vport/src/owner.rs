@@ -368,10 +368,16 @@ impl<S: Send> Owner<S> {
     /// sleep then.
     #[inline]
     pub fn settle(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
+        !self.is_calm() && self.exchange(buckets)
+    }
+
+    /// Whether there is nothing for [`Owner::settle`] to do. Whoever sleeps on something else than the group's ports looks here
+    /// first.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
         let group = &self.group;
-        let calm = group.epoch.load(Ordering::Acquire) == self.given
-            && group.sent[self.worker()].load(Ordering::Acquire) == self.received;
-        !calm && self.exchange(buckets)
+        group.epoch.load(Ordering::Acquire) == self.given
+            && group.sent[self.worker()].load(Ordering::Acquire) == self.received
     }
 
     /// The queue number that this owner receives on; in a pool, of all its queues.

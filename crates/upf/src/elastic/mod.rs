@@ -20,6 +20,7 @@ pub use signal::{FILL_WEIGHT, Sample, Signal};
 use crate::bell::Bell;
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::pipeline::Chart;
 use crate::tables::{BUCKETS, Bucket, Homes};
 
 /// Between two looks.
@@ -74,6 +75,8 @@ pub(crate) struct Ground {
     pub boards: Vec<Board>,
     /// The threads that have a part in moves.
     pub bells: Vec<Arc<Bell>>,
+    /// What a dispatcher goes by, where there is one.
+    pub chart: Option<Chart>,
     /// Whether the ports say how many packets each bucket has; workers do where not.
     pub is_steered: bool,
 }
@@ -243,7 +246,10 @@ impl Elastic {
 impl Inner {
     fn set_owners(&mut self, owners: &[u8; BUCKETS]) -> Result<(), GroupError> {
         let before = *self.decider.owners();
-        self.decider.set_owners(owners)?;
+        let epoch = self.decider.set_owners(owners)?;
+        if let Some(chart) = &self.ground.chart {
+            chart.publish(epoch, owners);
+        }
         self.moved += before.iter().zip(owners).filter(|(before, after)| before != after).count() as u64;
         self.changes += 1;
         self.before = None;

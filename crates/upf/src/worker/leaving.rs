@@ -45,7 +45,7 @@ impl Worker {
                 continue;
             }
             let over = self.rx.iter().all(|rx| rx.is_over());
-            let nothing_left = !self.is_unsettled && self.inboxes.iter().all(Inbox::is_empty);
+            let nothing_left = !self.is_moving() && self.inboxes.iter().all(Inbox::is_empty);
             mine.store(nothing_left && (over || worked.elapsed() >= QUIET), Ordering::Release);
             if !dryness.is_complete() {
                 complete = None;

@@ -9,6 +9,9 @@
 //! 2. has heard the markers of all, and says so. When all have said so, nothing is on its way by the old table;
 //! 3. gives away the buckets that leave it, with their state ([`Luggage`]).
 //!
+//! In a pipeline a bucket's packets come to its next owner as soon as the dispatcher knows of the epoch. So that these are not
+//! handed on before what the former owner hands on, they wait until all workers have heard all markers.
+//!
 //! A packet that comes for a bucket which is not there yet waits: what another worker handed on in its ring, what a port
 //! brought in the ring that a worker has to itself. From there it goes on in order before the next burst of a port.
 
@@ -16,11 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use port::owner::Buckets;
+use port::{Burst, PacketRef};
 
-use super::{Exits, Hands};
+use super::{Exits, Hands, classify_frame};
 use crate::buffers::Shelf;
+use crate::drops::DropReason;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::packet::Class;
+use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket, Version};
 
 /// In the table of owners: will be this worker's, and what comes for it waits in the worker's own ring.
@@ -66,6 +72,10 @@ pub(super) struct Moving {
     heard: Box<[u64; BUCKETS]>,
     /// Buckets whose former owner was behind.
     behind: Vec<Bucket>,
+    /// Buckets that a dispatcher hands to this worker since the present epoch, and whose packets wait for the others' markers.
+    incoming: u128,
+    /// Whether some former owner is ahead.
+    is_outdated: bool,
     /// Whether something waits, or has just come.
     is_stirred: bool,
 }
@@ -83,6 +93,8 @@ impl Moving {
             serial: 0,
             heard: Box::new([0; BUCKETS]),
             behind: vec![],
+            incoming: 0,
+            is_outdated: false,
             is_stirred: false,
         }
     }
@@ -97,6 +109,17 @@ impl Moving {
         self.held == 0
     }
 
+    /// Whether packets from a dispatcher have to wait.
+    #[inline]
+    pub(super) fn is_gathering(&self) -> bool {
+        self.incoming != 0
+    }
+
+    /// Whether nothing is on its way by an earlier table.
+    fn is_assembled(&self) -> bool {
+        self.assembly.is_complete(self.marked)
+    }
+
     #[inline]
     pub(super) fn is_stirred(&self) -> bool {
         self.is_stirred
@@ -105,6 +128,13 @@ impl Moving {
     /// The worker takes a version of the tables.
     pub(super) fn adopt(&mut self, serial: u64) {
         self.serial = serial;
+        self.is_outdated = false;
+    }
+
+    /// Whether the former owner of a bucket that has come had a newer version of the tables.
+    #[inline]
+    pub(super) fn is_outdated(&self) -> bool {
+        self.is_outdated
     }
 
     /// Whether the news of the version taken last that concern a bucket are this worker's to do.
@@ -119,6 +149,7 @@ impl Moving {
         if serial < self.serial {
             self.behind.push(bucket);
         }
+        self.is_outdated |= serial > self.serial;
         self.is_stirred = true;
     }
 
@@ -160,13 +191,82 @@ impl Hands {
         }
         self.workers.iter_mut().flatten().for_each(|outbox| outbox.mark(epoch));
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
+        let (mut before, mut after) = (0_u128, 0_u128);
         for (bucket, (own, &owner)) in self.owners.iter_mut().zip(owners).enumerate() {
+            before |= u128::from(*own == self.index || *own == AWAITED) << bucket;
+            after |= u128::from(owner == self.index) << bucket;
             let is_ready = *own != AWAITED && self.moving.holds(bucket as Bucket);
             *own = if owner == self.index && !is_ready { AWAITED } else { owner };
+        }
+        if !self.fords.is_empty() {
+            self.moving.incoming = (self.moving.incoming & after) | (after & !before);
+            self.fords.iter().for_each(|ford| ford.open(epoch));
         }
         self.moving.marked = epoch;
         self.moving.is_stirred = true;
         true
+    }
+
+    /// A packet that has waited in this worker's own ring, as it came from the dispatcher: treats it or hands it on. False if it
+    /// has to wait still.
+    pub(super) fn let_on(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) -> bool {
+        if !self.moving.is_assembled() {
+            return false;
+        }
+        let class = classify_frame(tables, from, frame);
+        let is_here = match class {
+            Class::User { home, .. } => self.moving.holds(home),
+            Class::Drop(_) | Class::Punt(_) => true,
+        };
+        match self.owner(&class) {
+            _ if is_here => self.serve_one(tables, from, &class, frame, exits),
+            AWAITED => return false,
+            owner => {
+                if self
+                    .workers
+                    .get(usize::from(owner))
+                    .and_then(Option::as_ref)
+                    .is_some_and(|to| !to.has_room_for_burst())
+                {
+                    return false;
+                }
+                self.hand_over(owner, from, &PacketRef::from_slice(frame));
+                self.workers.iter_mut().flatten().for_each(Outbox::deliver);
+            }
+        }
+        true
+    }
+
+    /// A burst from a dispatcher while packets of some buckets have to wait.
+    #[cold]
+    pub(super) fn serve_gathering(&mut self, tables: &Version, from: PortId, burst: &Burst<'_>, exits: &mut Exits) {
+        let steering = self.kinds[from.number()].steering();
+        let mut frame = std::mem::take(&mut self.gathered);
+        for at in 0..burst.len() {
+            let packet = burst.get(at);
+            if self.moving.incoming >> (usize::from(steering.bucket(packet.head)) % BUCKETS) & 1 == 1 {
+                self.wait(from, &packet);
+                continue;
+            }
+            frame.resize(packet.len(), 0);
+            packet.copy_to(&mut frame);
+            let class = classify_frame(tables, from, &frame);
+            match self.owner(&class) {
+                owner if owner == self.index => self.serve_one(tables, from, &class, &frame, exits),
+                owner => self.hand_over(owner, from, &packet),
+            }
+        }
+        self.gathered = frame;
+        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
+    }
+
+    /// Puts a packet into this worker's own ring.
+    fn wait(&mut self, from: PortId, packet: &PacketRef<'_>) {
+        let Some(own) = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut) else { return };
+        if !own.post(Letter::Enter(from), packet) {
+            self.drops.count(DropReason::HandoverFull);
+        }
+        self.is_crowded |= !own.has_room_for_burst();
     }
 
     /// Has the news done that former owners of buckets have not heard. Their packets come afterwards.
@@ -187,7 +287,10 @@ impl Hands {
                 *owner = self.index;
             }
         }
-        self.moving.is_stirred = self.owners.contains(&AWAITED);
+        if self.moving.is_assembled() {
+            self.moving.incoming = 0;
+        }
+        self.moving.is_stirred = self.moving.is_gathering() || self.owners.contains(&AWAITED);
     }
 }
 
@@ -195,6 +298,9 @@ impl Buckets for Hands {
     type State = Luggage;
 
     fn is_ready(&mut self, epoch: u64, owners: &[u8; BUCKETS]) -> bool {
+        if !self.fords.iter().all(|ford| ford.is_crossed(epoch)) {
+            return false;
+        }
         if self.moving.marked != epoch && !self.mark(epoch, owners) {
             return false;
         }
@@ -218,7 +324,7 @@ impl Buckets for Hands {
 /// Letters that only tell something, and are for no thread but a worker.
 impl Outbox {
     fn mark(&mut self, epoch: u64) {
-        let posted = self.post(Letter::Marker(epoch), &port::PacketRef::from_slice(&[]));
+        let posted = self.post(Letter::Marker(epoch), &PacketRef::from_slice(&[]));
         debug_assert!(posted, "there is room");
     }
 }
@@ -260,8 +366,8 @@ mod tests {
         let [mut from, mut to] = workers();
         assert!(hears(&mut from, 6));
         to.gain(BUCKET, from.lose(BUCKET));
-        assert!(to.behind.is_empty());
-        assert!(!hears(&mut to, 6), "it was done before the bucket left");
+        assert!(to.behind.is_empty() && to.is_outdated(), "nothing is treated by version 5 any more");
+        assert!(!hears(&mut to, 6) && !to.is_outdated(), "it was done before the bucket left");
         assert!(hears(&mut to, 7));
     }
 

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use upf::function::Plan;
+use upf::model::Model;
 use upf::tables::BUCKETS;
 
 use crate::scene::{PATIENCE, Random, Scene, page_until};
@@ -35,12 +36,26 @@ fn moves_at_random(test: &str, workers: u16, plan: Plan) {
     assert!(standing.moved > CHANGES * BUCKETS as u64 / 16, "{}", standing.moved);
 }
 
+fn plan(model: Model) -> Plan {
+    Plan { model, ..Plan::default() }
+}
+
 #[test]
 fn buckets_move_between_two_workers_while_packets_flow() {
-    moves_at_random("two", 2, Plan::default());
+    moves_at_random("two", 2, plan(Model::RunToCompletion));
 }
 
 #[test]
 fn buckets_move_between_eight_workers_while_packets_flow() {
-    moves_at_random("eight", 8, Plan::default());
+    moves_at_random("eight", 8, plan(Model::RunToCompletion));
+}
+
+#[test]
+fn buckets_move_between_two_workers_of_a_pipeline_while_packets_flow() {
+    moves_at_random("two-pipeline", 2, plan(Model::Pipeline));
+}
+
+#[test]
+fn buckets_move_between_eight_workers_of_a_pipeline_while_packets_flow() {
+    moves_at_random("eight-pipeline", 8, plan(Model::Pipeline));
 }
