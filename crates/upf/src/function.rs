@@ -58,6 +58,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Most workers that are asked for, if that is said.
+    fn most_workers(&self) -> Option<usize> {
+        self.elasticity.map(|elasticity| elasticity.terms.max).filter(|&max| max != usize::MAX)
+    }
+
     fn elasticity(&self, workers: usize) -> Elasticity {
         self.elasticity.unwrap_or_else(|| Elasticity { terms: Terms::fixed(workers), ..Elasticity::default() })
     }
@@ -89,8 +94,8 @@ impl From<&Config> for Plan {
             clock: Clock::new(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
             nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
-            elasticity: None,
-            model: Model::default(),
+            elasticity: Some(config.execution.elasticity()),
+            model: config.execution.model,
         }
     }
 }
@@ -131,6 +136,16 @@ pub enum AssemblyError {
     /// A UPF has N3 and at least one data network, and not too many ports.
     #[error("a UPF has N3, then N6, and at most {} ports", PortId::MAX)]
     Ports,
+    /// There cannot be so many workers.
+    #[error(
+        "execution.workers is up to {max}, and ports have {queues} queue pairs: each worker needs one of every port"
+    )]
+    Workers {
+        /// Most workers that were asked for.
+        max: usize,
+        /// Queue pairs of each port.
+        queues: usize,
+    },
     /// The ports' steering has another user.
     #[error("the ports' steering: {0}")]
     Steering(#[from] GroupError),
@@ -213,6 +228,9 @@ impl Upf {
         if let Some(Place { port, .. }) = places.iter().find(|place| count == 0 || place.port.queues.len() != count) {
             let (name, queues) = (port.info.name.clone(), port.queues.len());
             return Err(AssemblyError::Queues { n3: count, name, queues });
+        }
+        if let Some(max) = plan.most_workers().filter(|&max| max > count) {
+            return Err(AssemblyError::Workers { max, queues: count });
         }
         let control = n3.port.control();
         let side = |(number, place): (usize, &Place)| {

@@ -13,6 +13,7 @@ pub mod counters;
 mod crew;
 pub mod drops;
 pub mod elastic;
+pub mod execution;
 pub mod few;
 pub mod function;
 pub mod ip;

@@ -84,6 +84,10 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     let plan = Plan { clock, ..Plan::from(config) };
     let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control, elastic } =
         Upf::with_memory(&plan, places, memory)?;
+    if config.execution.varies() && elastic.is_none() && counts.busy().len() > 1 {
+        tracing::warn!("the node decides which buckets are whose: all workers run, and buckets stay");
+    }
+    let elastic_shown = elastic.clone();
     let mut plane = Plane { workers, dispatcher, slow_path, tables: tables.clone(), elastic };
     let neighbours = plane.slow_path.acquaintances();
     let written_down = state.as_ref().map(State::neighbours);
@@ -112,7 +116,12 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         Some(state) => n4::Endpoint::with_state(socket, n4_config, tables.clone(), meters, state)?,
         None => n4::Endpoint::new(socket, n4_config, tables.clone(), meters),
     };
-    let sources = metrics::Sources { counts: counts.clone(), ledger: endpoint.ledger(), tables: tables.clone() };
+    let sources = metrics::Sources {
+        counts: counts.clone(),
+        ledger: endpoint.ledger(),
+        tables: tables.clone(),
+        elastic: elastic_shown,
+    };
     let inherited = inheritance.as_mut().and_then(|inheritance| inheritance.metrics.take());
     let exporter = exporter(config, inherited, sources)?;
     let operators = control::Server::new(

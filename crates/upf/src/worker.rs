@@ -295,21 +295,18 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
-        let mut is_new = self.reader.refresh();
+        if self.reader.refresh() {
+            self.hear();
+        }
         if let Some(owner) = &mut self.owner {
-            if is_new {
-                self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
-                is_new = false;
-            }
             self.is_unsettled = owner.settle(&mut self.hands);
             // No packet of a bucket that has come is treated by an older version than its former owner had.
-            is_new = self.hands.moving.is_outdated() && self.reader.refresh();
+            if self.hands.moving.is_outdated() && self.reader.refresh() {
+                self.hear();
+            }
         }
         let tables = self.reader.version();
         let exits = &mut *self.tx;
-        if is_new {
-            self.hands.hear(tables, self.reader.serial(), exits);
-        }
         if self.hands.moving.is_stirred() {
             self.hands.catch_up(tables, exits);
         }
@@ -344,6 +341,12 @@ impl Worker {
             self.publish();
         }
         worked
+    }
+
+    /// Has the news of the version done that was just taken.
+    #[cold]
+    fn hear(&mut self) {
+        self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
     }
 
     /// Nothing to do: polls on for a while, then sleeps until there is.
