@@ -151,7 +151,16 @@ impl Scene {
     }
 
     /// Has packets flow while `meanwhile` runs, and until all have arrived; then looks at what there is to look at.
-    pub fn play(mut self, meanwhile: impl FnOnce(&Elastic, &Tables) + Send) -> Upf {
+    pub fn play(self, meanwhile: impl FnOnce(&Elastic, &Tables) + Send) -> Upf {
+        self.play_to_the_end(meanwhile, |_| {})
+    }
+
+    /// The same, with `afterwards` when all have arrived, while the workers run still.
+    pub fn play_to_the_end(
+        mut self,
+        meanwhile: impl FnOnce(&Elastic, &Tables) + Send,
+        afterwards: impl FnOnce(&Elastic),
+    ) -> Upf {
         let signs = &Signs::default();
         let elastic = self.upf.elastic.clone().expect("several workers");
         let (stop, tables) = (&AtomicBool::new(false), self.upf.tables.clone());
@@ -187,6 +196,7 @@ impl Scene {
             while !signs.has_all(&sent) && begin.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            afterwards(&elastic);
             signs.over.store(true, Ordering::Relaxed);
             stop.store(true, Ordering::Relaxed);
             bells.iter().for_each(|bell| bell.ring());
