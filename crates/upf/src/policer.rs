@@ -125,6 +125,14 @@ impl Policers {
         Ok(Self(Arc::new(Tallies::private(capacity)?)))
     }
 
+    /// Asks for the state of a meter that will soon be needed.
+    #[inline(always)]
+    pub(crate) fn ask(&self, meter: &Meter) {
+        if let Some(state) = self.0.lines().get(meter.index() as usize) {
+            port::prefetch(state);
+        }
+    }
+
     /// Whether a packet of `len` bytes conforms to the only meter that it counts towards, at time `now` (nanoseconds). If so
     /// it is charged.
     #[inline(always)]

@@ -26,9 +26,10 @@ use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
+use crate::packet::ahead::Lists;
 use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
-    uncount,
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, ahead, classify, classify_from, decide, end_marker_frame,
+    matching, uncount,
 };
 use crate::path::{Path, Tunnel};
 use crate::policer::Policers;
@@ -426,10 +427,16 @@ impl Hands {
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
-        let network = tables.network(from);
+        let (network, mut lists) = (tables.network(from), Lists::default());
         match network.side.kind.has_tunnels() {
-            true => classify_all::<true>(tables, network, &burst, &mut classes[..count]),
-            false => classify_all::<false>(tables, network, &burst, &mut classes[..count]),
+            true => {
+                ahead::ask::<true>(tables, network, &self.state.policers, &burst, &mut lists);
+                classify_all::<true>(tables, network, &burst, &lists, &mut classes[..count]);
+            }
+            false => {
+                ahead::ask::<false>(tables, network, &self.state.policers, &burst, &mut lists);
+                classify_all::<false>(tables, network, &burst, &lists, &mut classes[..count]);
+            }
         }
         if let Some(board) = &self.counts {
             count_homes(board, &classes[..count]);
@@ -739,10 +746,16 @@ impl Hands {
 
 /// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
 #[inline(always)]
-fn classify_all<const TUNNELS: bool>(tables: &Version, from: &Network, burst: &Burst<'_>, classes: &mut [Class]) {
-    for (at, class) in classes.iter_mut().enumerate() {
+fn classify_all<const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    burst: &Burst<'_>,
+    lists: &Lists,
+    classes: &mut [Class],
+) {
+    for (at, (class, list)) in classes.iter_mut().zip(lists).enumerate() {
         let packet = burst.get(at);
-        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
+        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len(), *list);
     }
 }
 
