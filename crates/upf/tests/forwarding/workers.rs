@@ -21,11 +21,43 @@ fn ports(queues: u16, n6_steering: Steering, from_n6: Vec<Vec<u8>>) -> (Port, Ca
 
 /// A UPF with the sessions of UEs `1..=sessions`, whose gNB is resolved.
 fn upf(n3: Port, n6: Port, sessions: u32) -> Upf {
-    let upf = Upf::new(&Plan { max_sessions: 1_000, ..Plan::default() }, n3, n6).unwrap();
+    let upf = Upf::new(&Plan { max_sessions: 4_000, ..Plan::default() }, n3, n6).unwrap();
     let updates = (1..=sessions).map(|number| SessionUpdate::Put(session(number.into(), number, number)));
     upf.tables.apply(updates.collect()).unwrap();
     upf.tables.set_neighbours(&[(PortId::N3, "10.3.0.2".parse().unwrap(), Some([2; 6]))]).unwrap();
     upf
+}
+
+/// So many that a burst's sessions are asked for before its packets are looked at.
+#[test]
+fn of_many_sessions_each_packet_is_treated_by_the_rules_of_its_own() {
+    let sessions = 3_000;
+    let order = (0..sessions).map(|at| at * 1_009 % sessions + 1);
+    // Between them what asks for nothing, or for what is not there.
+    let strange =
+        [vec![0; 13], vec![0x45; 20], downlink(sessions + 7, 0, 400), [vec![0; 12], vec![0x86, 0xdd, 0x60]].concat()];
+    let strange = strange.into_iter();
+    let frames: Vec<_> = strange
+        .clone()
+        .chain(order.clone().map(|number| downlink(number, number, 400)))
+        .chain(strange.clone())
+        .collect();
+    let (n3, to_n3, n6) = ports(1, Steering::None, frames);
+    let mut upf = upf(n3, n6, sessions);
+    // What is dropped shows now and then.
+    (0..2_048).for_each(|_| _ = upf.workers[0].run_once());
+    let came: Vec<_> = to_n3
+        .take()
+        .iter()
+        .map(|frame| {
+            let teid = u32::from_be_bytes(frame[14 + 28 + 4..][..4].try_into().unwrap());
+            assert_eq!(mark(frame), teid, "another session's tunnel");
+            teid
+        })
+        .collect();
+    assert!(came.into_iter().eq(order));
+    let dropped: u64 = upf.counts.all().iter().map(|(_, count)| count).sum();
+    assert_eq!(dropped, 2 * strange.count() as u64, "{:?}", upf.counts.all());
 }
 
 #[test]
