@@ -22,6 +22,7 @@ mod checksum;
 mod interface;
 mod kernel;
 mod kinds;
+pub mod relay;
 mod shm;
 pub mod synthetic;
 mod wait;

@@ -112,6 +112,14 @@ pub enum NoCounters {
 }
 
 impl Counters {
+    /// Asks for the counts at a place that will soon be needed.
+    #[inline(always)]
+    pub(crate) fn ask(&self, place: u32) {
+        if let Some(line) = self.0.lines.lines().get(place as usize) {
+            port::prefetch(line);
+        }
+    }
+
     /// Counters of this process alone, for so many sessions.
     pub fn private(sessions: usize) -> io::Result<Self> {
         Self::of(Tallies::private(line_count(sessions))?)

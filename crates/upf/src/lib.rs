@@ -1,4 +1,5 @@
-//! The User Plane Function: session tables, the packet function, run-to-completion workers, the slow path, and N4.
+//! The User Plane Function: session tables, the packet function, workers in two execution models,
+//! what has them come and go, the slow path, and N4.
 
 pub mod acquaintances;
 pub mod address_pool;
@@ -12,6 +13,8 @@ pub mod control;
 pub mod counters;
 mod crew;
 pub mod drops;
+pub mod elastic;
+pub mod execution;
 pub mod few;
 pub mod function;
 pub mod ip;
@@ -20,12 +23,14 @@ pub mod log;
 pub mod mail;
 pub mod marking;
 pub mod metrics;
+pub mod model;
 pub mod n4;
 pub mod nat;
 pub mod open;
 pub mod oversize;
 pub mod packet;
 pub mod path;
+pub mod pipeline;
 pub mod policer;
 pub mod predefined;
 pub mod program;

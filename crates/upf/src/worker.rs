@@ -1,12 +1,13 @@
-//! A run-to-completion worker: it owns one queue pair of every port and the state of the sessions whose buckets are its
-//! own, takes bursts, has the packet function decide, and carries the verdicts out.
+//! A worker: it owns the state of the sessions whose buckets are its own, takes bursts from its queues (those of every port, or
+//! a dispatcher's rings), has the packet function decide, carries the verdicts out, and sends by its own queue of each port.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use port::owner::Owner;
+use port::relay::Ford;
 use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
@@ -14,32 +15,40 @@ use port::{
 use crate::alarms::Alarms;
 use crate::bell::Bell;
 use crate::board::Board;
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, Room};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
+use crate::elastic::FILL_WEIGHT;
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
+use crate::packet::ahead::Lists;
 use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
-    uncount,
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, ahead, classify, classify_from, decide, uncount,
 };
-use crate::path::{Path, Tunnel};
+use crate::path::Path;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Network, News, Reader, Version};
+use crate::tables::{BUCKETS, Network, Reader, Version};
 use crate::trace::Tracer;
 
 mod copies;
 mod leaving;
+mod letters;
+mod moving;
 mod nat;
+mod news;
 mod rare;
+mod resting;
 mod too_long;
 
+use moving::{AWAITED, Moving};
+
 pub use leaving::Dryness;
+pub use moving::{Assembly, Luggage};
 
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;
@@ -58,9 +67,19 @@ pub struct Worker {
     bell: Arc<Bell>,
     waiter: Waiter,
     rounds: u32,
+    /// Polls that found packets, that found a whole burst, and packets in a poll by the burst size, averaged.
+    polls: u64,
+    full_polls: u64,
+    fill: f32,
     board: Board,
+    /// Wakes whoever looks at workers' loads.
+    watch: Option<Arc<Bell>>,
     /// Since when there is nothing to do, if that is so.
     idle_since_ns: Option<u64>,
+    /// Its part in moves of buckets, where buckets move.
+    owner: Option<Owner<Luggage>>,
+    /// Whether it has a part in a move that is not done.
+    is_unsettled: bool,
 }
 
 /// How a worker reaches the other threads, and they it.
@@ -75,15 +94,17 @@ pub struct Links {
     pub alarms: Alarms,
     /// To whoever watches a UE.
     pub tracer: Tracer,
+    /// All workers.
+    pub assembly: Arc<Assembly>,
 }
 
-/// How a worker treats packets.
-#[derive(Clone, Copy, Debug)]
+/// How workers treat packets.
+#[derive(Clone, Debug)]
 pub struct Habits {
-    /// Most policers, see [`crate::tables::Settings::max_policers`].
-    pub policers: usize,
-    /// Octets of frames that may wait for their UEs.
-    pub max_buffered_octets: usize,
+    /// The policers of all workers, so many as [`crate::tables::Settings::max_policers`] says.
+    pub policers: Policers,
+    /// Where frames may wait for their UEs, at all workers.
+    pub room: Room,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
     /// What time it is.
@@ -93,8 +114,17 @@ pub struct Habits {
 /// What carries verdicts out.
 struct Hands {
     index: u8,
-    /// Which worker owns which bucket.
+    /// To which worker packets of which bucket go: the owner, or [`AWAITED`].
     owners: [u8; BUCKETS],
+    moving: Moving,
+    /// What tells how far it has come with what a dispatcher has sent, if there is one.
+    fords: Vec<Ford>,
+    /// Room for a packet from it.
+    gathered: Vec<u8>,
+    /// Counts packets by their sessions' buckets, where no port does.
+    counts: Option<Board>,
+    /// Whether there may be no room for a burst in the ring to some worker.
+    is_crowded: bool,
     /// What the ports are for.
     kinds: Vec<PortKind>,
     state: State,
@@ -151,15 +181,18 @@ impl Worker {
     /// A worker with a queue pair of each port, by their numbers. It begins to see the tables at its first round.
     pub fn over(reader: Reader, queues: Vec<QueuePair>, links: Links, habits: Habits) -> Self {
         let workers = reader.workers();
+        let owners = std::array::from_fn(|bucket| (bucket % workers) as u8);
+        let index = reader.index() as u8;
         let hands = Hands {
-            index: reader.index() as u8,
-            owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
+            index,
+            owners,
+            moving: Moving::new(index, &owners, links.assembly),
+            fords: vec![],
+            gathered: Vec::with_capacity(FRAME_MAX),
+            counts: None,
+            is_crowded: false,
             kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
-            state: State {
-                policers: Policers::new(habits.policers),
-                buffers: Buffers::new(habits.max_buffered_octets),
-                alarms: links.alarms,
-            },
+            state: State { policers: habits.policers, buffers: Buffers::new(habits.room), alarms: links.alarms },
             nat: Nat::none(),
             before: None,
             held: Held::default(),
@@ -179,7 +212,47 @@ impl Worker {
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (rx, tx): (Vec<_>, Vec<_>) = queues.into_iter().map(|pair| (pair.rx, pair.tx)).unzip();
         let board = Board::new(rx.len());
-        Self { reader, rx, tx, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
+        Self {
+            reader,
+            rx,
+            tx,
+            inboxes: links.inboxes,
+            hands,
+            bell,
+            waiter,
+            rounds: 0,
+            polls: 0,
+            full_polls: 0,
+            fill: 0.0,
+            board,
+            watch: None,
+            idle_since_ns: None,
+            owner: None,
+            is_unsettled: false,
+        }
+    }
+
+    /// The same with a part in moves of buckets, as the owner of those that it has at first.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner<Luggage>) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// The same with queues that are a dispatcher's rings, and what tells how far they are read.
+    #[must_use]
+    pub fn with_fords(mut self, fords: Vec<Ford>) -> Self {
+        self.hands.fords = fords;
+        self
+    }
+
+    /// The same, watched: `watch` is rung when it has something to do again. Packets are counted by their sessions' buckets
+    /// where no port does, `counts_buckets`.
+    #[must_use]
+    pub fn with_watch(mut self, watch: Arc<Bell>, counts_buckets: bool) -> Self {
+        self.watch = Some(watch);
+        self.hands.counts = counts_buckets.then(|| self.board.clone());
+        self
     }
 
     /// The same with what it is to translate.
@@ -221,23 +294,45 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
-        let is_new = self.reader.refresh();
+        if self.reader.refresh() {
+            self.hear();
+        }
+        if let Some(owner) = &mut self.owner {
+            self.is_unsettled = owner.settle(&mut self.hands);
+            // No packet of a bucket that has come is treated by an older version than its former owner had.
+            if self.hands.moving.is_outdated() && self.reader.refresh() {
+                self.hear();
+            }
+        }
         let tables = self.reader.version();
         let exits = &mut *self.tx;
-        if is_new {
-            self.hands.hear(tables, exits);
+        if self.hands.moving.is_stirred() {
+            self.hands.catch_up(tables, exits);
         }
         let mut worked = false;
-        for inbox in &mut self.inboxes {
-            worked |= self.hands.read(tables, inbox, exits);
+        for (from, inbox) in self.inboxes.iter_mut().enumerate() {
+            worked |= self.hands.read(tables, from, inbox, exits);
+        }
+        if self.hands.moving.is_stirred() {
+            self.hands.unpack(&self.inboxes[usize::from(self.hands.index)]);
         }
         for (number, queue) in self.rx.iter_mut().enumerate() {
+            if self.hands.is_crowded && self.hands.is_still_crowded() {
+                break;
+            }
             let burst = queue.recv();
+            self.fill += FILL_WEIGHT * (burst.len() as f32 / BURST_MAX as f32 - self.fill);
             if burst.is_empty() {
                 continue;
             }
+            self.polls += 1;
+            self.full_polls += u64::from(burst.len() == BURST_MAX);
             let port = PortId::new(number);
-            self.hands.serve(tables, port, burst, exits);
+            if self.hands.moving.is_gathering() {
+                self.hands.serve_gathering(tables, port, &burst, exits);
+            } else {
+                self.hands.serve(tables, port, burst, exits);
+            }
             worked = true;
         }
         self.rounds = self.rounds.wrapping_add(1);
@@ -247,29 +342,10 @@ impl Worker {
         worked
     }
 
-    /// Nothing to do: polls on for a while, then sleeps until there is.
-    fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| {
-            self.publish();
-            self.hands.now()
-        });
-        self.board.pauses(idle_since_ns);
-        self.sweep();
-        self.hands.drops.publish();
-        self.bell.doze();
-        let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
-        if nothing_left && !stop.load(Ordering::Relaxed) {
-            let mut queues: Vec<&mut dyn RxQueue> = self.rx.iter_mut().map(|queue| &mut **queue as _).collect();
-            let woken = self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?;
-            if !woken.extra.is_empty() {
-                self.bell.silence();
-            }
-        }
-        self.bell.wake();
-        let now_ns = self.hands.now();
-        self.board.paused(now_ns);
-        self.idle_since_ns = Some(now_ns);
-        Ok(())
+    /// Has the news of the version done that was just taken.
+    #[cold]
+    fn hear(&mut self) {
+        self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
     }
 
     /// Shows what was counted.
@@ -277,6 +353,7 @@ impl Worker {
         self.sweep();
         self.hands.drops.publish();
         let counters = self.rx.iter().zip(&self.tx).map(|(rx, tx)| (rx.counters(), tx.counters()));
+        self.board.publish_polls(self.polls, self.full_polls, self.fill);
         self.board.publish(counters, self.hands.state.buffers.packets());
     }
 
@@ -296,10 +373,19 @@ impl Hands {
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
-        let network = tables.network(from);
+        let (network, mut lists) = (tables.network(from), Lists::default());
         match network.side.kind.has_tunnels() {
-            true => classify_all::<true>(tables, network, &burst, &mut classes[..count]),
-            false => classify_all::<false>(tables, network, &burst, &mut classes[..count]),
+            true => {
+                ahead::ask::<true>(tables, network, &self.state.policers, &burst, &mut lists);
+                classify_all::<true>(tables, network, &burst, &lists, &mut classes[..count]);
+            }
+            false => {
+                ahead::ask::<false>(tables, network, &self.state.policers, &burst, &mut lists);
+                classify_all::<false>(tables, network, &burst, &lists, &mut classes[..count]);
+            }
+        }
+        if let Some(board) = &self.counts {
+            count_homes(board, &classes[..count]);
         }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
         let mut left = 0;
@@ -340,110 +426,6 @@ impl Hands {
         self.slow_path.deliver();
         self.state.alarms.deliver();
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
-    }
-
-    /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
-    /// treated by the one before.
-    #[cold]
-    fn hear(&mut self, tables: &Version, exits: &mut Exits) {
-        for news in tables.news() {
-            if self.owners[usize::from(news.home()) % BUCKETS] != self.index {
-                continue;
-            }
-            match news {
-                News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
-                News::Discard { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(*up_seid) {
-                        self.discard(tables, port, &frame);
-                    }
-                }
-                News::Release { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(*up_seid) {
-                        self.serve_one(tables, port, &frame, exits);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A packet that waited is not sent any more.
-    fn discard(&mut self, tables: &Version, from: PortId, frame: &[u8]) {
-        self.drops.count(DropReason::BufferDiscarded);
-        let head = &frame[..frame.len().min(HEAD_MAX)];
-        let class = classify(tables, from, head, frame.len());
-        if let Some(rule) = matching(tables, &class, head) {
-            rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
-        }
-    }
-
-    /// Nothing was sent to a neighbour that is not resolved, and so there is nothing to mark the end of.
-    fn send_end_marker(&mut self, tables: &Version, marker: &Tunnel, exits: &mut Exits) {
-        let Some((port, frame)) = end_marker_frame(tables, marker) else { return };
-        self.send(port, &[PacketRef::from_slice(&frame)], exits);
-    }
-
-    /// Frames that another thread left, up to a burst of them.
-    fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits) -> bool {
-        let mut taken = 0;
-        while taken < BURST_MAX
-            && let Some((letter, frame)) = inbox.take()
-        {
-            match letter {
-                Letter::Process(from) => self.serve_one(tables, from, frame, exits),
-                Letter::Enter(from) => self.enter(tables, from, frame, exits),
-                Letter::Send(port) => {
-                    self.send(port, &[PacketRef::from_slice(frame)], exits);
-                }
-                Letter::Punt(..) | Letter::Resolve(..) | Letter::Await(..) | Letter::TooLong(_) => {
-                    debug_assert!(false, "these go to the slow path")
-                }
-            }
-            taken += 1;
-        }
-        taken > 0
-    }
-
-    /// A frame from the slow path, which does not know whose it is.
-    #[inline(never)]
-    fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
-        let class = classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len());
-        match self.owner(&class) {
-            owner if owner == self.index => self.serve_one(tables, from, frame, exits),
-            owner => {
-                self.hand_over(owner, from, &PacketRef::from_slice(frame));
-                self.workers.iter_mut().flatten().for_each(Outbox::deliver);
-            }
-        }
-    }
-
-    /// A frame from another worker, which found it to belong here.
-    #[inline(never)]
-    fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
-        let now = self.now();
-        self.tracer.look();
-        let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
-        let class = classify(tables, from, head, frame.len());
-        if self.owner(&class) != self.index {
-            // The session moved meanwhile. It is not worth following.
-            return self.drops.count(DropReason::HandoverLoop);
-        }
-        let mut slot = std::mem::take(&mut self.slot);
-        slot.fill_head(head.len()).copy_from_slice(head);
-        let mut slots = [slot];
-        let mut burst = Burst::new(&mut slots);
-        let mut behind = Rest::from_slice(behind);
-        let mut packet = burst.get_mut(0);
-        if let Some(fate) = self.conclude(tables, from, &class, &mut packet, &mut behind, now)
-            && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
-        {
-            fate.uncount(tables);
-            self.trace_refused(tables, from, fate.port, &class, now);
-        }
-        self.slow_path.deliver();
-        self.state.alarms.deliver();
-        // Others have packets that are to be translated.
-        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
-        [self.slot] = slots;
     }
 
     /// Has the packet function decide, and rewrites the packet. Returns where to send it, if anywhere, and what it
@@ -510,14 +492,6 @@ impl Hands {
     }
 
     #[cold]
-    fn hand_over(&mut self, owner: u8, from: PortId, packet: &PacketRef<'_>) {
-        let outbox = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut);
-        if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), packet)) {
-            self.drops.count(DropReason::HandoverFull);
-        }
-    }
-
-    #[cold]
     fn punt(&mut self, from: PortId, punt: Punt, packet: &PacketRef<'_>, now: u64) {
         let dropped = match punt {
             Punt::Host | Punt::Gtpu => None,
@@ -575,11 +549,29 @@ impl Hands {
 
 /// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
 #[inline(always)]
-fn classify_all<const TUNNELS: bool>(tables: &Version, from: &Network, burst: &Burst<'_>, classes: &mut [Class]) {
-    for (at, class) in classes.iter_mut().enumerate() {
+fn classify_all<const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    burst: &Burst<'_>,
+    lists: &Lists,
+    classes: &mut [Class],
+) {
+    for (at, (class, list)) in classes.iter_mut().zip(lists).enumerate() {
         let packet = burst.get(at);
-        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
+        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len(), *list);
     }
+}
+
+fn count_homes(board: &Board, classes: &[Class]) {
+    for class in classes {
+        if let Class::User { home, .. } = *class {
+            board.count(home);
+        }
+    }
+}
+
+fn classify_frame(tables: &Version, from: PortId, frame: &[u8]) -> Class {
+    classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len())
 }
 
 #[inline]

@@ -64,6 +64,9 @@ impl Mapping {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags)? };
+        // What is used here and there is found sooner through large pages. Where there are none, small ones do.
+        // SAFETY: the mapping that was just made.
+        let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxHugepage) };
         Ok(Self::of(start, len, true))
     }
 

@@ -19,14 +19,21 @@ const UDP_LEN: usize = 8;
 pub fn classify(tables: &Version, from: PortId, head: &[u8], len: usize) -> Class {
     let network = tables.network(from);
     match network.side.kind.has_tunnels() {
-        true => classify_from::<true>(tables, network, head, len),
-        false => classify_from::<false>(tables, network, head, len),
+        true => classify_from::<true>(tables, network, head, len, None),
+        false => classify_from::<false>(tables, network, head, len, None),
     }
 }
 
-/// The same for a network whose packets are in tunnels, or not.
+/// The same for a network whose packets are in tunnels, or not. The list of rules of the UE that a plain packet goes to may have been
+/// looked up before.
 #[inline(always)]
-pub fn classify_from<const TUNNELS: bool>(tables: &Version, from: &Network, head: &[u8], len: usize) -> Class {
+pub fn classify_from<const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    head: &[u8],
+    len: usize,
+    list: Option<u32>,
+) -> Class {
     let Some((ethernet, packet)) = head.split_first_chunk::<ETHERNET_LEN>() else {
         return Class::Drop(DropReason::IpMalformed);
     };
@@ -35,9 +42,9 @@ pub fn classify_from<const TUNNELS: bool>(tables: &Version, from: &Network, head
     let ours = [m0, m1, m2, m3, m4, m5] == from.side.mac;
     let class = match (ours, u16::from_be_bytes([t0, t1]), TUNNELS) {
         (true, ETHERTYPE_IPV4, true) => classify_tunnelled::<false>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available, list),
         (true, ETHERTYPE_IPV6, true) => classify_tunnelled::<true>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available),
+        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available, list),
         (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
     };
     class.unwrap_or_else(Class::Drop)
@@ -50,10 +57,11 @@ fn classify_plain<const V6: bool>(
     from: &Network,
     packet: &[u8],
     available: usize,
+    list: Option<u32>,
 ) -> Result<Class, DropReason> {
     let ip = sound::<V6>(packet, available)?;
     let destination = ip.destination();
-    let Some(list) = from.ue(V6, destination) else {
+    let Some(list) = list.or_else(|| from.ue(V6, destination)) else {
         return match () {
             () if from.side.owns(V6, destination) => Ok(Class::Punt(Punt::Host)),
             () if ip.is_multicast() => Err(DropReason::Multicast),

@@ -1,9 +1,10 @@
 //! The packet function: what becomes of a packet, from the tables, the session's state, the first bytes of the packet, and
 //! the time. It sends nothing and changes no packet; whoever calls it carries the verdict out.
 //!
-//! It comes in two halves, so that a burst's table lines can be on their way to the cache while the rest of the burst is
-//! read: [`classify`] finds the session, [`decide`] applies its rules.
+//! It comes in two halves: [`classify`] finds the session, [`decide`] applies its rules. Before both, where there are many sessions,
+//! [`ahead`] asks for what a whole burst needs of them.
 
+pub(crate) mod ahead;
 mod aside;
 mod classify;
 mod decide;

@@ -17,7 +17,7 @@ use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::marking::Marking;
 use crate::path::{Relay, Tunnel};
-use crate::policer::Meter;
+use crate::policer::{Meter, Policers};
 use crate::side::PortId;
 use crate::usage::{Gauges, Places, whole};
 
@@ -373,6 +373,27 @@ impl<'t> Rules<'t> {
     #[inline(always)]
     pub fn first(&self) -> Option<Rule<'t>> {
         Rule::at(self.tables, self.first)
+    }
+
+    /// Asks for the first rule.
+    #[inline(always)]
+    pub(crate) fn ask(&self) {
+        if let Some(rule) = self.first() {
+            rule.0.iter().for_each(port::prefetch);
+        }
+    }
+
+    /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
+    #[inline(always)]
+    pub(crate) fn ask_behind(&self, policers: &Policers) {
+        let Some(rule) = self.first() else { return };
+        if rule.meter_count() == 1 {
+            policers.ask(&rule.meter());
+        }
+        let usages = rule.word(USAGES);
+        if usages >> 32 == 1 {
+            self.tables.counters().ask(usages as u32);
+        }
     }
 
     /// All rules, in order of precedence.

@@ -151,6 +151,13 @@ impl Version {
         &self.network(port).side
     }
 
+    /// Whether there are, or were, so many sessions that their rules are not in a core's own caches, which hold some 10,000 lines.
+    #[inline(always)]
+    pub(crate) fn is_large(&self) -> bool {
+        const MANY: usize = 2_048;
+        self.teids.len() + self.other_teids.len() >= MANY
+    }
+
     /// Uplink rules for the TEID.
     #[inline(always)]
     pub fn by_teid(&self, teid: u32) -> Option<Rules<'_>> {
