@@ -281,7 +281,9 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             if self.run_once() {
-                self.idle_since_ns = None;
+                if self.idle_since_ns.take().is_some() {
+                    self.watch.iter().for_each(|watch| watch.ring());
+                }
                 self.waiter.worked();
             } else {
                 self.rest(stop)?;

@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_millis(4);
 const SLOW_TICK: Duration = Duration::from_millis(20);
 /// What is not much.
 const LITTLE: f64 = 0.1;
+/// What is nothing: sleepers look around now and then.
+const NOTHING: f64 = 0.005;
 /// Between two looks where all workers sleep, should none wake this up.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
@@ -199,9 +201,9 @@ impl Elastic {
             let pause = self.tick();
             if pause >= IDLE_TICK {
                 self.doze(stop)?;
-            } else {
-                std::thread::sleep(pause);
             }
+            // What ends a doze has hardly begun.
+            std::thread::sleep(if pause >= IDLE_TICK { TICK } else { pause });
         }
         Ok(())
     }
@@ -314,7 +316,7 @@ impl Inner {
         let most = self.levels.iter().copied().fold(0.0, f64::max);
         let is_at_rest = self.policy.workers() == self.policy.min();
         match most {
-            _ if most == 0.0 && is_at_rest && self.policy.hot().is_none() => IDLE_TICK,
+            _ if most < NOTHING && is_at_rest && self.policy.hot().is_none() => IDLE_TICK,
             _ if most < LITTLE => SLOW_TICK,
             _ => TICK,
         }

@@ -39,7 +39,6 @@ impl Worker {
         let now_ns = self.hands.now();
         self.board.paused(now_ns);
         self.idle_since_ns = Some(now_ns);
-        self.watch.iter().for_each(|watch| watch.ring());
         Ok(())
     }
 
