@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// How far a figure may exceed its baseline, in percent
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 3.0)]
     pub tolerance: f64,
     /// Write the figures to this file, as the new baseline
     #[arg(long, value_name = "FILE")]
