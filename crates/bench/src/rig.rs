@@ -14,10 +14,12 @@ use traffic::frame;
 use traffic::generator::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
 use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
+use upf::buffers::Room;
 use upf::clock::Clock;
 use upf::drops::DropReason;
 use upf::ip::UDP;
 use upf::mail::{self, Inbox};
+use upf::policer::Policers;
 use upf::rules::{
     CpFSeid, Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting,
     Pdi, Pdr, Qer, SdfFilter, Session, UeIp,
@@ -25,7 +27,7 @@ use upf::rules::{
 use upf::side::{PortId, Side};
 use upf::tables::{Reader, SessionUpdate, Settings, Tables};
 use upf::trace::Tracer;
-use upf::worker::{Habits, Links, Worker};
+use upf::worker::{Assembly, Habits, Links, Worker};
 
 /// The way that packets go through the UPF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -148,10 +150,17 @@ impl Upf {
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
         let (alarms, heard) = alarms::channel(Arc::new(Bell::new()?));
-        let links = Links { inboxes: vec![], workers: vec![None], slow_path: outbox, alarms, tracer: Tracer::unread() };
+        let links = Links {
+            inboxes: vec![],
+            workers: vec![None],
+            slow_path: outbox,
+            alarms,
+            tracer: Tracer::unread(),
+            assembly: Assembly::new(1),
+        };
         let habits = Habits {
-            policers: settings.max_policers(),
-            max_buffered_octets: 0,
+            policers: Policers::new(settings.max_policers())?,
+            room: Room::new(0),
             ipv6_zero_checksum: false,
             clock: Clock::new(),
         };

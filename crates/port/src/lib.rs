@@ -20,6 +20,7 @@ pub use wait::{Sleep, Waiter, Woken};
 mod checksum;
 mod interface;
 mod kernel;
+pub mod relay;
 mod shm;
 pub mod synthetic;
 mod wait;

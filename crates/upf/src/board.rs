@@ -2,11 +2,13 @@
 //! The worker alone writes, now and then; it never waits for a reader.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use port::{RxCounters, TxCounters};
 
+use crate::elastic::Sample;
 use crate::side::PortId;
+use crate::tables::{BUCKETS, Bucket};
 
 /// The board.
 #[derive(Clone, Debug)]
@@ -19,6 +21,13 @@ struct Shown {
     idle_ns: AtomicU64,
     /// When the present pause began; 0 while there is none.
     idle_since_ns: AtomicU64,
+    /// Polls that found packets, and that found as many as fit a burst.
+    polls: AtomicU64,
+    full_polls: AtomicU64,
+    /// Packets in a poll by the burst size, averaged: the bits of the number.
+    fill: AtomicU32,
+    /// Packets of each home bucket, where these are counted.
+    packets: [AtomicU64; BUCKETS],
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +80,10 @@ impl Board {
             buffered_packets: AtomicU64::new(0),
             idle_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            full_polls: AtomicU64::new(0),
+            fill: AtomicU32::new(0),
+            packets: [const { AtomicU64::new(0) }; BUCKETS],
         }))
     }
 
@@ -94,6 +107,20 @@ impl Board {
             shown.nat_bindings.store(bindings as u64, Relaxed);
             shown.nat_blocks.store(blocks as u64, Relaxed);
         }
+    }
+
+    /// Shows how full polls were.
+    pub fn publish_polls(&self, polls: u64, full_polls: u64, fill: f32) {
+        self.0.polls.store(polls, Relaxed);
+        self.0.full_polls.store(full_polls, Relaxed);
+        self.0.fill.store(fill.to_bits(), Relaxed);
+    }
+
+    /// Counts a packet of a session with this home bucket.
+    #[inline]
+    pub fn count(&self, home: Bucket) {
+        let packets = &self.0.packets[usize::from(home) % BUCKETS];
+        packets.store(packets.load(Relaxed) + 1, Relaxed);
     }
 
     /// There has been nothing to do since `from_ns`.
@@ -126,6 +153,27 @@ impl Board {
     /// Packets that wait for their UEs.
     pub fn buffered_packets(&self) -> u64 {
         self.0.buffered_packets.load(Relaxed)
+    }
+
+    /// Packets that the worker has counted of this home bucket.
+    pub fn packets(&self, home: Bucket) -> u64 {
+        self.0.packets[usize::from(home) % BUCKETS].load(Relaxed)
+    }
+
+    /// The worker's load, until `now_ns`.
+    pub fn sample(&self, now_ns: u64) -> Sample {
+        Sample {
+            at_ns: now_ns,
+            idle_ns: self.idle_ns(now_ns),
+            polls: self.0.polls.load(Relaxed),
+            full_polls: self.0.full_polls.load(Relaxed),
+            fill: f32::from_bits(self.0.fill.load(Relaxed)),
+        }
+    }
+
+    /// Whether the worker has nothing to do.
+    pub fn is_pausing(&self) -> bool {
+        self.0.idle_since_ns.load(Relaxed) != 0
     }
 
     /// How long the worker has had nothing to do, until `now_ns`.

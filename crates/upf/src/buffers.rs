@@ -1,12 +1,16 @@
 //! Packets that wait for their UE to be paged (TS 23.501, 5.8.3): in order, so many of a session, so many octets in all.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use port::PacketRef;
 use serde::{Deserialize, Serialize};
 
 use crate::side::PortId;
+use crate::tables::{BUCKETS, Bucket};
 
 /// How packets of a PDR wait. Part of the compiled rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +36,30 @@ pub enum Kept {
     Full,
 }
 
+/// How many octets may wait at all workers together. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Room(Arc<RoomShared>);
+
+#[derive(Debug)]
+struct RoomShared {
+    max_octets: usize,
+    octets: AtomicUsize,
+}
+
 /// The waiting packets of a worker's sessions.
 #[derive(Debug)]
 pub struct Buffers {
+    /// By the sessions' home buckets.
+    shelves: Box<[Shelf; BUCKETS]>,
+    room: Room,
+    packets: usize,
+}
+
+/// The waiting packets of a bucket's sessions. They keep their room wherever they are.
+#[derive(Debug, Default)]
+pub struct Shelf {
     /// By the UPF's SEID.
     queues: HashMap<u64, Queue>,
-    max_octets: usize,
-    octets: usize,
     packets: usize,
 }
 
@@ -59,26 +80,54 @@ struct Queue {
     told: Vec<u16>,
 }
 
-impl Buffers {
+impl Parked {
+    /// The UPF's SEID of the session.
+    pub fn up_seid(&self) -> u64 {
+        self.up_seid
+    }
+}
+
+impl Room {
     /// Room for `max_octets` octets of frames.
     pub fn new(max_octets: usize) -> Self {
-        Self { queues: HashMap::new(), max_octets, octets: 0, packets: 0 }
+        Self(Arc::new(RoomShared { max_octets, octets: AtomicUsize::new(0) }))
     }
 
-    /// Has the frame wait, which came from `port`.
-    pub fn keep(&mut self, waiting: &Waiting, port: PortId, frame: &PacketRef<'_>) -> Kept {
+    fn take(&self, octets: usize) -> bool {
+        let RoomShared { max_octets, octets: taken } = &*self.0;
+        let fits = |taken: usize| taken.checked_add(octets).filter(|taken| taken <= max_octets);
+        taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, octets: usize) {
+        self.0.octets.fetch_sub(octets, Relaxed);
+    }
+}
+
+impl Queue {
+    fn octets(&self) -> usize {
+        self.frames.iter().map(|(_, frame)| frame.len()).sum()
+    }
+}
+
+impl Buffers {
+    /// Buffers with a share in this room.
+    pub fn new(room: Room) -> Self {
+        Self { shelves: Box::new(std::array::from_fn(|_| Shelf::default())), room, packets: 0 }
+    }
+
+    /// Has the frame wait, which came from `port`, for a session with this home bucket.
+    pub fn keep(&mut self, home: Bucket, waiting: &Waiting, port: PortId, frame: &PacketRef<'_>) -> Kept {
         let len = frame.len();
-        if self.octets + len > self.max_octets {
-            return Kept::Full;
-        }
-        let queue = self.queues.entry(waiting.up_seid).or_default();
-        if queue.frames.len() >= waiting.max_packets.into() {
+        let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
+        let queue = shelf.queues.entry(waiting.up_seid).or_default();
+        if queue.frames.len() >= waiting.max_packets.into() || !self.room.take(len) {
             return Kept::Full;
         }
         let mut copy = vec![0; len].into_boxed_slice();
         frame.copy_to(&mut copy);
         queue.frames.push_back((port, copy));
-        self.octets += len;
+        shelf.packets += 1;
         self.packets += 1;
         if waiting.notify && !queue.told.contains(&waiting.pdr) { Kept::IsNews } else { Kept::Waits }
     }
@@ -89,40 +138,59 @@ impl Buffers {
     }
 
     /// N4 was told of packets that the PDR has matched.
-    pub fn told(&mut self, waiting: &Waiting) {
-        if let Some(queue) = self.queues.get_mut(&waiting.up_seid) {
+    pub fn told(&mut self, home: Bucket, waiting: &Waiting) {
+        if let Some(queue) = self.shelves[usize::from(home) % BUCKETS].queues.get_mut(&waiting.up_seid) {
             queue.told.push(waiting.pdr);
         }
     }
 
     /// All frames of the session that wait, in order; they do not any more.
-    pub fn take(&mut self, up_seid: u64) -> VecDeque<(PortId, Box<[u8]>)> {
-        let frames = self.queues.remove(&up_seid).unwrap_or_default().frames;
-        self.packets -= frames.len();
-        self.octets -= frames.iter().map(|(_, frame)| frame.len()).sum::<usize>();
-        frames
+    pub fn take(&mut self, home: Bucket, up_seid: u64) -> VecDeque<(PortId, Box<[u8]>)> {
+        let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
+        let queue = shelf.queues.remove(&up_seid).unwrap_or_default();
+        shelf.packets -= queue.frames.len();
+        self.packets -= queue.frames.len();
+        self.room.give_back(queue.octets());
+        queue.frames
+    }
+
+    /// Takes out what waits for sessions of a bucket, for another worker.
+    pub fn leave(&mut self, bucket: Bucket) -> Shelf {
+        let shelf = std::mem::take(&mut self.shelves[usize::from(bucket) % BUCKETS]);
+        self.packets -= shelf.packets;
+        shelf
+    }
+
+    /// What waited at another worker waits here now.
+    pub fn arrive(&mut self, bucket: Bucket, shelf: Shelf) {
+        self.packets += shelf.packets;
+        self.shelves[usize::from(bucket) % BUCKETS] = shelf;
     }
 
     /// Takes everything out.
     pub fn park(&mut self) -> Vec<Parked> {
-        (self.octets, self.packets) = (0, 0);
-        let parked = self.queues.drain().map(|(up_seid, queue)| {
+        self.packets = 0;
+        let queues: Vec<_> = self.shelves.iter_mut().flat_map(|shelf| std::mem::take(shelf).queues).collect();
+        let parked = queues.into_iter().map(|(up_seid, queue)| {
+            self.room.give_back(queue.octets());
             let frames = queue.frames.into_iter().map(|(port, frame)| (port.number() as u8, frame.into())).collect();
             Parked { up_seid, frames, told: queue.told }
         });
         parked.collect()
     }
 
-    /// Puts everything back in, but for what came by other ports than the first `ports`.
-    pub fn unpark(&mut self, parked: Vec<Parked>, ports: usize) {
-        for Parked { up_seid, frames, told } in parked {
-            let known = frames.into_iter().filter(|(port, _)| usize::from(*port) < ports);
-            let frames: VecDeque<(PortId, Box<[u8]>)> =
-                known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
-            self.octets += frames.iter().map(|(_, frame)| frame.len()).sum::<usize>();
-            self.packets += frames.len();
-            self.queues.insert(up_seid, Queue { frames, told });
-        }
+    /// Puts a session's packets back in, but for what came by other ports than the first `ports`. There is room for them,
+    /// since they have waited already.
+    pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize) {
+        let Parked { up_seid, frames, told } = parked;
+        let known = frames.into_iter().filter(|(port, _)| usize::from(*port) < ports);
+        let frames = known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
+        let queue = Queue { frames, told };
+        self.room.0.octets.fetch_add(queue.octets(), Relaxed);
+        let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
+        shelf.packets += queue.frames.len();
+        self.packets += queue.frames.len();
+        shelf.queues.insert(up_seid, queue);
     }
 }
 
@@ -132,46 +200,78 @@ mod tests {
 
     const WAITING: Waiting = Waiting { up_seid: 1, pdr: 2, max_packets: 3, notify: true };
 
+    const HOME: Bucket = 77;
+
+    fn buffers(max_octets: usize) -> Buffers {
+        Buffers::new(Room::new(max_octets))
+    }
+
     fn keep(buffers: &mut Buffers, waiting: &Waiting, frame: &[u8]) -> Kept {
-        buffers.keep(waiting, PortId::N6, &PacketRef::from_slice(frame))
+        buffers.keep(HOME, waiting, PortId::N6, &PacketRef::from_slice(frame))
+    }
+
+    fn octets(buffers: &Buffers) -> usize {
+        buffers.room.0.octets.load(Relaxed)
+    }
+
+    fn taken(buffers: &mut Buffers) -> Vec<u8> {
+        buffers.take(HOME, 1).iter().map(|(_, frame)| frame[0]).collect()
     }
 
     #[test]
     fn frames_wait_in_order_and_each_pdr_is_news_once() {
-        let mut buffers = Buffers::new(1_000);
+        let mut buffers = buffers(1_000);
         assert_eq!(keep(&mut buffers, &WAITING, b"a"), Kept::IsNews);
-        buffers.told(&WAITING);
+        buffers.told(HOME, &WAITING);
         assert_eq!(keep(&mut buffers, &WAITING, b"b"), Kept::Waits);
         assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), Kept::IsNews);
-        assert_eq!(buffers.take(2).len(), 0);
-        assert_eq!(buffers.take(1).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>(), b"abc");
+        assert_eq!(buffers.take(HOME, 2).len(), 0);
+        assert_eq!(taken(&mut buffers), b"abc");
         assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), Kept::Waits);
     }
 
     #[test]
     fn frames_that_were_parked_wait_as_before() {
-        let mut before = Buffers::new(1_000);
+        let mut before = buffers(1_000);
         keep(&mut before, &WAITING, b"a");
-        before.told(&WAITING);
+        before.told(HOME, &WAITING);
         keep(&mut before, &WAITING, b"b");
-        let mut after = Buffers::new(1_000);
-        after.unpark(before.park(), 2);
-        assert_eq!((before.packets(), after.packets(), after.octets), (0, 2, 2));
+        let mut after = buffers(1_000);
+        before.park().into_iter().for_each(|parked| after.unpark(HOME, parked, 2));
+        assert_eq!((before.packets(), octets(&before), after.packets(), octets(&after)), (0, 0, 2, 2));
         assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits);
-        assert_eq!(after.take(1).iter().map(|(_, frame)| frame[0]).collect::<Vec<_>>(), b"abc");
+        assert_eq!(taken(&mut after), b"abc");
+    }
+
+    #[test]
+    fn frames_go_with_their_bucket_and_keep_their_room() {
+        let room = Room::new(4);
+        let (mut before, mut after) = (Buffers::new(room.clone()), Buffers::new(room));
+        keep(&mut before, &WAITING, b"a");
+        before.told(HOME, &WAITING);
+        keep(&mut before, &WAITING, b"b");
+        let other = Waiting { up_seid: 2, ..WAITING };
+        before.keep(HOME + 1, &other, PortId::N6, &PacketRef::from_slice(b"x"));
+        after.arrive(HOME, before.leave(HOME));
+        assert_eq!((before.packets(), after.packets(), octets(&after)), (1, 2, 3));
+        assert_eq!(before.leave(HOME).packets, 0, "it has left");
+        assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits, "N4 was told");
+        assert_eq!(keep(&mut before, &other, b"y"), Kept::Full, "the room is that of all");
+        assert_eq!((taken(&mut after), octets(&after)), (b"abc".to_vec(), 1));
     }
 
     #[test]
     fn a_session_and_all_sessions_have_their_bounds() {
-        let mut buffers = Buffers::new(100);
+        let mut buffers = buffers(100);
         for kept in [Kept::IsNews, Kept::IsNews, Kept::IsNews, Kept::Full] {
             assert_eq!(keep(&mut buffers, &WAITING, &[0; 20]), kept);
         }
         let other = Waiting { up_seid: 2, ..WAITING };
         assert_eq!(keep(&mut buffers, &other, &[0; 41]), Kept::Full);
         assert_eq!(keep(&mut buffers, &other, &[0; 40]), Kept::IsNews);
-        assert_eq!(buffers.take(1).len(), 3);
+        assert_eq!(buffers.take(HOME, 1).len(), 3);
         assert_eq!(keep(&mut buffers, &other, &[0; 60]), Kept::IsNews);
-        assert_eq!((buffers.take(2).len(), buffers.octets, buffers.queues.len()), (2, 0, 0));
+        assert_eq!((buffers.take(HOME, 2).len(), octets(&buffers)), (2, 0));
+        assert!(buffers.shelves[usize::from(HOME)].queues.is_empty());
     }
 }

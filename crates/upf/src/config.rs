@@ -18,13 +18,14 @@ use serde::{Deserialize, Deserializer};
 use slice::{Cidr, Mac, Route};
 
 use crate::address_pool::AddressPool;
+use crate::execution::Execution;
 use crate::n4::PathTerms;
 use crate::nat::SourceNat;
 use crate::predefined::{PredefinedConfig, PredefinedRule};
 use crate::side::{PortId, PortKind};
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
     /// The interface to session managers.
@@ -68,6 +69,9 @@ pub struct Config {
     /// Send UDP checksum zero in outer IPv6 headers (RFC 6935, 6936), where every peer is known to accept it.
     #[serde(default)]
     pub ipv6_zero_checksum: bool,
+    /// How packets get to workers, and how many of these there are.
+    #[serde(default)]
+    pub execution: Execution,
     /// Where operators ask the UPF: a path, or `@` and a name in the network namespace that needs no file.
     #[serde(default = "default_control")]
     pub control: String,
@@ -257,6 +261,15 @@ impl Config {
         }
         if self.gtpu.t3_ms == 0 || self.gtpu.n3_requests == 0 {
             return wrong("gtpu", "t3Ms and n3Requests must be over 0");
+        }
+        if let Err((field, reason)) = self.execution.check() {
+            return wrong(field, reason);
+        }
+        if self.execution.varies() && self.nats().next().is_some() {
+            return wrong(
+                "execution.workers",
+                "min and max must be the same where a network has sourceNat: its bindings stay",
+            );
         }
         if self.n4.managers.len() > MAX_MANAGERS {
             return wrong("n4.managers", "must be 64 at most");
@@ -449,6 +462,11 @@ mod tests {
             ("10.4.0.1:8805", "0.0.0.0:8805"),
             ("n6: {port: n6}", "n6: {port: n6}\nmaxSessions: 0"),
             ("n6: {port: n6}", "n6: {port: n6}\nworkers: 4"),
+            ("n6: {port: n6}", "n6: {port: n6}\nexecution: {workers: {min: 2, max: 1}}"),
+            (
+                "n6: {port: n6}",
+                "n6: {port: n6, sourceNat: {addresses: [203.0.113.0/28]}}\nexecution: {workers: {min: 1, max: 2}}",
+            ),
             ("n6: {port: n6}", "n6: {port: n6}\ngtpu: {echoS: 59}"),
             ("n6: {port: n6}", "n6: {port: n6, addresses: [10.6.0.1/24]}"),
             ("n6: {port: n6}", "n6: {port: \"packet:eth1\"}"),

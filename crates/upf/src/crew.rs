@@ -1,4 +1,4 @@
-//! The workers' threads.
+//! The workers' threads, and that of whoever receives for them.
 
 use std::io;
 use std::sync::Arc;
@@ -7,12 +7,14 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 
 use crate::bell::Bell;
+use crate::pipeline::Dispatcher;
 use crate::program::spawn;
 use crate::succession::Waiting;
 use crate::worker::{Dryness, Worker};
 
 /// Workers, each on a thread of its own.
 pub(crate) struct Crew {
+    workers: usize,
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// Whether they leave to another process.
@@ -22,11 +24,12 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Has them work.
-    pub(crate) fn start(workers: Vec<Worker>) -> io::Result<Self> {
+    pub(crate) fn start(workers: Vec<Worker>, dispatcher: Option<Dispatcher>) -> io::Result<Self> {
         let (stop, leaving) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let dryness = Arc::new(Dryness::new(workers.len()));
         let (park, parked) = mpsc::channel();
-        let mut threads = Vec::with_capacity(workers.len());
+        let count = workers.len();
+        let mut threads = Vec::with_capacity(workers.len() + 1);
         for (index, mut worker) in workers.into_iter().enumerate() {
             let (stop, leaving, dryness, park) = (stop.clone(), leaving.clone(), dryness.clone(), park.clone());
             let work = move || {
@@ -40,12 +43,23 @@ impl Crew {
             };
             threads.push(spawn(&format!("worker-{index}"), work)?);
         }
-        Ok(Self { threads, stop, leaving, parked })
+        if let Some(mut dispatcher) = dispatcher {
+            let (stop, leaving) = (stop.clone(), leaving.clone());
+            let work = move || {
+                dispatcher.run(&stop)?;
+                if leaving.load(Ordering::Relaxed) {
+                    dispatcher.work_off();
+                }
+                Ok(())
+            };
+            threads.push(spawn("dispatcher", work)?);
+        }
+        Ok(Self { workers: count, threads, stop, leaving, parked })
     }
 
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.threads.len()
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
     }
 
     /// Ends them. Where another process goes on they work off what their ports have before, and what is returned waits.

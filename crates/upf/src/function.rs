@@ -1,28 +1,36 @@
 //! The UPF put together: tables, one worker a queue pair, the slow path, and the rings between them.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use port::{Control, Port, QueuePair};
+use port::owner::GroupError;
+use port::{Control, Port};
 
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
 use crate::board::{Board, PortCounts};
+use crate::buffers::Room;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
+use crate::elastic::{Elastic, Elasticity, Ground, Terms};
 use crate::mail::{self, Inbox, Outbox};
+use crate::model::{Lanes, Model, Shifting};
 use crate::nat::log::LogReader;
 use crate::nat::{self, Nat, SourceNat};
+use crate::pipeline::Dispatcher;
+use crate::policer::Policers;
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Memory, Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
-use crate::worker::{self, Habits, Worker};
+use crate::worker::{self, Assembly, Habits, Worker};
 
 /// Bytes of a ring between two workers.
-const HANDOVER_RING: usize = 512 << 10;
+const HANDOVER_RING: usize = 1 << 20;
 /// Bytes of a ring to or from the slow path.
 const SLOW_PATH_RING: usize = 256 << 10;
 
@@ -43,6 +51,21 @@ pub struct Plan {
     pub error_indication_hold: Duration,
     /// Data networks with source NAT.
     pub nats: Vec<(PortId, SourceNat)>,
+    /// How workers come and go. None: all of them run, and buckets move where that helps.
+    pub elasticity: Option<Elasticity>,
+    /// How packets get to workers.
+    pub model: Model,
+}
+
+impl Plan {
+    /// Most workers that are asked for, if that is said.
+    fn most_workers(&self) -> Option<usize> {
+        self.elasticity.map(|elasticity| elasticity.terms.max).filter(|&max| max != usize::MAX)
+    }
+
+    fn elasticity(&self, workers: usize) -> Elasticity {
+        self.elasticity.unwrap_or_else(|| Elasticity { terms: Terms::fixed(workers), ..Elasticity::default() })
+    }
 }
 
 impl Default for Plan {
@@ -55,6 +78,8 @@ impl Default for Plan {
             clock: Clock::new(),
             error_indication_hold: Duration::ZERO,
             nats: vec![],
+            elasticity: None,
+            model: Model::default(),
         }
     }
 }
@@ -69,6 +94,8 @@ impl From<&Config> for Plan {
             clock: Clock::new(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
             nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
+            elasticity: Some(config.execution.elasticity()),
+            model: config.execution.model,
         }
     }
 }
@@ -109,6 +136,19 @@ pub enum AssemblyError {
     /// A UPF has N3 and at least one data network, and not too many ports.
     #[error("a UPF has N3, then N6, and at most {} ports", PortId::MAX)]
     Ports,
+    /// There cannot be so many workers.
+    #[error(
+        "execution.workers is up to {max}, and ports have {queues} queue pairs: each worker needs one of every port"
+    )]
+    Workers {
+        /// Most workers that were asked for.
+        max: usize,
+        /// Queue pairs of each port.
+        queues: usize,
+    },
+    /// The ports' steering has another user.
+    #[error("the ports' steering: {0}")]
+    Steering(#[from] GroupError),
     /// The system refused.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -120,6 +160,8 @@ pub struct Upf {
     pub tables: Tables,
     /// The workers, one a queue pair.
     pub workers: Vec<Worker>,
+    /// What receives for them, in a pipeline.
+    pub dispatcher: Option<Dispatcher>,
     /// The slow path.
     pub slow_path: SlowPath,
     /// What N4 needs to keep account of usage.
@@ -132,6 +174,9 @@ pub struct Upf {
     pub bells: Vec<Arc<Bell>>,
     /// For reports to the node.
     pub control: Control,
+    /// Decides over workers and buckets, where buckets move: where there are several workers, and no source NAT. Nothing moves
+    /// before it is run, or told to.
+    pub elastic: Option<Elastic>,
 }
 
 /// How N4 hears of usage.
@@ -152,6 +197,7 @@ pub struct Meters {
 pub struct Counts {
     drops: Vec<DropBoard>,
     workers: Vec<Board>,
+    dispatcher: Option<Board>,
     sides: Sides,
     slow_path: Arc<Counters>,
     clock: Clock,
@@ -183,6 +229,9 @@ impl Upf {
             let (name, queues) = (port.info.name.clone(), port.queues.len());
             return Err(AssemblyError::Queues { n3: count, name, queues });
         }
+        if let Some(max) = plan.most_workers().filter(|&max| max > count) {
+            return Err(AssemblyError::Workers { max, queues: count });
+        }
         let control = n3.port.control();
         let side = |(number, place): (usize, &Place)| {
             let nats = plan.nats.iter().filter(|(port, _)| port.number() == number);
@@ -212,28 +261,31 @@ impl Upf {
         slow_links.error_indication_hold = plan.error_indication_hold;
         slow_links.nat_logs = nat_logs;
         let echo_line = slow_links.echo_line();
-        let max_buffered_octets = plan.max_buffered_octets / count;
         let habits = Habits {
-            policers: settings.max_policers(),
-            max_buffered_octets,
+            policers: Policers::new(settings.max_policers())?,
+            room: Room::new(plan.max_buffered_octets),
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };
-        let mut queues: Vec<Vec<QueuePair>> = (0..count).map(|_| vec![]).collect();
-        for place in places {
-            queues.iter_mut().zip(place.port.queues).for_each(|(worker, pair)| worker.push(pair));
-        }
+        let lanes = Lanes::lay(plan.model, places, &bells, clock, plan.nats.is_empty())?;
+        let dispatcher = lanes.dispatcher;
         let workers: Vec<_> = readers
             .into_iter()
-            .zip(queues)
+            .zip(lanes.queues)
             .zip(links)
             .zip(nats)
-            .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits).with_nat(nat))
+            .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits.clone()).with_nat(nat))
             .collect();
+        let bells = [bells, dispatcher.iter().map(Dispatcher::bell).collect()].concat();
+        let (workers, elastic) = match lanes.shifting {
+            Some(shifting) => elastic(shifting, workers, &plan.elasticity(count), &tables, (clock, &bells))?,
+            None => (workers, None),
+        };
         let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
             drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
             workers: workers.iter().map(Worker::board).collect(),
+            dispatcher: dispatcher.as_ref().map(Dispatcher::board),
             sides: tables.sides(),
             slow_path: slow_path.counters(),
             clock,
@@ -242,14 +294,52 @@ impl Upf {
         Ok(Self {
             tables,
             workers,
+            dispatcher,
             slow_path,
             meters,
             counts,
             traces,
             bells: [bells, vec![slow_bell]].concat(),
             control,
+            elastic,
         })
     }
+}
+
+/// What a thread does: it goes on until what it is called with is set and the bells are rung.
+pub type Work<'u> = Box<dyn FnMut(&AtomicBool) -> io::Result<()> + Send + 'u>;
+
+impl Upf {
+    /// The work of each thread on the way of packets.
+    pub fn threads(&mut self) -> impl Iterator<Item = Work<'_>> {
+        let workers = self.workers.iter_mut().map(|worker| Box::new(|stop: &AtomicBool| worker.run(stop)) as _);
+        let dispatcher =
+            self.dispatcher.iter_mut().map(|dispatcher| Box::new(|stop: &AtomicBool| dispatcher.run(stop)) as _);
+        dispatcher.chain(workers)
+    }
+}
+
+/// Workers that own buckets, and whoever decides over them.
+fn elastic(
+    mut shifting: Shifting,
+    workers: Vec<Worker>,
+    elasticity: &Elasticity,
+    tables: &Tables,
+    (clock, bells): (Clock, &[Arc<Bell>]),
+) -> io::Result<(Vec<Worker>, Option<Elastic>)> {
+    let (watch, is_steered) = (Arc::new(Bell::new()?), shifting.is_steered);
+    let workers = shifting.owning(workers);
+    let workers: Vec<_> = workers.into_iter().map(|worker| worker.with_watch(watch.clone(), !is_steered)).collect();
+    let ground = Ground {
+        clock,
+        homes: tables.homes(),
+        boards: workers.iter().map(Worker::board).collect(),
+        bells: bells.to_vec(),
+        chart: shifting.chart,
+        is_steered,
+    };
+    let elastic = Elastic::new(shifting.decider, elasticity, ground, watch);
+    Ok((workers, Some(elastic)))
 }
 
 /// What each of so many workers translates, and what they tell of it.
@@ -285,6 +375,7 @@ fn rings(
     inboxes[0].push(inbox);
     let (to_slow_path, from_workers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mail::channel(SLOW_PATH_RING, slow_bell.clone())).unzip();
+    let assembly = Assembly::new(count);
     let slow_alarms = alarms.pop().expect("the slow path has one, too");
     let links = inboxes
         .into_iter()
@@ -298,6 +389,7 @@ fn rings(
             slow_path,
             alarms,
             tracer,
+            assembly: assembly.clone(),
         })
         .collect();
     (links, slow_path::Links::new(from_workers, outbox, wanted, slow_bell.clone(), slow_alarms))
@@ -330,9 +422,17 @@ impl Counts {
 
     /// How long each worker has had packets to treat.
     pub fn busy(&self) -> Vec<Duration> {
+        self.workers.iter().map(|board| self.busy_of(board)).collect()
+    }
+
+    /// The same of a dispatcher, if there is one.
+    pub fn dispatcher_busy(&self) -> Option<Duration> {
+        self.dispatcher.as_ref().map(|board| self.busy_of(board))
+    }
+
+    fn busy_of(&self, board: &Board) -> Duration {
         let now_ns = self.clock.now_ns();
-        let busy = |board: &Board| Duration::from_nanos(now_ns.saturating_sub(board.idle_ns(now_ns)));
-        self.workers.iter().map(busy).collect()
+        Duration::from_nanos(now_ns.saturating_sub(board.idle_ns(now_ns)))
     }
 
     /// What the slow path has done.

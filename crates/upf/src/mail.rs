@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use port::{FRAME_MAX, PacketRef};
+use port::{BURST_MAX, FRAME_MAX, PacketRef};
 
 use crate::bell::Bell;
 use crate::packet::Punt;
@@ -26,6 +26,8 @@ pub enum Letter {
     Await(PortId, PortId, IpAddr),
     /// Tell the sender of the packet that it is too long.
     TooLong(TooLong),
+    /// What comes behind it is handed on by the owners of this epoch. There is no frame.
+    Marker(u64),
 }
 
 /// What a packet was too long for. Its beginning is in the frame, behind an Ethernet header.
@@ -51,6 +53,9 @@ pub struct Outbox {
 pub struct Inbox {
     ring: rtrb::Consumer<u8>,
     frame: Box<[u8; FRAME_MAX]>,
+    /// The letter taken out last with the length of its frame, and whether it is to be taken out again.
+    last: Option<(Letter, usize)>,
+    is_back: bool,
 }
 
 /// Length of the frame (2), kind, port, detail (1 each), padding (1), number (2), address (16).
@@ -61,7 +66,7 @@ const RECORD_MAX: usize = HEADER_LEN + FRAME_MAX;
 pub fn channel(bytes: usize, bell: Arc<Bell>) -> (Outbox, Inbox) {
     let (producer, consumer) = rtrb::RingBuffer::new(bytes);
     let outbox = Outbox { ring: producer, bell, posted: false, record: Box::new([0; RECORD_MAX]) };
-    (outbox, Inbox { ring: consumer, frame: Box::new([0; FRAME_MAX]) })
+    (outbox, Inbox { ring: consumer, frame: Box::new([0; FRAME_MAX]), last: None, is_back: false })
 }
 
 impl Outbox {
@@ -82,6 +87,17 @@ impl Outbox {
         self.ring.slots() < self.ring.buffer().capacity() / 2
     }
 
+    /// Whether whatever a burst brings fits.
+    #[inline]
+    pub fn has_room_for_burst(&self) -> bool {
+        self.ring.slots() >= BURST_MAX * RECORD_MAX
+    }
+
+    /// Whether a marker fits.
+    pub fn has_room_for_marker(&mut self) -> bool {
+        self.ring.slots() >= HEADER_LEN
+    }
+
     /// Wakes the reader, if anything was put in since the last call.
     #[inline]
     pub fn deliver(&mut self) {
@@ -95,17 +111,25 @@ impl Inbox {
     /// Whether nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        !self.is_back && self.ring.is_empty()
     }
 
     /// Takes the next frame out.
     pub fn take(&mut self) -> Option<(Letter, &[u8])> {
-        let mut header = [0; HEADER_LEN];
-        self.ring.pop_entire_slice(&mut header).ok()?;
-        let (letter, len) = read_header(&header);
-        let frame = &mut self.frame[..len];
-        self.ring.pop_entire_slice(frame).expect("a record is put in whole");
-        Some((letter, frame))
+        if !std::mem::take(&mut self.is_back) {
+            let mut header = [0; HEADER_LEN];
+            self.ring.pop_entire_slice(&mut header).ok()?;
+            let (letter, len) = read_header(&header);
+            self.ring.pop_entire_slice(&mut self.frame[..len]).expect("a record is put in whole");
+            self.last = Some((letter, len));
+        }
+        let (letter, len) = self.last?;
+        Some((letter, &self.frame[..len]))
+    }
+
+    /// Puts back what was taken out last: it is the next again.
+    pub fn put_back(&mut self) {
+        self.is_back = self.last.is_some();
     }
 }
 
@@ -120,6 +144,7 @@ fn header(letter: Letter, len: usize) -> [u8; HEADER_LEN] {
         Letter::TooLong(TooLong { port, from_ue, mtu }) => (4, port, from_ue.into(), mtu, Ipv6Addr::UNSPECIFIED),
         Letter::Await(from, port, IpAddr::V4(address)) => (6, port, 4, from.number() as u16, address.to_ipv6_mapped()),
         Letter::Await(from, port, IpAddr::V6(address)) => (6, port, 6, from.number() as u16, address),
+        Letter::Marker(epoch) => (7, PortId::N3, 0, 0, Ipv6Addr::from_bits(epoch.into())),
         Letter::Resolve(port, IpAddr::V4(address)) => (5, port, 4, 0, address.to_ipv6_mapped()),
         Letter::Resolve(port, IpAddr::V6(address)) => (5, port, 6, 0, address),
     };
@@ -143,6 +168,7 @@ fn read_header(header: &[u8; HEADER_LEN]) -> (Letter, usize) {
         (4, from_ue) => Letter::TooLong(TooLong { port, from_ue: from_ue != 0, mtu: number }),
         (6, 4) => Letter::Await(PortId::new(number.into()), port, Ipv6Addr::from(*address).to_canonical()),
         (6, _) => Letter::Await(PortId::new(number.into()), port, Ipv6Addr::from(*address).into()),
+        (7, _) => Letter::Marker(Ipv6Addr::from(*address).to_bits() as u64),
         (_, 4) => Letter::Resolve(port, Ipv6Addr::from(*address).to_canonical()),
         _ => Letter::Resolve(port, Ipv6Addr::from(*address).into()),
     };
@@ -165,6 +191,7 @@ mod tests {
             Letter::Enter(PortId::new(PortId::MAX - 1)),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: false, mtu: 1_280 }),
             Letter::TooLong(TooLong { port: PortId::N6, from_ue: true, mtu: 65_535 }),
+            Letter::Marker(u64::MAX - 7),
             Letter::Await(PortId::N3, PortId::N6, "10.0.0.1".parse().unwrap()),
             Letter::Await(PortId::N6, PortId::N3, "2001:db8::1".parse().unwrap()),
             Letter::Resolve(PortId::N6, "10.0.0.1".parse().unwrap()),
@@ -180,6 +207,24 @@ mod tests {
             }
             for &letter in &letters {
                 assert_eq!(inbox.take(), Some((letter, [round; 61].as_slice())));
+            }
+        }
+        assert!(inbox.is_empty() && inbox.take().is_none());
+    }
+
+    #[test]
+    fn a_letter_that_was_put_back_is_the_next_again() {
+        let (mut outbox, mut inbox) = ring(1_500);
+        for byte in [1, 2] {
+            assert!(outbox.post(Letter::Process(PortId::N6), &PacketRef::from_slice(&[byte; 61])));
+        }
+        inbox.put_back();
+        for byte in [1, 2] {
+            assert_eq!(inbox.take(), Some((Letter::Process(PortId::N6), [byte; 61].as_slice())));
+            if byte == 1 {
+                inbox.put_back();
+                assert!(!inbox.is_empty());
+                assert_eq!(inbox.take().unwrap().1, [1; 61]);
             }
         }
         assert!(inbox.is_empty() && inbox.take().is_none());

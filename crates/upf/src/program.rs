@@ -20,14 +20,16 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
 use crate::crew::Crew;
+use crate::elastic::Elastic;
 use crate::function::{Counts, Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
+use crate::pipeline::Dispatcher;
 use crate::slow_path::SlowPath;
 use crate::store::{Identity, State, Succession};
 use crate::succession::{Goods, Holder, Inheritance, Waiting};
-use crate::tables::Memory;
+use crate::tables::{Memory, Tables};
 use crate::worker::Worker;
 
 /// Between two reports of the counters.
@@ -38,6 +40,8 @@ const PORTS_WITHIN: Duration = Duration::from_secs(10);
 const PACKETS_FIRST: Duration = Duration::from_millis(200);
 /// How long a process that has died may take to let go of addresses and files.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
+/// For how long buckets may be on their way when this process ends.
+const SETTLED_WITHIN: Duration = Duration::from_millis(500);
 /// Between two looks whether a thread has ended.
 const END_POLL: Duration = Duration::from_millis(5);
 
@@ -78,9 +82,13 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         None => (Memory::private(config.max_sessions)?, None),
     };
     let plan = Plan { clock, ..Plan::from(config) };
-    let Upf { tables, workers, slow_path, meters, counts, traces, bells, control } =
+    let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control, elastic } =
         Upf::with_memory(&plan, places, memory)?;
-    let mut plane = Plane { workers, slow_path };
+    if config.execution.varies() && elastic.is_none() && counts.busy().len() > 1 {
+        tracing::warn!("the node decides which buckets are whose: all workers run, and buckets stay");
+    }
+    let elastic_shown = elastic.clone();
+    let mut plane = Plane { workers, dispatcher, slow_path, tables: tables.clone(), elastic };
     let neighbours = plane.slow_path.acquaintances();
     let written_down = state.as_ref().map(State::neighbours);
     if let (Some(file), true) = (&written_down, state.as_ref().is_some_and(State::is_found)) {
@@ -108,7 +116,12 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         Some(state) => n4::Endpoint::with_state(socket, n4_config, tables.clone(), meters, state)?,
         None => n4::Endpoint::new(socket, n4_config, tables.clone(), meters),
     };
-    let sources = metrics::Sources { counts: counts.clone(), ledger: endpoint.ledger(), tables: tables.clone() };
+    let sources = metrics::Sources {
+        counts: counts.clone(),
+        ledger: endpoint.ledger(),
+        tables: tables.clone(),
+        elastic: elastic_shown,
+    };
     let inherited = inheritance.as_mut().and_then(|inheritance| inheritance.metrics.take());
     let exporter = exporter(config, inherited, sources)?;
     let operators = control::Server::new(
@@ -146,7 +159,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     if let Some(exporter) = exporter {
         spawn("metrics", move || exporter.run())?;
     }
-    tracing::info!(workers = running.crew.len(), n4 = %config.n4.listen, "ready");
+    tracing::info!(workers = running.crew.workers(), n4 = %config.n4.listen, "ready");
 
     let report = |counts: &Counts| control.report(&counts.all());
     wait_for_signal(signals, || {
@@ -188,7 +201,10 @@ fn exporter(
 /// What forwards, before it does.
 struct Plane {
     workers: Vec<Worker>,
+    dispatcher: Option<Dispatcher>,
     slow_path: SlowPath,
+    tables: Tables,
+    elastic: Option<Elastic>,
 }
 
 /// What forwards.
@@ -196,6 +212,33 @@ struct Running {
     crew: Crew,
     slow_path: JoinHandle<()>,
     stop_slow_path: Arc<AtomicBool>,
+    elastic: Option<Watching>,
+}
+
+/// Whoever decides over workers.
+struct Watching {
+    elastic: Elastic,
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watching {
+    fn start(elastic: Elastic) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (looks, stops) = (elastic.clone(), stop.clone());
+        Ok(Self { elastic, thread: spawn("elastic", move || looks.run(&stops))?, stop })
+    }
+
+    /// Nothing moves from here on.
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.elastic.watch().ring();
+        // A thread that panicked has ended the process already.
+        let _ = self.thread.join();
+        if !self.elastic.settle_within(SETTLED_WITHIN) {
+            tracing::warn!("buckets are on their way at the end");
+        }
+    }
 }
 
 impl Plane {
@@ -209,20 +252,22 @@ impl Plane {
         if let Some(inheritance) = &inheritance {
             self.slow_path.know(&inheritance.neighbours);
         }
-        if !take_over(ports, inheritance, &mut self.workers, signals)? {
+        if !take_over(ports, inheritance, &self.tables, &mut self.workers, signals)? {
             return Ok(None);
         }
-        let crew = Crew::start(self.workers)?;
+        let crew = Crew::start(self.workers, self.dispatcher)?;
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (mut slow_path, stops) = (self.slow_path, stop_slow_path.clone());
         let slow_path = spawn("slow-path", move || slow_path.run(&stops))?;
-        Ok(Some(Running { crew, slow_path, stop_slow_path }))
+        let elastic = self.elastic.map(Watching::start).transpose()?;
+        Ok(Some(Running { crew, slow_path, stop_slow_path, elastic }))
     }
 }
 
 impl Running {
     /// Ends it. What is returned waits, and another process goes on with it.
     fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Waiting {
+        self.elastic.into_iter().for_each(Watching::end);
         let waiting = self.crew.end(bells, leaving);
         self.stop_slow_path.store(true, Ordering::Relaxed);
         bells.iter().for_each(|bell| bell.ring());
@@ -236,6 +281,7 @@ impl Running {
 fn take_over(
     ports: &[port::Control],
     inheritance: Option<Inheritance>,
+    tables: &Tables,
     workers: &mut [Worker],
     signals: &SignalFd,
 ) -> anyhow::Result<bool> {
@@ -244,9 +290,11 @@ fn take_over(
     if let Some(inheritance) = inheritance {
         tracing::info!("ready to take over");
         let Some(waiting) = inheritance.wait(signals)? else { return Ok(false) };
-        for (index, parked) in waiting {
-            if let Some(worker) = workers.get_mut(index) {
-                worker.unpark(parked);
+        for parked in waiting.into_iter().flat_map(|(_, parked)| parked) {
+            // Without a session nothing waits for anybody.
+            let Some(home) = tables.home_of(parked.up_seid()) else { continue };
+            if let Some(worker) = tables.homes().owner(home).and_then(|owner| workers.get_mut(owner)) {
+                worker.unpark(home, parked);
             }
         }
     }

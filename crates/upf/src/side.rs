@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use port::PortInfo;
+use port::{PortInfo, Steering};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::Interface;
@@ -77,6 +77,12 @@ impl PortKind {
             Self::N9 => "n9",
             Self::N6 => "n6",
         }
+    }
+
+    /// What says to which bucket a packet belongs that comes in: so that it is its session's home bucket, as the UPF chooses TEIDs.
+    #[inline]
+    pub fn steering(self) -> Steering {
+        if self.has_tunnels() { Steering::Teid } else { Steering::UeAddress }
     }
 
     /// Whether what comes in is in tunnels.

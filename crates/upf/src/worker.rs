@@ -2,11 +2,14 @@
 //! own, takes bursts, has the packet function decide, and carries the verdicts out.
 
 use std::io;
+use std::iter;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use port::owner::Owner;
+use port::relay::Ford;
 use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
@@ -14,9 +17,10 @@ use port::{
 use crate::alarms::Alarms;
 use crate::bell::Bell;
 use crate::board::Board;
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, Room};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
+use crate::elastic::FILL_WEIGHT;
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
@@ -30,21 +34,27 @@ use crate::path::{Path, Tunnel};
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Network, News, Reader, Version};
+use crate::tables::{BUCKETS, Bucket, Network, News, Reader, Version};
 use crate::trace::Tracer;
 
 mod copies;
 mod leaving;
+mod moving;
 mod nat;
 mod rare;
 mod too_long;
 
+use moving::{AWAITED, Moving};
+
 pub use leaving::Dryness;
+pub use moving::{Assembly, Luggage};
 
 /// Rounds between two publications of the counters while there is work.
 const PUBLISH_EVERY: u32 = 1_024;
 /// How long a worker polls for more before it sleeps, at most.
 const SPIN: Duration = Duration::from_micros(50);
+/// How long a worker without buckets sleeps at most, should nobody wake it.
+const DORMANT: Duration = Duration::from_secs(1);
 
 /// The worker.
 pub struct Worker {
@@ -58,9 +68,19 @@ pub struct Worker {
     bell: Arc<Bell>,
     waiter: Waiter,
     rounds: u32,
+    /// Polls that found packets, that found a whole burst, and packets in a poll by the burst size, averaged.
+    polls: u64,
+    full_polls: u64,
+    fill: f32,
     board: Board,
+    /// Wakes whoever looks at workers' loads.
+    watch: Option<Arc<Bell>>,
     /// Since when there is nothing to do, if that is so.
     idle_since_ns: Option<u64>,
+    /// Its part in moves of buckets, where buckets move.
+    owner: Option<Owner<Luggage>>,
+    /// Whether it has a part in a move that is not done.
+    is_unsettled: bool,
 }
 
 /// How a worker reaches the other threads, and they it.
@@ -75,15 +95,17 @@ pub struct Links {
     pub alarms: Alarms,
     /// To whoever watches a UE.
     pub tracer: Tracer,
+    /// All workers.
+    pub assembly: Arc<Assembly>,
 }
 
-/// How a worker treats packets.
-#[derive(Clone, Copy, Debug)]
+/// How workers treat packets.
+#[derive(Clone, Debug)]
 pub struct Habits {
-    /// Most policers, see [`crate::tables::Settings::max_policers`].
-    pub policers: usize,
-    /// Octets of frames that may wait for their UEs.
-    pub max_buffered_octets: usize,
+    /// The policers of all workers, so many as [`crate::tables::Settings::max_policers`] says.
+    pub policers: Policers,
+    /// Where frames may wait for their UEs, at all workers.
+    pub room: Room,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
     /// What time it is.
@@ -93,8 +115,17 @@ pub struct Habits {
 /// What carries verdicts out.
 struct Hands {
     index: u8,
-    /// Which worker owns which bucket.
+    /// To which worker packets of which bucket go: the owner, or [`AWAITED`].
     owners: [u8; BUCKETS],
+    moving: Moving,
+    /// What tells how far it has come with what a dispatcher has sent, if there is one.
+    fords: Vec<Ford>,
+    /// Room for a packet from it.
+    gathered: Vec<u8>,
+    /// Counts packets by their sessions' buckets, where no port does.
+    counts: Option<Board>,
+    /// Whether there may be no room for a burst in the ring to some worker.
+    is_crowded: bool,
     /// What the ports are for.
     kinds: Vec<PortKind>,
     state: State,
@@ -151,15 +182,18 @@ impl Worker {
     /// A worker with a queue pair of each port, by their numbers. It begins to see the tables at its first round.
     pub fn over(reader: Reader, queues: Vec<QueuePair>, links: Links, habits: Habits) -> Self {
         let workers = reader.workers();
+        let owners = std::array::from_fn(|bucket| (bucket % workers) as u8);
+        let index = reader.index() as u8;
         let hands = Hands {
-            index: reader.index() as u8,
-            owners: std::array::from_fn(|bucket| (bucket % workers) as u8),
+            index,
+            owners,
+            moving: Moving::new(index, &owners, links.assembly),
+            fords: vec![],
+            gathered: Vec::with_capacity(FRAME_MAX),
+            counts: None,
+            is_crowded: false,
             kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
-            state: State {
-                policers: Policers::new(habits.policers),
-                buffers: Buffers::new(habits.max_buffered_octets),
-                alarms: links.alarms,
-            },
+            state: State { policers: habits.policers, buffers: Buffers::new(habits.room), alarms: links.alarms },
             nat: Nat::none(),
             before: None,
             held: Held::default(),
@@ -179,7 +213,47 @@ impl Worker {
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (rx, tx): (Vec<_>, Vec<_>) = queues.into_iter().map(|pair| (pair.rx, pair.tx)).unzip();
         let board = Board::new(rx.len());
-        Self { reader, rx, tx, inboxes: links.inboxes, hands, bell, waiter, rounds: 0, board, idle_since_ns: None }
+        Self {
+            reader,
+            rx,
+            tx,
+            inboxes: links.inboxes,
+            hands,
+            bell,
+            waiter,
+            rounds: 0,
+            polls: 0,
+            full_polls: 0,
+            fill: 0.0,
+            board,
+            watch: None,
+            idle_since_ns: None,
+            owner: None,
+            is_unsettled: false,
+        }
+    }
+
+    /// The same with a part in moves of buckets, as the owner of those that it has at first.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner<Luggage>) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// The same with queues that are a dispatcher's rings, and what tells how far they are read.
+    #[must_use]
+    pub fn with_fords(mut self, fords: Vec<Ford>) -> Self {
+        self.hands.fords = fords;
+        self
+    }
+
+    /// The same, watched: `watch` is rung when it has something to do again. Packets are counted by their sessions' buckets
+    /// where no port does, `counts_buckets`.
+    #[must_use]
+    pub fn with_watch(mut self, watch: Arc<Bell>, counts_buckets: bool) -> Self {
+        self.watch = Some(watch);
+        self.hands.counts = counts_buckets.then(|| self.board.clone());
+        self
     }
 
     /// The same with what it is to translate.
@@ -221,23 +295,45 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
-        let is_new = self.reader.refresh();
+        if self.reader.refresh() {
+            self.hear();
+        }
+        if let Some(owner) = &mut self.owner {
+            self.is_unsettled = owner.settle(&mut self.hands);
+            // No packet of a bucket that has come is treated by an older version than its former owner had.
+            if self.hands.moving.is_outdated() && self.reader.refresh() {
+                self.hear();
+            }
+        }
         let tables = self.reader.version();
         let exits = &mut *self.tx;
-        if is_new {
-            self.hands.hear(tables, exits);
+        if self.hands.moving.is_stirred() {
+            self.hands.catch_up(tables, exits);
         }
         let mut worked = false;
-        for inbox in &mut self.inboxes {
-            worked |= self.hands.read(tables, inbox, exits);
+        for (from, inbox) in self.inboxes.iter_mut().enumerate() {
+            worked |= self.hands.read(tables, from, inbox, exits);
+        }
+        if self.hands.moving.is_stirred() {
+            self.hands.unpack(&self.inboxes[usize::from(self.hands.index)]);
         }
         for (number, queue) in self.rx.iter_mut().enumerate() {
+            if self.hands.is_crowded && self.hands.is_still_crowded() {
+                break;
+            }
             let burst = queue.recv();
+            self.fill += FILL_WEIGHT * (burst.len() as f32 / BURST_MAX as f32 - self.fill);
             if burst.is_empty() {
                 continue;
             }
+            self.polls += 1;
+            self.full_polls += u64::from(burst.len() == BURST_MAX);
             let port = PortId::new(number);
-            self.hands.serve(tables, port, burst, exits);
+            if self.hands.moving.is_gathering() {
+                self.hands.serve_gathering(tables, port, &burst, exits);
+            } else {
+                self.hands.serve(tables, port, burst, exits);
+            }
             worked = true;
         }
         self.rounds = self.rounds.wrapping_add(1);
@@ -245,6 +341,12 @@ impl Worker {
             self.publish();
         }
         worked
+    }
+
+    /// Has the news of the version done that was just taken.
+    #[cold]
+    fn hear(&mut self) {
+        self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
     }
 
     /// Nothing to do: polls on for a while, then sleeps until there is.
@@ -257,18 +359,45 @@ impl Worker {
         self.sweep();
         self.hands.drops.publish();
         self.bell.doze();
-        let nothing_left = !self.reader.is_stale() && self.inboxes.iter().all(Inbox::is_empty);
-        if nothing_left && !stop.load(Ordering::Relaxed) {
-            let mut queues: Vec<&mut dyn RxQueue> = self.rx.iter_mut().map(|queue| &mut **queue as _).collect();
-            let woken = self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?;
-            if !woken.extra.is_empty() {
-                self.bell.silence();
-            }
+        let nothing_left = !self.reader.is_stale()
+            && self.inboxes.iter().all(Inbox::is_empty)
+            && self.owner.as_ref().is_none_or(Owner::is_calm);
+        if self.is_moving() {
+            // Other workers have to do their part, perhaps on this core.
+            std::thread::yield_now();
+        } else if nothing_left && !stop.load(Ordering::Relaxed) {
+            self.sleep()?;
         }
         self.bell.wake();
         let now_ns = self.hands.now();
         self.board.paused(now_ns);
         self.idle_since_ns = Some(now_ns);
+        self.watch.iter().for_each(|watch| watch.ring());
+        Ok(())
+    }
+
+    /// Whether buckets are on their way, so that there will be something to do soon.
+    fn is_moving(&self) -> bool {
+        self.is_unsettled || self.hands.moving.is_stirred()
+    }
+
+    /// Sleeps until there is something to do; for long where this worker owns nothing, and so nobody sends to it.
+    fn sleep(&mut self) -> io::Result<()> {
+        let woken = if self.owner.is_some() && self.hands.moving.holds_none() {
+            let nothing = self.rx.iter_mut().all(|queue| queue.arm());
+            let fds: Vec<_> =
+                iter::once(self.bell.as_fd()).chain(self.rx.iter().flat_map(|queue| queue.poll_fds())).collect();
+            let woken = self.waiter.wait(&mut [], &fds, Some(if nothing { DORMANT } else { Duration::ZERO }))?;
+            drop(fds);
+            self.rx.iter_mut().for_each(|queue| queue.disarm());
+            woken
+        } else {
+            let mut queues: Vec<&mut dyn RxQueue> = self.rx.iter_mut().map(|queue| &mut **queue as _).collect();
+            self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?
+        };
+        if woken.extra.contains(&0) {
+            self.bell.silence();
+        }
         Ok(())
     }
 
@@ -277,6 +406,7 @@ impl Worker {
         self.sweep();
         self.hands.drops.publish();
         let counters = self.rx.iter().zip(&self.tx).map(|(rx, tx)| (rx.counters(), tx.counters()));
+        self.board.publish_polls(self.polls, self.full_polls, self.fill);
         self.board.publish(counters, self.hands.state.buffers.packets());
     }
 
@@ -300,6 +430,9 @@ impl Hands {
         match network.side.kind.has_tunnels() {
             true => classify_all::<true>(tables, network, &burst, &mut classes[..count]),
             false => classify_all::<false>(tables, network, &burst, &mut classes[..count]),
+        }
+        if let Some(board) = &self.counts {
+            count_homes(board, &classes[..count]);
         }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
         let mut left = 0;
@@ -345,21 +478,29 @@ impl Hands {
     /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
     /// treated by the one before.
     #[cold]
-    fn hear(&mut self, tables: &Version, exits: &mut Exits) {
+    fn hear(&mut self, tables: &Version, serial: u64, exits: &mut Exits) {
+        self.moving.adopt(serial);
+        self.hear_of(tables, exits, |_| true);
+    }
+
+    /// The same of sessions with these home buckets.
+    fn hear_of(&mut self, tables: &Version, exits: &mut Exits, is_meant: impl Fn(Bucket) -> bool) {
         for news in tables.news() {
-            if self.owners[usize::from(news.home()) % BUCKETS] != self.index {
+            let home = news.home();
+            if !is_meant(home) || !self.moving.is_news(home) {
                 continue;
             }
             match news {
                 News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
                 News::Discard { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(*up_seid) {
+                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
                         self.discard(tables, port, &frame);
                     }
                 }
                 News::Release { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(*up_seid) {
-                        self.serve_one(tables, port, &frame, exits);
+                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
+                        let class = classify_frame(tables, port, &frame);
+                        self.serve_one(tables, port, &class, &frame, exits);
                     }
                 }
             }
@@ -369,9 +510,8 @@ impl Hands {
     /// A packet that waited is not sent any more.
     fn discard(&mut self, tables: &Version, from: PortId, frame: &[u8]) {
         self.drops.count(DropReason::BufferDiscarded);
-        let head = &frame[..frame.len().min(HEAD_MAX)];
-        let class = classify(tables, from, head, frame.len());
-        if let Some(rule) = matching(tables, &class, head) {
+        let class = classify_frame(tables, from, frame);
+        if let Some(rule) = matching(tables, &class, &frame[..frame.len().min(HEAD_MAX)]) {
             rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
         }
     }
@@ -382,20 +522,40 @@ impl Hands {
         self.send(port, &[PacketRef::from_slice(&frame)], exits);
     }
 
-    /// Frames that another thread left, up to a burst of them.
-    fn read(&mut self, tables: &Version, inbox: &mut Inbox, exits: &mut Exits) -> bool {
+    /// Frames that another thread left, up to a burst of them: a worker by its index, or behind these the slow path.
+    fn read(&mut self, tables: &Version, worker: usize, inbox: &mut Inbox, exits: &mut Exits) -> bool {
         let mut taken = 0;
-        while taken < BURST_MAX
+        // What has waited for a bucket goes before what ports bring.
+        let most = if self.moving.is_stirred() && worker == usize::from(self.index) { usize::MAX } else { BURST_MAX };
+        while taken < most
             && let Some((letter, frame)) = inbox.take()
         {
             match letter {
-                Letter::Process(from) => self.serve_one(tables, from, frame, exits),
+                Letter::Process(from) => {
+                    let class = classify_frame(tables, from, frame);
+                    match self.is_here(worker, &class) {
+                        Some(true) => self.serve_one(tables, from, &class, frame, exits),
+                        // The session moved meanwhile. It is not worth following.
+                        Some(false) => self.drops.count(DropReason::HandoverLoop),
+                        None => {
+                            inbox.put_back();
+                            break;
+                        }
+                    }
+                }
+                Letter::Marker(epoch) => self.moving.hear(worker, epoch),
+                Letter::Enter(from) if worker == usize::from(self.index) => {
+                    if !self.let_on(tables, from, frame, exits) {
+                        inbox.put_back();
+                        break;
+                    }
+                }
                 Letter::Enter(from) => self.enter(tables, from, frame, exits),
                 Letter::Send(port) => {
                     self.send(port, &[PacketRef::from_slice(frame)], exits);
                 }
                 Letter::Punt(..) | Letter::Resolve(..) | Letter::Await(..) | Letter::TooLong(_) => {
-                    debug_assert!(false, "these go to the slow path")
+                    debug_assert!(false, "these go to the slow path");
                 }
             }
             taken += 1;
@@ -406,9 +566,9 @@ impl Hands {
     /// A frame from the slow path, which does not know whose it is.
     #[inline(never)]
     fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
-        let class = classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len());
+        let class = classify_frame(tables, from, frame);
         match self.owner(&class) {
-            owner if owner == self.index => self.serve_one(tables, from, frame, exits),
+            owner if owner == self.index => self.serve_one(tables, from, &class, frame, exits),
             owner => {
                 self.hand_over(owner, from, &PacketRef::from_slice(frame));
                 self.workers.iter_mut().flatten().for_each(Outbox::deliver);
@@ -418,26 +578,21 @@ impl Hands {
 
     /// A frame from another worker, which found it to belong here.
     #[inline(never)]
-    fn serve_one(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
+    fn serve_one(&mut self, tables: &Version, from: PortId, class: &Class, frame: &[u8], exits: &mut Exits) {
         let now = self.now();
         self.tracer.look();
         let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
-        let class = classify(tables, from, head, frame.len());
-        if self.owner(&class) != self.index {
-            // The session moved meanwhile. It is not worth following.
-            return self.drops.count(DropReason::HandoverLoop);
-        }
         let mut slot = std::mem::take(&mut self.slot);
         slot.fill_head(head.len()).copy_from_slice(head);
         let mut slots = [slot];
         let mut burst = Burst::new(&mut slots);
         let mut behind = Rest::from_slice(behind);
         let mut packet = burst.get_mut(0);
-        if let Some(fate) = self.conclude(tables, from, &class, &mut packet, &mut behind, now)
+        if let Some(fate) = self.conclude(tables, from, class, &mut packet, &mut behind, now)
             && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
         {
             fate.uncount(tables);
-            self.trace_refused(tables, from, fate.port, &class, now);
+            self.trace_refused(tables, from, fate.port, class, now);
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -511,10 +666,19 @@ impl Hands {
 
     #[cold]
     fn hand_over(&mut self, owner: u8, from: PortId, packet: &PacketRef<'_>) {
-        let outbox = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut);
-        if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), packet)) {
+        let owner = if owner == AWAITED { self.index } else { owner };
+        let Some(outbox) = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut) else { return };
+        if !outbox.post(Letter::Process(from), packet) {
             self.drops.count(DropReason::HandoverFull);
         }
+        self.is_crowded |= !outbox.has_room_for_burst();
+    }
+
+    /// Whether packets have to wait in their ports, since a burst might not fit the ring to some worker.
+    #[cold]
+    fn is_still_crowded(&mut self) -> bool {
+        self.is_crowded = !self.workers.iter().flatten().all(Outbox::has_room_for_burst);
+        self.is_crowded
     }
 
     #[cold]
@@ -580,6 +744,18 @@ fn classify_all<const TUNNELS: bool>(tables: &Version, from: &Network, burst: &B
         let packet = burst.get(at);
         *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len());
     }
+}
+
+fn count_homes(board: &Board, classes: &[Class]) {
+    for class in classes {
+        if let Class::User { home, .. } = *class {
+            board.count(home);
+        }
+    }
+}
+
+fn classify_frame(tables: &Version, from: PortId, frame: &[u8]) -> Class {
+    classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len())
 }
 
 #[inline]

@@ -31,6 +31,7 @@
 //! - [`tally`] is words that outlive the process.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
 //! - `exposed` is zero-copy channels without ports around them, for tests and fuzz targets that play the other end.
+//! - [`relay`] is a channel between two threads of one process.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
 //! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
@@ -71,6 +72,7 @@ pub mod pool;
 mod prefetch;
 pub mod raw_copy;
 pub mod reader;
+pub mod relay;
 pub mod ring;
 mod rx;
 pub mod segment;

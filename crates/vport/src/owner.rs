@@ -57,6 +57,15 @@ pub trait Buckets {
     /// What goes with a bucket.
     type State: Send;
 
+    /// Whether this worker's part in `epoch` is done as far as the group does not see it: nothing that workers hand on among
+    /// themselves is still on its way by the table of the epoch before. Asked in every round from when the group's ports have
+    /// delivered all of earlier epochs until it is so, of every worker, whether buckets leave it or not. `owners` is the
+    /// table of the epoch.
+    fn is_ready(&mut self, epoch: u64, owners: &[u8; BUCKETS]) -> bool {
+        let _ = (epoch, owners);
+        true
+    }
+
     /// `bucket` leaves this worker for owner `to`. No packet of it comes any more.
     fn leave(&mut self, bucket: u8, to: usize) -> Self::State;
 
@@ -72,6 +81,19 @@ pub fn group<S: Send>(
     outputs: &[PortSteering],
 ) -> Result<(Decider, Vec<Owner<S>>), GroupError> {
     let queues = ports.first().ok_or(GroupError::Empty)?.0.cells.len();
+    group_of(queues, ports, outputs)
+}
+
+/// The same with a worker for each of `queues` queues, also where no port is steered by the group: then it says who owns which
+/// bucket, workers hand packets on among themselves, and whoever opens an epoch wakes those that sleep.
+pub fn group_of<S: Send>(
+    queues: usize,
+    ports: &[PortSteering],
+    outputs: &[PortSteering],
+) -> Result<(Decider, Vec<Owner<S>>), GroupError> {
+    if !(1..=BUCKETS).contains(&queues) {
+        return Err(GroupError::Empty);
+    }
     if ports.iter().any(|port| port.0.cells.len() != queues) {
         return Err(GroupError::Queues);
     }
@@ -82,7 +104,7 @@ pub fn group<S: Send>(
     // A port that had another group before is ahead of one that had none.
     let epoch = ports.iter().map(|port| port.0.table().0).max().unwrap_or(0);
     let table = BucketTable::fixed(queues);
-    let group = Arc::new(Group::new(ports, outputs, 0, epoch, &table));
+    let group = Arc::new(Group::new(queues, ports, outputs, 0, epoch, &table));
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..queues).map(|_| channel()).unzip();
     let owners = inboxes.into_iter().enumerate();
     let owners = owners
@@ -132,10 +154,16 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    fn new(ports: &[PortSteering], outputs: &[PortSteering], first: usize, epoch: u64, table: &BucketTable) -> Self {
+    fn new(
+        workers: usize,
+        ports: &[PortSteering],
+        outputs: &[PortSteering],
+        first: usize,
+        epoch: u64,
+        table: &BucketTable,
+    ) -> Self {
         let of = |ports: &[PortSteering]| ports.iter().map(|port| port.0.clone()).collect::<Vec<_>>();
         let other = |output: &&PortSteering| !ports.iter().any(|port| Arc::ptr_eq(&port.0, &output.0));
-        let workers = ports.first().map_or(0, |port| port.0.cells.len());
         Self {
             ports: of(ports),
             first,
@@ -159,7 +187,8 @@ impl Group {
         table: &BucketTable,
         carrier: OwnedFd,
     ) -> Self {
-        Self { carrier: Some(carrier), ..Self::new(ports, outputs, first, epoch, table) }
+        let workers = ports.first().map_or(0, |port| port.0.cells.len());
+        Self { carrier: Some(carrier), ..Self::new(workers, ports, outputs, first, epoch, table) }
     }
 
     fn owner(&self, bucket: u8) -> usize {
@@ -339,10 +368,16 @@ impl<S: Send> Owner<S> {
     /// sleep then.
     #[inline]
     pub fn settle(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
+        !self.is_calm() && self.exchange(buckets)
+    }
+
+    /// Whether there is nothing for [`Owner::settle`] to do. Whoever sleeps on something else than the group's ports looks here
+    /// first.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
         let group = &self.group;
-        let calm = group.epoch.load(Ordering::Acquire) == self.given
-            && group.sent[self.worker()].load(Ordering::Acquire) == self.received;
-        !calm && self.exchange(buckets)
+        group.epoch.load(Ordering::Acquire) == self.given
+            && group.sent[self.worker()].load(Ordering::Acquire) == self.received
     }
 
     /// The queue number that this owner receives on; in a pool, of all its queues.
@@ -359,7 +394,7 @@ impl<S: Send> Owner<S> {
     fn exchange(&mut self, buckets: &mut impl Buckets<State = S>) -> bool {
         self.take_in(buckets);
         let epoch = self.group.epoch.load(Ordering::Acquire);
-        if epoch != self.given && self.may_give(epoch) {
+        if epoch != self.given && self.may_give(epoch, buckets) {
             self.give(buckets);
             self.given = epoch;
             self.group.given.fetch_add(1, Ordering::AcqRel);
@@ -382,9 +417,13 @@ impl<S: Send> Owner<S> {
     }
 
     /// Whether nothing of earlier epochs can come any more, and nothing that was sent can be overtaken.
-    fn may_give(&mut self, epoch: u64) -> bool {
+    fn may_give(&mut self, epoch: u64, buckets: &mut impl Buckets<State = S>) -> bool {
         let (group, worker) = (&self.group, self.worker());
         if !group.ports.iter().all(|port| port.cells[worker].has_crossed(epoch)) {
+            return false;
+        }
+        let owners = core::array::from_fn(|bucket| group.owner(bucket as u8) as u8);
+        if self.giving.is_none() && !buckets.is_ready(epoch, &owners) {
             return false;
         }
         if self.leaving().next().is_none() {

@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::drops::DropReason;
+use crate::elastic::{Elastic, Standing};
 use crate::function::Counts;
 use crate::n4::Ledger;
 use crate::tables::Tables;
@@ -26,6 +27,8 @@ pub struct Sources {
     pub ledger: Ledger,
     /// The session tables.
     pub tables: Tables,
+    /// Who decides over workers, where they come and go.
+    pub elastic: Option<Elastic>,
 }
 
 /// Serves what there is to read at an address, until the process ends.
@@ -155,7 +158,23 @@ impl Sources {
             "How long a worker has had packets to treat",
             Some(&Unit::Seconds),
             busy.map(|(worker, busy)| ([("worker", worker.to_string())], busy.as_secs_f64())),
-        )
+        )?;
+        if let Some(busy) = self.counts.dispatcher_busy() {
+            let help = "How long the dispatcher of a pipeline has had packets to hand on";
+            page.counter("dispatcher_busy", help, Some(&Unit::Seconds), busy.as_secs_f64())?;
+        }
+        self.elastic(page)
+    }
+
+    fn elastic(&self, page: &mut Page) -> fmt::Result {
+        let Some(elastic) = &self.elastic else { return Ok(()) };
+        let Standing { workers, moved, changes, hot, .. } = elastic.standing();
+        page.gauge("active_workers", "Workers that own buckets", workers as u64)?;
+        page.counter("buckets_moved", "Buckets that went from one worker to another", None, moved)?;
+        let help = "Times that buckets went from workers to others, several at a time";
+        page.counter("bucket_changes", help, None, changes)?;
+        let help = "1 for a bucket that fills a worker by itself, so that moving it would not help";
+        page.gauges("hot_bucket", help, hot.map(|bucket| ([("bucket", bucket.to_string())], 1)))
     }
 
     fn drops(&self, page: &mut Page) -> fmt::Result {
@@ -183,6 +202,14 @@ impl Page<'_, '_> {
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let gauge = ConstGauge::new(value);
         gauge.encode(self.0.encode_descriptor(name, help, None, gauge.metric_type())?)
+    }
+
+    fn counter<N>(&mut self, name: &str, help: &str, unit: Option<&Unit>, value: N) -> fmt::Result
+    where
+        ConstCounter<N>: EncodeMetric,
+    {
+        let counter = ConstCounter::new(value);
+        counter.encode(self.0.encode_descriptor(name, help, unit, counter.metric_type())?)
     }
 
     fn gauges<L: EncodeLabelSet>(

@@ -339,7 +339,6 @@ fn fault_of(error: &ApplyError, contents: Option<&Contents>) -> Fault {
             pdi.source_interface == Interface::SgiLan && pdi.ue_ip.is_some_and(is_it)
         }),
         ApplyError::DanglingRule { pdr } => Fault::rule(RuleId::Pdr(pdr)),
-        ApplyError::OtherWorker(_) => Fault::of(Cause::NoResourcesAvailable, IeType::QerCorrelationId),
         ApplyError::Full | ApplyError::TooLarge => Fault::new(Cause::NoResourcesAvailable),
         ApplyError::Stopped => Fault::new(Cause::SystemFailure),
     }

@@ -281,7 +281,9 @@ impl SlowPath {
             Letter::Punt(port, Punt::Fragment) => self.join(port, frame, now),
             Letter::Punt(port, punt) => self.consider(port, punt, frame, now),
             Letter::TooLong(too_long) => self.tell(&too_long, frame),
-            Letter::Process(_) | Letter::Enter(_) | Letter::Send(_) => debug_assert!(false, "these go to workers"),
+            Letter::Process(_) | Letter::Enter(_) | Letter::Send(_) | Letter::Marker(_) => {
+                debug_assert!(false, "these go to workers")
+            }
         }
     }
 

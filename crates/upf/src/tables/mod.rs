@@ -10,6 +10,7 @@
 pub(crate) mod blocks;
 mod compile;
 mod filter;
+mod homes;
 mod hops;
 mod image;
 mod mix;
@@ -36,6 +37,7 @@ use crate::counters::Counters;
 use crate::rules::{Interface, Session, UeIp};
 use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
+pub use homes::Homes;
 pub use network::Network;
 pub use publish::Reader;
 pub use rule::{Action, Origin, Outer, Rule, Rules};
@@ -74,9 +76,6 @@ pub enum ApplyError {
         /// The PDR's ID.
         pdr: u16,
     },
-    /// Sessions with QERs of this correlation ID belong to different workers, which cannot share a policer.
-    #[error("sessions with QER correlation ID {0} belong to different workers")]
-    OtherWorker(u32),
     /// A session has more rules than lie together.
     #[error("the session has too many rules")]
     TooLarge,
@@ -120,6 +119,7 @@ pub struct Tables {
 struct Shared {
     sides: Sides,
     counters: Counters,
+    homes: Homes,
     teids: Mutex<TeidAllocator>,
     writer: Mutex<Writer>,
     incomplete: AtomicBool,
@@ -165,7 +165,8 @@ impl Tables {
         let writer = Writer::new(settings, sides.clone(), ground, publisher, wanted);
         let teids = TeidAllocator::new(settings.max_teids());
         let (teids, writer) = (Mutex::new(teids), Mutex::new(writer));
-        let shared = Shared { sides, counters, teids, writer, incomplete: AtomicBool::new(false) };
+        let homes = Homes::new(settings.workers);
+        let shared = Shared { sides, counters, homes, teids, writer, incomplete: AtomicBool::new(false) };
         (Self { shared: Arc::new(shared) }, readers)
     }
 
@@ -291,9 +292,19 @@ impl Tables {
         self.writer().session_of(ue)
     }
 
+    /// The home bucket of a session in force.
+    pub fn home_of(&self, up_seid: u64) -> Option<Bucket> {
+        self.writer().home_of(up_seid)
+    }
+
+    /// Which worker owns which bucket.
+    pub fn homes(&self) -> Homes {
+        self.shared.homes.clone()
+    }
+
     /// Which worker owns the session.
     pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
-        self.writer().worker_of(up_seid)
+        self.shared.homes.owner(self.home_of(up_seid)?)
     }
 
     fn teids(&self) -> MutexGuard<'_, TeidAllocator> {

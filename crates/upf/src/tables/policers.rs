@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::compile::{self, MeterKey};
+use super::Settings;
+use super::compile::MeterKey;
 use super::record::Record;
-use super::{ApplyError, Bucket, Settings};
 use crate::policer::Meter;
-use crate::rules::Session;
 
 /// A policer in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,16 +23,14 @@ pub(super) struct PolicerPool {
     generations: Vec<u32>,
     max: usize,
     freed: Vec<u32>,
-    workers: usize,
     /// Those that several sessions of a session manager share, by its address.
     shared: HashMap<(IpAddr, MeterKey), Shared>,
 }
 
-/// A policer that sessions share: those of one worker, as its state belongs to one.
+/// A policer that sessions share, whoever owns them.
 struct Shared {
     policer: Policer,
     sessions: u32,
-    worker: usize,
 }
 
 impl PolicerPool {
@@ -43,31 +40,26 @@ impl PolicerPool {
             generations: vec![],
             max: settings.max_policers(),
             freed: vec![],
-            workers: settings.workers.max(1),
             shared: HashMap::new(),
         }
     }
 
-    fn worker(&self, home: Bucket) -> usize {
-        usize::from(home) % self.workers
-    }
-
     /// The meter of a policer.
-    pub fn meter(&self, rate: u64, policer: Policer) -> Meter {
-        Meter::new(rate, self.burst_ms, policer.index, policer.generation)
+    pub fn meter(&self, key: MeterKey, rate: u64, policer: Policer) -> Meter {
+        let meter = Meter::new(rate, self.burst_ms, policer.index, policer.generation);
+        if key.correlated { meter.shared() } else { meter }
     }
 
     /// The policers that a session has from an earlier process are in use. False if they cannot be: each is one session's, or
     /// that of those which share it.
-    pub fn restore(&mut self, record: &Record, home: Bucket) -> bool {
-        let worker = self.worker(home);
+    pub fn restore(&mut self, record: &Record) -> bool {
         let mut own = vec![];
         for &(key, policer) in &record.policers {
             let is_free = self.generations.get(policer.index as usize).is_none_or(|&generation| generation == 0);
             let manager = record.manager.filter(|_| key.correlated);
             let shared = manager.and_then(|manager| self.shared.get(&(manager, key)));
             let fits = match shared {
-                Some(shared) => shared.policer == policer && shared.worker == worker,
+                Some(shared) => shared.policer == policer,
                 None => is_free && key.correlated == manager.is_some(),
             };
             let is_twice = own.iter().any(|&(other, index)| other == key || index == policer.index);
@@ -83,7 +75,7 @@ impl PolicerPool {
             }
             self.generations[at] = self.generations[at].max(policer.generation);
             if let Some(manager) = record.manager.filter(|_| key.correlated) {
-                let shared = self.shared.entry((manager, key)).or_insert(Shared { policer, sessions: 0, worker });
+                let shared = self.shared.entry((manager, key)).or_insert(Shared { policer, sessions: 0 });
                 shared.sessions += 1;
             }
         }
@@ -96,45 +88,14 @@ impl PolicerPool {
         self.freed = unused.map(|(index, _)| index as u32).collect();
     }
 
-    /// Whether sessions that share a policer will belong to one worker. `held` is what the session of a SEID has.
-    pub fn check_correlated(
-        &self,
-        updates: &HashMap<u64, Option<Session>>,
-        held: impl Fn(u64) -> Option<Record>,
-    ) -> Result<(), ApplyError> {
-        let mut claims: HashMap<(IpAddr, MeterKey), usize> = HashMap::new();
-        for session in updates.values().flatten() {
-            let worker = self.worker(compile::home_of(session));
-            for key in compile::meters(session).into_iter().filter(|key| key.correlated) {
-                let name = (session.cp_f_seid.address, key);
-                if *claims.entry(name).or_insert(worker) != worker {
-                    return Err(ApplyError::OtherWorker(key.id));
-                }
-            }
-        }
-        for ((manager, key), worker) in claims {
-            let Some(shared) = self.shared.get(&(manager, key)).filter(|shared| shared.worker != worker) else {
-                continue;
-            };
-            let has = |record: &Record| record.manager == Some(manager) && record.policer(&key).is_some();
-            let moving = updates.keys().filter_map(|seid| held(*seid)).filter(has).count();
-            if moving < shared.sessions as usize {
-                return Err(ApplyError::OtherWorker(key.id));
-            }
-        }
-        Ok(())
-    }
-
-    /// The policer that sessions of `manager` share, for one with this home; `is_held` if the session has had it before.
-    pub fn share(&mut self, manager: IpAddr, key: MeterKey, home: Bucket, is_held: bool) -> Policer {
-        let worker = self.worker(home);
+    /// The policer that sessions of `manager` share, for one of them; `is_held` if the session has had it before.
+    pub fn share(&mut self, manager: IpAddr, key: MeterKey, is_held: bool) -> Policer {
         if !self.shared.contains_key(&(manager, key)) {
             let policer = self.take();
-            self.shared.insert((manager, key), Shared { policer, sessions: 0, worker });
+            self.shared.insert((manager, key), Shared { policer, sessions: 0 });
         }
         let shared = self.shared.get_mut(&(manager, key)).expect("it is there now");
         shared.sessions += u32::from(!is_held);
-        shared.worker = worker;
         shared.policer
     }
 

@@ -93,6 +93,11 @@ impl Reader {
         self.shared.seats[self.index].acknowledged.store(self.seen, Ordering::Release);
     }
 
+    /// Number of the version last taken.
+    pub fn serial(&self) -> u64 {
+        self.seen
+    }
+
     /// The version last taken.
     ///
     /// # Panics

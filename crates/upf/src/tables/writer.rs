@@ -24,7 +24,6 @@ use crate::side::{self, PortId, Sides};
 
 pub(super) struct Writer {
     max_sessions: usize,
-    workers: usize,
     sides: Sides,
     publisher: Publisher,
     blocks: Blocks,
@@ -82,13 +81,13 @@ impl Ground {
                     && record.keys().all(|key| !taken.contains(&key))
                     && record.paths.iter().all(|path| paths.has(*path))
             });
-            let (home, body) = (blocks.home(found.block), blocks.body(found.block).0);
+            let body = blocks.body(found.block).0;
             let lines = blocks.lines();
             let is_owner = |record: &Record| {
                 record.lists(body).all(|list| rule::owner(lines.lines(), list) == Some(record.up_seid))
             };
             let record = record.filter(is_owner);
-            let Some(record) = record.filter(|record| policers.restore(record, home)) else {
+            let Some(record) = record.filter(|record| policers.restore(record)) else {
                 blocks.free(found.block);
                 continue;
             };
@@ -123,8 +122,8 @@ impl Writer {
     pub fn new(settings: &Settings, sides: Sides, ground: Ground, publisher: Publisher, wanted: Wanted) -> Self {
         let Ground { blocks, sessions, policers, hops, paths, wanted: neighbours } = ground;
         neighbours.into_iter().for_each(|(port, address)| wanted(port, address));
-        let (max_sessions, workers) = (settings.max_sessions, settings.workers);
-        Self { max_sessions, workers, sides, publisher, blocks, sessions, policers, hops, paths, wanted }
+        let max_sessions = settings.max_sessions;
+        Self { max_sessions, sides, publisher, blocks, sessions, policers, hops, paths, wanted }
     }
 
     pub fn sessions(&self) -> usize {
@@ -159,9 +158,8 @@ impl Writer {
         }
     }
 
-    pub fn worker_of(&self, up_seid: u64) -> Option<usize> {
-        let home = self.blocks.home(*self.sessions.get(&up_seid)?);
-        (self.workers > 0).then(|| usize::from(home) % self.workers)
+    pub fn home_of(&self, up_seid: u64) -> Option<Bucket> {
+        self.sessions.get(&up_seid).map(|&block| self.blocks.home(block))
     }
 
     pub fn leads_to(&self, port: PortId, address: IpAddr) -> bool {
@@ -256,7 +254,6 @@ impl Writer {
                 policers += meters.iter().filter(|key| new(key)).count();
             }
         }
-        self.policers.check_correlated(updates, |seid| self.record(seid).map(|(_, record)| record))?;
         let replaced = updates.keys().filter(|seid| self.sessions.contains_key(seid)).count();
         let sessions = self.sessions.len() - replaced + updates.values().flatten().count();
         if sessions > self.max_sessions || policers > self.policers.free() {
@@ -404,7 +401,7 @@ impl Context for Installing<'_> {
             self.record.policers.push((key, policer));
             policer
         });
-        self.policers.meter(rate, policer)
+        self.policers.meter(key, rate, policer)
     }
 
     fn path(&mut self, key: PathKey) -> u32 {
@@ -422,7 +419,7 @@ impl Installing<'_> {
         if key.correlated {
             self.record.manager = Some(manager);
             let is_held = self.before.is_some_and(|before| before.manager == Some(manager)) && held.is_some();
-            return self.policers.share(manager, key, compile::home_of(self.session), is_held);
+            return self.policers.share(manager, key, is_held);
         }
         held.unwrap_or_else(|| self.policers.take())
     }

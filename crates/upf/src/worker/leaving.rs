@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::Worker;
 use crate::buffers::Parked;
 use crate::mail::Inbox;
+use crate::tables::Bucket;
 
 /// A peer that sends has closed its channel by now. One that sends nothing closes none.
 const QUIET: Duration = Duration::from_millis(20);
@@ -44,7 +45,7 @@ impl Worker {
                 continue;
             }
             let over = self.rx.iter().all(|rx| rx.is_over());
-            let nothing_left = self.inboxes.iter().all(Inbox::is_empty);
+            let nothing_left = !self.is_moving() && self.inboxes.iter().all(Inbox::is_empty);
             mine.store(nothing_left && (over || worked.elapsed() >= QUIET), Ordering::Release);
             if !dryness.is_complete() {
                 complete = None;
@@ -62,8 +63,8 @@ impl Worker {
         self.hands.state.buffers.park()
     }
 
-    /// Has packets wait that another process has parked.
-    pub fn unpark(&mut self, parked: Vec<Parked>) {
-        self.hands.state.buffers.unpark(parked, self.rx.len());
+    /// Has packets wait that another process has parked, of a session with this home bucket.
+    pub fn unpark(&mut self, home: Bucket, parked: Parked) {
+        self.hands.state.buffers.unpark(home, parked, self.rx.len());
     }
 }

@@ -129,12 +129,13 @@ impl Hands {
     #[cold]
     fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>) {
         let Some(rule) = tables.rule(rule) else { return };
+        let Class::User { home, .. } = *class else { return };
         let waiting = rule.waiting();
-        match self.state.buffers.keep(&waiting, from, packet) {
+        match self.state.buffers.keep(home, &waiting, from, packet) {
             Kept::Waits => {}
             Kept::IsNews => {
                 if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
-                    self.state.buffers.told(&waiting);
+                    self.state.buffers.told(home, &waiting);
                 }
             }
             Kept::Full => {

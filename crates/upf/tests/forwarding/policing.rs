@@ -6,7 +6,7 @@ use crate::sessions::{downlink, info, qer, session, ue};
 use port::{PortInfo, Steering};
 use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
-use upf::buffers::Buffers;
+use upf::buffers::{Buffers, Room};
 use upf::drops::DropReason;
 use upf::packet::{Rare, classify, decide};
 use upf::policer::Policers;
@@ -41,7 +41,11 @@ impl Upf {
             .set_neighbours(&neighbours.map(|(port, address)| (port, address.parse().unwrap(), Some([2; 6]))))
             .unwrap();
         let (alarms, heard) = alarms::channel(Arc::new(Bell::new().unwrap()));
-        let state = State { policers: Policers::new(settings.max_policers()), buffers: Buffers::new(0), alarms };
+        let state = State {
+            policers: Policers::new(settings.max_policers()).unwrap(),
+            buffers: Buffers::new(Room::new(0)),
+            alarms,
+        };
         let mut reader = readers.remove(0);
         reader.refresh();
         Self { reader, state, _tables: tables, _heard: heard }

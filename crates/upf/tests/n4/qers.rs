@@ -4,7 +4,6 @@ use crate::support::*;
 use pfcp::rule::*;
 use pfcp::session::{Establishment, Modification};
 use pfcp::{Cause, Fault, IeType, Request, Response, RuleId};
-use upf::tables::ApplyError;
 
 fn update(bench: &mut Bench, seid: u64, qers: Vec<UpdateQer>) -> Result<(), Fault> {
     let request = Modification { update_qers: qers, ..Modification::default() };
@@ -33,15 +32,6 @@ fn qers_with_one_correlation_id_state_one_rate() {
     assert_eq!(update(&mut bench, seid, vec![rate(1)]), Err(of_other_rate));
     assert_eq!(bench.seen(), before);
     update(&mut bench, seid, vec![rate(1), rate(2)]).unwrap();
-    bench.check();
-}
-
-#[test]
-fn sessions_that_cannot_share_a_rate_are_refused() {
-    let mut bench = Bench::associated();
-    bench.node.tables().refuse_next(ApplyError::OtherWorker(7));
-    let fault = Fault::of(Cause::NoResourcesAvailable, IeType::QerCorrelationId);
-    assert_eq!(establish(&mut bench, correlated(1)), Err(fault));
     bench.check();
 }
 

@@ -137,8 +137,19 @@ impl Stage {
         Self::of(vec![program.into()], net, before, sessions, more)
     }
 
+    /// Of several workers.
+    pub fn of_workers(workers: u16, net: u8, sessions: usize, more: &str) -> Self {
+        let program = PROGRAM.expect("the package of the test has the program");
+        Self::over(workers, vec![program.into()], net, "", sessions, more)
+    }
+
     /// Of a program that is given.
     pub fn of(program: Vec<OsString>, net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
+        Self::over(1, program, net, before, sessions, more)
+    }
+
+    /// Between ports with so many queue pairs.
+    fn over(queues: u16, program: Vec<OsString>, net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).unwrap();
         for function in ["gnb", "upf", "dn"] {
@@ -150,13 +161,13 @@ impl Stage {
                 "n3",
                 [
                     ("gnb", info("n3", "10.3.0.2", Steering::None, None)),
-                    ("upf", info("n3", "10.3.0.1", Steering::Teid, None)),
+                    ("upf", PortInfo { queues, ..info("n3", "10.3.0.1", Steering::Teid, None) }),
                 ],
             ),
             (
                 "n6",
                 [
-                    ("upf", info("n6", "10.6.0.1", Steering::UeAddress, Some("10.6.0.2"))),
+                    ("upf", PortInfo { queues, ..info("n6", "10.6.0.1", Steering::UeAddress, Some("10.6.0.2")) }),
                     ("dn", info("n6", "10.6.0.2", Steering::None, None)),
                 ],
             ),

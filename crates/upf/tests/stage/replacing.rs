@@ -9,7 +9,10 @@ use super::stage::{Stage, end, simple, teid_of};
 
 /// A UPF with sessions for twenty UEs, whose neighbours are resolved. The TEID of UE 3, and its session's SEID.
 fn begin(net: u8) -> (Stage, u32, u64) {
-    let mut stage = Stage::new(net, "", 64);
+    begin_on(Stage::new(net, "", 64))
+}
+
+fn begin_on(mut stage: Stage) -> (Stage, u32, u64) {
     stage.start();
     stage.associate();
     let sessions = stage.flood((0..20).map(|number| Request::SessionEstablishment(simple(number))));
@@ -38,6 +41,24 @@ fn assert_nothing_is_lost(stage: &mut Stage) {
     let streams = stage.count_arrivals();
     let whole = streams.iter().all(|stream| (stream.arrived, stream.out_of_order) == (stream.sent, 0));
     assert!(whole, "{streams:?}; {:?}; the log: {}", stage.reports(), stage.log());
+}
+
+/// One process after the other goes on, of each model, while its buckets may move.
+#[test]
+fn a_upf_of_several_workers_is_replaced_without_loss() {
+    for (net, model) in [(70, "run-to-completion"), (71, "pipeline")] {
+        let execution = format!(
+            "execution: {{model: {model}, workers: {{min: 1, max: 3}}, scaleOutAbove: 0.2, scaleInBelow: 0.1, coolDownMs: 10}}\n"
+        );
+        let (mut stage, teid, seid) = begin_on(Stage::of_workers(3, net, 64, &execution));
+        for _ in 0..3 {
+            traffic(&mut stage, teid, Duration::from_millis(50));
+            stage.hand_over(|stage| stage.turn(teid, 3));
+            traffic(&mut stage, teid, Duration::from_millis(50));
+        }
+        assert_nothing_is_lost(&mut stage);
+        end(&mut stage, seid);
+    }
 }
 
 #[test]

@@ -1,0 +1,179 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const TICK: Duration = Duration::from_millis(4);
+
+/// Workers that treat what their buckets bring, as far as they can.
+struct World {
+    policy: Policy,
+    owners: [u8; BUCKETS],
+    /// What each bucket brings, in workers.
+    demand: [f64; BUCKETS],
+    now: Duration,
+    moves: usize,
+}
+
+impl World {
+    fn new(terms: Terms, workers: usize, demand: [f64; BUCKETS]) -> Self {
+        let owners = std::array::from_fn(|bucket| (bucket % workers) as u8);
+        Self { policy: Policy::new(terms, workers), owners, demand, now: Duration::ZERO, moves: 0 }
+    }
+
+    fn sums(&self) -> Vec<f64> {
+        sums(&self.owners, &self.demand, self.policy.workers())
+    }
+
+    fn spread(&self) -> f64 {
+        let sums = self.sums();
+        sums[hottest(&sums)] - sums[coolest(&sums)]
+    }
+
+    fn tick(&mut self) -> Decision {
+        let sums = self.sums();
+        let levels: Vec<_> = sums.iter().map(|sum| sum.min(1.0)).collect();
+        // Of a worker that has too much, each bucket gets its part.
+        let treated = |bucket: usize| {
+            let all = sums[usize::from(self.owners[bucket])];
+            (self.demand[bucket] / all.max(1.0) * 4_000.0) as u64
+        };
+        let packets = std::array::from_fn(treated);
+        let look = Look { now: self.now, levels: &levels, packets: &packets, owners: &self.owners };
+        let decision = self.policy.decide(&look);
+        if let Some(owners) = decision.owners {
+            self.moves += (0..BUCKETS).filter(|&bucket| owners[bucket] != self.owners[bucket]).count();
+            self.owners = owners;
+        }
+        assert!(self.owners.iter().all(|&owner| usize::from(owner) < self.policy.workers()));
+        self.now += TICK;
+        decision
+    }
+
+    fn run(&mut self, ticks: usize) {
+        (0..ticks).for_each(|_| _ = self.tick());
+    }
+}
+
+/// Workers 2 to 8, and what 128 buckets bring: mostly alike, some much more.
+fn demands() -> impl Strategy<Value = (usize, [f64; BUCKETS])> {
+    let weights = proptest::collection::vec(prop_oneof![4 => 0.8..1.2f64, 1 => 0.0..8.0f64], BUCKETS);
+    (2..=8usize, weights, 0.3..0.95f64).prop_map(|(workers, weights, mean)| {
+        let all: f64 = weights.iter().sum();
+        (workers, std::array::from_fn(|bucket| weights[bucket] / all * mean * workers as f64))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever has moved, nobody has more than the one who had most, and that one has less.
+    #[test]
+    fn what_moves_lowers_the_largest_load((workers, demand) in demands()) {
+        let before = std::array::from_fn(|bucket| (bucket % workers) as u8);
+        let after = balanced(&before, &demand, workers);
+        let largest = |owners| { let sums = sums(owners, &demand, workers); sums[hottest(&sums)] };
+        if after != before {
+            prop_assert!(largest(&after) < largest(&before));
+        }
+        prop_assert_eq!(balanced(&after, &demand, workers), after, "what is balanced stays");
+    }
+
+    /// Within 50 ms skew is gone as far as buckets can be divided, and from then on nothing moves.
+    #[test]
+    fn skew_is_levelled_within_12_ticks_and_then_nothing_moves((workers, demand) in demands()) {
+        let mut world = World::new(Terms::fixed(workers), workers, demand);
+        world.run(12);
+        let grain = demand.iter().copied().fold(0.0, f64::max);
+        let sums = world.sums();
+        let is_level = world.spread() <= SPREAD_BEGIN + grain
+            || sums[hottest(&sums)] <= world.policy.terms.rebalance_above + grain;
+        prop_assert!(is_level, "{:?}", world.sums());
+        world.run(20);
+        let moves = world.moves;
+        world.run(200);
+        prop_assert_eq!(world.moves, moves, "it came to rest");
+    }
+
+    /// What is the same everywhere stays where it is, whatever the load.
+    #[test]
+    fn a_uniform_load_moves_nothing(workers in 1..=8usize, mean in 0.0..1.3f64, jitter in proptest::collection::vec(0.97..1.03f64, BUCKETS)) {
+        let demand = std::array::from_fn(|bucket| mean * workers as f64 / BUCKETS as f64 * jitter[bucket]);
+        let mut world = World::new(Terms::fixed(workers), workers, demand);
+        world.run(100);
+        prop_assert_eq!(world.moves, 0);
+    }
+
+    /// With a load that stays, the number of workers changes for a bounded time, in one direction, and is right then.
+    #[test]
+    fn the_number_of_workers_comes_to_rest(workers in 1..=8usize, per_bucket in 0.0005..0.05f64) {
+        let cool_down = Duration::from_millis(40);
+        let terms = Terms { min: 1, max: 8, cool_down, ..Terms::default() };
+        let mut world = World::new(terms, workers, [per_bucket; BUCKETS]);
+        let mut seen = vec![workers];
+        for _ in 0..400 {
+            let workers = world.tick().workers;
+            if seen.last() != Some(&workers) {
+                seen.push(workers);
+            }
+        }
+        let up = seen.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let down = seen.windows(2).all(|pair| pair[1] + 1 == pair[0]);
+        prop_assert!(up || down, "{seen:?}");
+        let (end, all) = (world.policy.workers() as f64, per_bucket * BUCKETS as f64);
+        prop_assert!(end == 8.0 || all / end <= terms.scale_out_above + 0.01, "{end} for {all}");
+        prop_assert!(end == 1.0 || all / (end - 1.0) >= terms.scale_in_below - 0.01, "{end} for {all}");
+        let moves = world.moves;
+        world.run(100);
+        prop_assert_eq!(world.moves, moves);
+    }
+}
+
+#[test]
+fn a_bucket_that_fills_a_worker_is_named_and_stays() {
+    let mut demand = [0.4 / BUCKETS as f64; BUCKETS];
+    demand[5] = 1.5;
+    let mut world = World::new(Terms { max: 8, ..Terms::fixed(2) }, 2, demand);
+    let before = world.owners[5];
+    world.run(50);
+    assert_eq!(world.policy.hot(), Some(5));
+    assert_eq!((world.owners[5], world.policy.workers()), (before, 2), "no worker more would help it");
+    let beside = (0..BUCKETS).filter(|&bucket| world.owners[bucket] == before).count();
+    assert!(beside < BUCKETS / 2, "others leave it: {beside}");
+    let moves = world.moves;
+    world.run(200);
+    assert_eq!(world.moves, moves, "nothing is shuffled around");
+    world.demand[5] = 0.1;
+    world.run(20);
+    assert_eq!(world.policy.hot(), None);
+}
+
+#[test]
+fn one_group_of_buckets_at_four_times_the_others_load_is_divided() {
+    let demand = std::array::from_fn(|bucket| if bucket % 2 == 0 { 4.0 } else { 1.0 } * 2.0 * 0.9 / 320.0);
+    let mut world = World::new(Terms::fixed(2), 2, demand);
+    world.run(12);
+    assert!(world.sums().iter().all(|&sum| sum < 1.0), "{:?}", world.sums());
+    assert!(world.moves < 40, "{}", world.moves);
+}
+
+#[test]
+fn a_worker_is_added_at_once_and_taken_away_when_it_has_cooled() {
+    let cool_down = Duration::from_millis(400);
+    let mut world = World::new(Terms { max: 4, cool_down, ..Terms::default() }, 1, [0.95 / BUCKETS as f64; BUCKETS]);
+    world.run(6);
+    assert_eq!(world.policy.workers(), 2);
+    assert!(world.spread() < SPREAD_BEGIN, "the new one has its part: {:?}", world.sums());
+    world.demand = [0.1 / BUCKETS as f64; BUCKETS];
+    world.run(80);
+    assert_eq!(world.policy.workers(), 2, "it has not cooled");
+    world.run(40);
+    assert_eq!((world.policy.workers(), world.owners), (1, [0; BUCKETS]));
+}
+
+#[test]
+fn buckets_without_load_are_spread_where_a_worker_comes() {
+    let owners = dealt(&[0; BUCKETS], &[0.0; BUCKETS], 4);
+    let counts: Vec<_> = (0..4).map(|worker| owners.iter().filter(|&&owner| owner == worker).count()).collect();
+    assert!(counts.iter().all(|&count| count.abs_diff(BUCKETS / 4) <= 1), "{counts:?}");
+    assert_eq!(dealt(&owners, &[0.0; BUCKETS], 1), [0; BUCKETS]);
+}

@@ -1,0 +1,74 @@
+//! What says how loaded a worker is.
+
+use serde::Deserialize;
+
+/// The signal that decisions are made by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Signal {
+    /// The part of the time for which the worker has had packets to treat.
+    #[default]
+    Busy,
+    /// The part of polls that found packets which found as many as fit a burst, so that more wait behind them.
+    Backlog,
+    /// The average of packets in a poll by the burst size, each poll with weight 0.001: the published signal of run-to-completion UPFs.
+    Ewma,
+}
+
+/// What a worker shows of its load.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// When this was so, in nanoseconds.
+    pub at_ns: u64,
+    /// For how long there was nothing to do.
+    pub idle_ns: u64,
+    /// Polls that found packets.
+    pub polls: u64,
+    /// Polls that found as many as fit a burst.
+    pub full_polls: u64,
+    /// Packets in a poll by the burst size, averaged.
+    pub fill: f32,
+}
+
+impl Signal {
+    /// The load of a worker between two samples, from 0 to 1.
+    pub fn level(self, before: &Sample, now: &Sample) -> f64 {
+        let since = |of: fn(&Sample) -> u64| of(now).saturating_sub(of(before)) as f64;
+        let (elapsed, idle) = (since(|sample| sample.at_ns), since(|sample| sample.idle_ns));
+        let busy = if elapsed > 0.0 { (1.0 - idle / elapsed).clamp(0.0, 1.0) } else { 0.0 };
+        match self {
+            // Workers that sleep do not poll, and their average stands still.
+            _ if busy == 0.0 => 0.0,
+            Self::Busy => busy,
+            Self::Backlog => (since(|sample| sample.full_polls) / since(|sample| sample.polls).max(1.0)).min(1.0),
+            Self::Ewma => f64::from(now.fill).clamp(0.0, 1.0),
+        }
+    }
+}
+
+/// The weight of one poll in [`Sample::fill`].
+pub const FILL_WEIGHT: f32 = 0.001;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Sample = Sample { at_ns: 1_000, idle_ns: 500, polls: 10, full_polls: 2, fill: 0.9 };
+
+    #[test]
+    fn each_signal_is_what_happened_between_two_samples() {
+        let now = Sample { at_ns: 2_000, idle_ns: 750, polls: 20, full_polls: 4, fill: 0.3 };
+        assert_eq!(Signal::Busy.level(&BEFORE, &now), 0.75);
+        assert_eq!(Signal::Backlog.level(&BEFORE, &now), 0.2);
+        assert!((Signal::Ewma.level(&BEFORE, &now) - 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_has_no_load_whatever_its_average_was() {
+        let now = Sample { at_ns: 2_000, idle_ns: 1_500, ..BEFORE };
+        for signal in [Signal::Busy, Signal::Backlog, Signal::Ewma] {
+            assert_eq!(signal.level(&BEFORE, &now), 0.0);
+            assert_eq!(signal.level(&now, &now), 0.0);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The dispatcher: receives, finds the bucket of each packet as senders do where ports are steered, and hands it on.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use port::owner::{Buckets, Owner};
+use port::relay::RelayTx;
+use port::{BURST_MAX, Burst, PacketRef, Rest, RxQueue, Sleep, Steering, Waiter};
+
+use super::Chart;
+use crate::bell::Bell;
+use crate::board::Board;
+use crate::clock::Clock;
+use crate::side::PortKind;
+use crate::tables::BUCKETS;
+
+/// How long it polls for more before it sleeps, at most.
+const SPIN: Duration = Duration::from_micros(50);
+/// Every how many rounds it looks at queues where nothing is expected.
+const LOOK_EVERY: u32 = 64;
+
+/// Where one port's packets come in.
+pub(crate) struct Intake {
+    /// How they are spread over buckets.
+    pub(crate) steering: Steering,
+    pub(crate) queues: Vec<Box<dyn RxQueue>>,
+    /// Whether all come by the first queue, once senders know of it.
+    pub(crate) is_steered: bool,
+}
+
+/// The dispatcher.
+pub struct Dispatcher {
+    intakes: Vec<Intake>,
+    exits: Exits,
+    /// Of the steered ports' queues: for as long as packets are on their way to others than the first.
+    owners: Vec<Owner<()>>,
+    bell: Arc<Bell>,
+    waiter: Waiter,
+    clock: Clock,
+    rounds: u32,
+    board: Board,
+    idle_since_ns: Option<u64>,
+}
+
+/// The ways to the workers.
+struct Exits {
+    /// By worker, then by port.
+    rings: Vec<Vec<RelayTx>>,
+    bells: Vec<Arc<Bell>>,
+    chart: Chart,
+    epoch: u64,
+    owners: [u8; BUCKETS],
+    /// What there was no room for when it was to stop, in order: worker, port, frame.
+    left: Vec<(usize, usize, Vec<u8>)>,
+}
+
+/// The queues of steered ports have no state.
+struct Stateless;
+
+impl Buckets for Stateless {
+    type State = ();
+    fn leave(&mut self, _bucket: u8, _to: usize) {}
+    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
+}
+
+impl Intake {
+    /// Of a port of this kind: its packets' buckets are those of TEIDs, or of UE addresses.
+    pub(crate) fn new(kind: PortKind, queues: Vec<Box<dyn RxQueue>>, is_steered: bool) -> Self {
+        Self { steering: kind.steering(), queues, is_steered }
+    }
+}
+
+impl Dispatcher {
+    /// Between these ports, by their numbers, and workers: for each its rings, by the ports' numbers, and its bell.
+    pub(crate) fn new(
+        intakes: Vec<Intake>,
+        owners: Vec<Owner<()>>,
+        ways: Vec<(Vec<RelayTx>, Arc<Bell>)>,
+        chart: Chart,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let (rings, bells) = ways.into_iter().unzip();
+        let exits = Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, left: vec![] };
+        let waiter = Waiter::new(Sleep::After(SPIN));
+        let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
+        Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
+    }
+
+    /// The bell that wakes it.
+    pub fn bell(&self) -> Arc<Bell> {
+        self.bell.clone()
+    }
+
+    /// What it shows of itself.
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+
+    /// Works until `stop` is set and the bell rung.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            if self.run_once(stop) {
+                self.idle_since_ns = None;
+                self.waiter.worked();
+            } else {
+                self.rest(stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round: a burst from each port. False if there was nothing. Where a worker's ring is full it waits for room, until
+    /// `stop` is set: [`Dispatcher::work_off`] goes on with what is left then.
+    pub fn run_once(&mut self, stop: &AtomicBool) -> bool {
+        self.exits.look_at_chart();
+        if !self.owners.is_empty() {
+            self.settle();
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        let looks_everywhere = !self.owners.is_empty() || self.rounds.is_multiple_of(LOOK_EVERY);
+        let mut worked = self.pass(looks_everywhere, stop);
+        if !worked && !looks_everywhere {
+            worked = self.pass(true, stop);
+        }
+        worked
+    }
+
+    fn pass(&mut self, looks_everywhere: bool, stop: &AtomicBool) -> bool {
+        let mut worked = false;
+        for (port, Intake { steering, queues, is_steered }) in self.intakes.iter_mut().enumerate() {
+            let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
+            for queue in &mut queues[..count] {
+                let burst = queue.recv();
+                if !burst.is_empty() {
+                    self.exits.hand_on(port, *steering, &burst, stop);
+                    worked = true;
+                }
+            }
+        }
+        worked
+    }
+
+    /// Has all packets come by the ports' first queues: a change of their tables as any other.
+    #[cold]
+    fn settle(&mut self) {
+        let all = self.owners.iter_mut();
+        let pending = all.fold(false, |pending, owner| owner.settle(&mut Stateless) | pending);
+        if !pending && (0..BUCKETS as u8).all(|bucket| self.owners[0].owns(bucket)) {
+            self.owners.clear();
+        }
+    }
+
+    /// Nothing to do: polls on for a while, then sleeps until there is.
+    fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| self.clock.now_ns());
+        self.board.pauses(idle_since_ns);
+        self.bell.doze();
+        let nothing_left = !self.exits.is_behind() && self.owners.is_empty();
+        if nothing_left && !stop.load(Ordering::Relaxed) {
+            let queues = self.intakes.iter_mut().flat_map(|intake| &mut intake.queues);
+            let mut queues: Vec<&mut dyn RxQueue> = queues.map(|queue| &mut **queue as _).collect();
+            let woken = self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?;
+            if !woken.extra.is_empty() {
+                self.bell.silence();
+            }
+        } else {
+            std::thread::yield_now();
+        }
+        self.bell.wake();
+        let now_ns = self.clock.now_ns();
+        self.board.paused(now_ns);
+        self.idle_since_ns = Some(now_ns);
+        Ok(())
+    }
+
+    /// Works until nothing is left in ports that another process has taken over.
+    pub fn work_off(&mut self) {
+        const QUIET: Duration = Duration::from_millis(20);
+        const PAUSE: Duration = Duration::from_micros(50);
+        const MOST: Duration = Duration::from_millis(500);
+        let (begin, never) = (Instant::now(), AtomicBool::new(false));
+        let mut worked = begin;
+        for (worker, port, frame) in std::mem::take(&mut self.exits.left) {
+            self.exits.send(worker, port, &[PacketRef::from_slice(&frame)], &never);
+        }
+        while begin.elapsed() < MOST {
+            if self.run_once(&never) {
+                worked = Instant::now();
+                continue;
+            }
+            let is_over = self.intakes.iter().flat_map(|intake| &intake.queues).all(|queue| queue.is_over());
+            if is_over || worked.elapsed() >= QUIET {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Exits {
+    fn is_behind(&self) -> bool {
+        self.chart.epoch() != self.epoch
+    }
+
+    /// Uses a new chart from here on, and says so in every ring.
+    #[inline]
+    fn look_at_chart(&mut self) {
+        if self.is_behind() {
+            self.begin_epoch();
+        }
+    }
+
+    #[cold]
+    fn begin_epoch(&mut self) {
+        self.epoch = self.chart.epoch();
+        self.owners = self.chart.owners();
+        self.rings.iter_mut().flatten().for_each(|ring| ring.mark(self.epoch));
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
+
+    /// Hands a burst of a port to the workers that own its packets' buckets.
+    #[inline]
+    fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
+        let mut packets = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
+        let mut owners = [0_u8; BURST_MAX];
+        let count = burst.len();
+        for at in 0..count {
+            packets[at] = burst.get(at);
+            owners[at] = self.owners[usize::from(steering.bucket(packets[at].head)) % BUCKETS];
+        }
+        let mut left = u32::MAX >> (BURST_MAX - count);
+        while left != 0 {
+            let owner = owners[left.trailing_zeros() as usize % BURST_MAX];
+            let mut own = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
+            let mut filled = 0;
+            for at in 0..count {
+                if left >> at & 1 == 1 && owners[at] == owner {
+                    own[filled] = packets[at];
+                    filled += 1;
+                    left &= !(1 << at);
+                }
+            }
+            self.send(owner.into(), port, &own[..filled], stop);
+        }
+    }
+
+    /// Puts packets into a worker's ring, and waits for room where there is none: what a port has brought is not dropped.
+    fn send(&mut self, worker: usize, port: usize, packets: &[PacketRef<'_>], stop: &AtomicBool) {
+        let (ring, bell) = (&mut self.rings[worker][port], &self.bells[worker]);
+        let mut sent = ring.send(packets);
+        bell.ring();
+        while sent < packets.len() {
+            if stop.load(Ordering::Relaxed) {
+                self.left.extend(packets[sent..].iter().map(|packet| (worker, port, copy(packet))));
+                return;
+            }
+            std::thread::yield_now();
+            sent += ring.send(&packets[sent..]);
+            bell.ring();
+        }
+    }
+}
+
+#[cold]
+fn copy(packet: &PacketRef<'_>) -> Vec<u8> {
+    let mut frame = vec![0; packet.len()];
+    packet.copy_to(&mut frame);
+    frame
+}
+
+const _: () = assert!(BURST_MAX == 32, "a bit for each packet of a burst");

@@ -1,0 +1,33 @@
+//! The pipeline: a dispatcher receives for all workers, and hands packets to them by rings. A worker does the rest as it does where it
+//! receives by itself: to it, a ring from the dispatcher is a queue like any other.
+//!
+//! ```text
+//! n3 ─┐              ┌─ ring ─> worker 0 ─> its queue pair of each port
+//! n6 ─┼─ dispatcher ─┤
+//! n9 ─┘   by bucket  └─ ring ─> worker 1 ─> its queue pair of each port
+//! ```
+//!
+//! - `chart` says which worker gets the packets of which bucket.
+//! - `dispatcher` is the thread.
+
+mod chart;
+mod dispatcher;
+
+pub(crate) use chart::Chart;
+pub use dispatcher::Dispatcher;
+pub(crate) use dispatcher::Intake;
+
+use std::io;
+
+use port::relay::{Ford, RelayRx, RelayTx, relay};
+
+/// Bytes of a ring from the dispatcher to a worker. It holds as much as a worker is put aside for a moment, and fits a core's cache.
+const RELAY_RING: u64 = 256 << 10;
+
+/// What connects the dispatcher with one worker: a ring for each port.
+pub(crate) fn relays(ports: usize, peek: usize) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
+    let ends: Vec<_> = (0..ports).map(|_| relay(RELAY_RING, peek)).collect::<io::Result<_>>()?;
+    let (tx, rx): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    let fords = rx.iter().map(RelayRx::ford).collect();
+    Ok((tx, rx, fords))
+}
