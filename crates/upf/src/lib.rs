@@ -1,4 +1,5 @@
-//! The User Plane Function: session tables, the packet function, run-to-completion workers, the slow path, and N4.
+//! The User Plane Function: session tables, the packet function, workers in two execution models,
+//! what has them come and go, the slow path, and N4.
 
 pub mod acquaintances;
 pub mod address_pool;

@@ -15,6 +15,7 @@ use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::function::{AssemblyError, Place};
 use crate::pipeline::{Chart, Dispatcher, Intake, relays};
+use crate::side::PortKind;
 use crate::tables::BUCKETS;
 use crate::worker::{Luggage, Worker};
 
@@ -27,6 +28,18 @@ pub enum Model {
     RunToCompletion,
     /// A dispatcher receives, workers decide and send.
     Pipeline,
+}
+
+impl Model {
+    /// How many bytes of a frame whoever receives it from a port of this kind has to look at: a worker at all headers, a
+    /// dispatcher at what says the bucket, over either version of IP.
+    pub fn peek_bytes(self, kind: PortKind) -> usize {
+        match self {
+            Self::RunToCompletion => OpenOptions::default().peek_bytes,
+            Self::Pipeline if kind.has_tunnels() => 128,
+            Self::Pipeline => 64,
+        }
+    }
 }
 
 /// What connects ports and workers.
@@ -59,7 +72,9 @@ impl Lanes {
         may_move: bool,
     ) -> Result<Self, AssemblyError> {
         let steered: Vec<_> = places.iter().filter_map(|place| place.port.steering()).collect();
-        let are_all_steered = steered.len() == places.len();
+        let are_all_steered = places
+            .iter()
+            .all(|place| place.port.steering().is_some() && place.port.info.steering == place.kind.steering());
         let is_pooled = steered.iter().any(PortSteering::is_pooled);
         let may_move = may_move && bells.len() > 1 && !is_pooled;
         match model {

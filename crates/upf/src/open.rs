@@ -6,18 +6,19 @@ use port::{OpenOptions, Port, PortInfo, Succession};
 
 use crate::config::PortConfig;
 use crate::function::Place;
+use crate::model::Model;
 use crate::nat::SourceNat;
 use crate::side::PortKind;
 
 impl PortConfig {
-    /// Opens the port.
+    /// Opens the port; so many bytes of each frame are copied where it is received.
     ///
     /// # Errors
     /// There is no such port, or it cannot be used.
-    pub fn open(&self) -> anyhow::Result<Port> {
+    pub fn open(&self, peek_bytes: usize) -> anyhow::Result<Port> {
         // Taken over when the sessions are there.
         let succession = if Succession::is_wanted() { Succession::WhenReady } else { Succession::No };
-        let options = OpenOptions { succession, ..OpenOptions::default() };
+        let options = OpenOptions { succession, peek_bytes, ..OpenOptions::default() };
         let mut port = port::open(&self.port, &options).with_context(|| format!("port {}", self.port))?;
         if self.is_interface() {
             self.describe(&mut port.info);
@@ -25,12 +26,13 @@ impl PortConfig {
         Ok(port)
     }
 
-    /// Opens the port for what it is for.
+    /// Opens the port for what it is for, in this execution model.
     ///
     /// # Errors
     /// As [`PortConfig::open`].
-    pub fn open_for(&self, kind: PortKind) -> anyhow::Result<Place> {
-        Ok(Place { kind, network_instances: self.network_instances.clone(), port: self.open()? })
+    pub fn open_for(&self, kind: PortKind, model: Model) -> anyhow::Result<Place> {
+        let port = self.open(model.peek_bytes(kind))?;
+        Ok(Place { kind, network_instances: self.network_instances.clone(), port })
     }
 
     /// Why the port cannot be used as it is configured.

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use crate::acquaintances;
 use crate::bell::Bell;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, PortConfig};
 use crate::control;
 use crate::crew::Crew;
 use crate::elastic::Elastic;
@@ -62,7 +62,8 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
     let began = Instant::now();
-    let places = config.ports().map(|(kind, port)| port.open_for(kind)).collect::<anyhow::Result<Vec<_>>>()?;
+    let open = |(kind, port): (_, &PortConfig)| port.open_for(kind, config.execution.model);
+    let places = config.ports().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let n4_config = n4::Config::from(config);
     let mut inheritance = match port::Succession::is_wanted() {
         true => Inheritance::ask(config.n4.listen)?,

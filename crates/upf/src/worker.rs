@@ -1,9 +1,7 @@
-//! A run-to-completion worker: it owns one queue pair of every port and the state of the sessions whose buckets are its
-//! own, takes bursts, has the packet function decide, and carries the verdicts out.
+//! A worker: it owns the state of the sessions whose buckets are its own, takes bursts from its queues (those of every port, or
+//! a dispatcher's rings), has the packet function decide, carries the verdicts out, and sends by its own queue of each port.
 
 use std::io;
-use std::iter;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,22 +24,22 @@ use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
-use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, end_marker_frame, matching,
-    uncount,
-};
-use crate::path::{Path, Tunnel};
+use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_from, decide, uncount};
+use crate::path::Path;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Bucket, Network, News, Reader, Version};
+use crate::tables::{BUCKETS, Network, Reader, Version};
 use crate::trace::Tracer;
 
 mod copies;
 mod leaving;
+mod letters;
 mod moving;
 mod nat;
+mod news;
 mod rare;
+mod resting;
 mod too_long;
 
 use moving::{AWAITED, Moving};
@@ -53,8 +51,6 @@ pub use moving::{Assembly, Luggage};
 const PUBLISH_EVERY: u32 = 1_024;
 /// How long a worker polls for more before it sleeps, at most.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long a worker without buckets sleeps at most, should nobody wake it.
-const DORMANT: Duration = Duration::from_secs(1);
 
 /// The worker.
 pub struct Worker {
@@ -349,58 +345,6 @@ impl Worker {
         self.hands.hear(self.reader.version(), self.reader.serial(), &mut self.tx);
     }
 
-    /// Nothing to do: polls on for a while, then sleeps until there is.
-    fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| {
-            self.publish();
-            self.hands.now()
-        });
-        self.board.pauses(idle_since_ns);
-        self.sweep();
-        self.hands.drops.publish();
-        self.bell.doze();
-        let nothing_left = !self.reader.is_stale()
-            && self.inboxes.iter().all(Inbox::is_empty)
-            && self.owner.as_ref().is_none_or(Owner::is_calm);
-        if self.is_moving() {
-            // Other workers have to do their part, perhaps on this core.
-            std::thread::yield_now();
-        } else if nothing_left && !stop.load(Ordering::Relaxed) {
-            self.sleep()?;
-        }
-        self.bell.wake();
-        let now_ns = self.hands.now();
-        self.board.paused(now_ns);
-        self.idle_since_ns = Some(now_ns);
-        self.watch.iter().for_each(|watch| watch.ring());
-        Ok(())
-    }
-
-    /// Whether buckets are on their way, so that there will be something to do soon.
-    fn is_moving(&self) -> bool {
-        self.is_unsettled || self.hands.moving.is_stirred()
-    }
-
-    /// Sleeps until there is something to do; for long where this worker owns nothing, and so nobody sends to it.
-    fn sleep(&mut self) -> io::Result<()> {
-        let woken = if self.owner.is_some() && self.hands.moving.holds_none() {
-            let nothing = self.rx.iter_mut().all(|queue| queue.arm());
-            let fds: Vec<_> =
-                iter::once(self.bell.as_fd()).chain(self.rx.iter().flat_map(|queue| queue.poll_fds())).collect();
-            let woken = self.waiter.wait(&mut [], &fds, Some(if nothing { DORMANT } else { Duration::ZERO }))?;
-            drop(fds);
-            self.rx.iter_mut().for_each(|queue| queue.disarm());
-            woken
-        } else {
-            let mut queues: Vec<&mut dyn RxQueue> = self.rx.iter_mut().map(|queue| &mut **queue as _).collect();
-            self.waiter.wait(&mut queues, &[self.bell.as_fd()], None)?
-        };
-        if woken.extra.contains(&0) {
-            self.bell.silence();
-        }
-        Ok(())
-    }
-
     /// Shows what was counted.
     fn publish(&mut self) {
         self.sweep();
@@ -475,132 +419,6 @@ impl Hands {
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
-    /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
-    /// treated by the one before.
-    #[cold]
-    fn hear(&mut self, tables: &Version, serial: u64, exits: &mut Exits) {
-        self.moving.adopt(serial);
-        self.hear_of(tables, exits, |_| true);
-    }
-
-    /// The same of sessions with these home buckets.
-    fn hear_of(&mut self, tables: &Version, exits: &mut Exits, is_meant: impl Fn(Bucket) -> bool) {
-        for news in tables.news() {
-            let home = news.home();
-            if !is_meant(home) || !self.moving.is_news(home) {
-                continue;
-            }
-            match news {
-                News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
-                News::Discard { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
-                        self.discard(tables, port, &frame);
-                    }
-                }
-                News::Release { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
-                        let class = classify_frame(tables, port, &frame);
-                        self.serve_one(tables, port, &class, &frame, exits);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A packet that waited is not sent any more.
-    fn discard(&mut self, tables: &Version, from: PortId, frame: &[u8]) {
-        self.drops.count(DropReason::BufferDiscarded);
-        let class = classify_frame(tables, from, frame);
-        if let Some(rule) = matching(tables, &class, &frame[..frame.len().min(HEAD_MAX)]) {
-            rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
-        }
-    }
-
-    /// Nothing was sent to a neighbour that is not resolved, and so there is nothing to mark the end of.
-    fn send_end_marker(&mut self, tables: &Version, marker: &Tunnel, exits: &mut Exits) {
-        let Some((port, frame)) = end_marker_frame(tables, marker) else { return };
-        self.send(port, &[PacketRef::from_slice(&frame)], exits);
-    }
-
-    /// Frames that another thread left, up to a burst of them: a worker by its index, or behind these the slow path.
-    fn read(&mut self, tables: &Version, worker: usize, inbox: &mut Inbox, exits: &mut Exits) -> bool {
-        let mut taken = 0;
-        // What has waited for a bucket goes before what ports bring.
-        let most = if self.moving.is_stirred() && worker == usize::from(self.index) { usize::MAX } else { BURST_MAX };
-        while taken < most
-            && let Some((letter, frame)) = inbox.take()
-        {
-            match letter {
-                Letter::Process(from) => {
-                    let class = classify_frame(tables, from, frame);
-                    match self.is_here(worker, &class) {
-                        Some(true) => self.serve_one(tables, from, &class, frame, exits),
-                        // The session moved meanwhile. It is not worth following.
-                        Some(false) => self.drops.count(DropReason::HandoverLoop),
-                        None => {
-                            inbox.put_back();
-                            break;
-                        }
-                    }
-                }
-                Letter::Marker(epoch) => self.moving.hear(worker, epoch),
-                Letter::Enter(from) if worker == usize::from(self.index) => {
-                    if !self.let_on(tables, from, frame, exits) {
-                        inbox.put_back();
-                        break;
-                    }
-                }
-                Letter::Enter(from) => self.enter(tables, from, frame, exits),
-                Letter::Send(port) => {
-                    self.send(port, &[PacketRef::from_slice(frame)], exits);
-                }
-                Letter::Punt(..) | Letter::Resolve(..) | Letter::Await(..) | Letter::TooLong(_) => {
-                    debug_assert!(false, "these go to the slow path");
-                }
-            }
-            taken += 1;
-        }
-        taken > 0
-    }
-
-    /// A frame from the slow path, which does not know whose it is.
-    #[inline(never)]
-    fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
-        let class = classify_frame(tables, from, frame);
-        match self.owner(&class) {
-            owner if owner == self.index => self.serve_one(tables, from, &class, frame, exits),
-            owner => {
-                self.hand_over(owner, from, &PacketRef::from_slice(frame));
-                self.workers.iter_mut().flatten().for_each(Outbox::deliver);
-            }
-        }
-    }
-
-    /// A frame from another worker, which found it to belong here.
-    #[inline(never)]
-    fn serve_one(&mut self, tables: &Version, from: PortId, class: &Class, frame: &[u8], exits: &mut Exits) {
-        let now = self.now();
-        self.tracer.look();
-        let (head, behind) = frame.split_at(frame.len().min(HEAD_MAX));
-        let mut slot = std::mem::take(&mut self.slot);
-        slot.fill_head(head.len()).copy_from_slice(head);
-        let mut slots = [slot];
-        let mut burst = Burst::new(&mut slots);
-        let mut behind = Rest::from_slice(behind);
-        let mut packet = burst.get_mut(0);
-        if let Some(fate) = self.conclude(tables, from, class, &mut packet, &mut behind, now)
-            && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
-        {
-            fate.uncount(tables);
-            self.trace_refused(tables, from, fate.port, class, now);
-        }
-        self.slow_path.deliver();
-        self.state.alarms.deliver();
-        // Others have packets that are to be translated.
-        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
-        [self.slot] = slots;
-    }
-
     /// Has the packet function decide, and rewrites the packet. Returns where to send it, if anywhere, and what it
     /// was counted as. `behind` is the part of the packet that follows what `packet` holds.
     #[inline(always)]
@@ -662,23 +480,6 @@ impl Hands {
             Class::User { home, .. } => self.owners[usize::from(home) % BUCKETS],
             Class::Drop(_) | Class::Punt(_) => self.index,
         }
-    }
-
-    #[cold]
-    fn hand_over(&mut self, owner: u8, from: PortId, packet: &PacketRef<'_>) {
-        let owner = if owner == AWAITED { self.index } else { owner };
-        let Some(outbox) = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut) else { return };
-        if !outbox.post(Letter::Process(from), packet) {
-            self.drops.count(DropReason::HandoverFull);
-        }
-        self.is_crowded |= !outbox.has_room_for_burst();
-    }
-
-    /// Whether packets have to wait in their ports, since a burst might not fit the ring to some worker.
-    #[cold]
-    fn is_still_crowded(&mut self) -> bool {
-        self.is_crowded = !self.workers.iter().flatten().all(Outbox::has_room_for_burst);
-        self.is_crowded
     }
 
     #[cold]

@@ -14,7 +14,7 @@ use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot};
 use crate::reader::{Mapped, Reader, Wanted};
 use crate::ring::Ring;
 use crate::sync::{AtomicBool, AtomicU64};
-use crate::writer::Writer;
+use crate::writer::{Writer, is_sendable};
 
 /// Head and tail lie on lines of their own, and not on neighbours.
 const HEAD: usize = 0;
@@ -94,6 +94,19 @@ impl RelayTx {
         let pushed = self.writer.push_burst(packets);
         self.writer.publish();
         pushed.done()
+    }
+
+    /// Puts a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no room.
+    /// One of a length that no frame has is discarded.
+    #[inline]
+    pub fn push(&mut self, packet: &PacketRef<'_>) -> bool {
+        self.writer.push(packet) || !is_sendable(packet.len())
+    }
+
+    /// Lets the receiver see what was pushed.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.writer.publish();
     }
 
     /// What is sent from here on is of this epoch, which is larger than those before.

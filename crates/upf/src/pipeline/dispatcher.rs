@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
-use port::{BURST_MAX, Burst, PacketRef, Rest, RxQueue, Sleep, Steering, Waiter};
+use port::{Burst, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
 use crate::bell::Bell;
@@ -19,6 +19,8 @@ use crate::tables::BUCKETS;
 
 /// How long it polls for more before it sleeps, at most.
 const SPIN: Duration = Duration::from_micros(50);
+/// How often it looks for room in a full ring before it lets others have its core: a worker makes room within microseconds.
+const SPINS: u32 = 2_000;
 /// Every how many rounds it looks at queues where nothing is expected.
 const LOOK_EVERY: u32 = 64;
 
@@ -47,7 +49,7 @@ pub struct Dispatcher {
 
 /// The ways to the workers.
 struct Exits {
-    /// By worker, then by port.
+    /// By port, then by worker.
     rings: Vec<Vec<RelayTx>>,
     bells: Vec<Arc<Bell>>,
     chart: Chart,
@@ -82,7 +84,12 @@ impl Dispatcher {
         chart: Chart,
         clock: Clock,
     ) -> io::Result<Self> {
-        let (rings, bells) = ways.into_iter().unzip();
+        let mut rings: Vec<Vec<RelayTx>> = intakes.iter().map(|_| vec![]).collect();
+        let mut bells = vec![];
+        for (ways, bell) in ways {
+            rings.iter_mut().zip(ways).for_each(|(rings, ring)| rings.push(ring));
+            bells.push(bell);
+        }
         let exits = Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, left: vec![] };
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
@@ -187,7 +194,7 @@ impl Dispatcher {
         let (begin, never) = (Instant::now(), AtomicBool::new(false));
         let mut worked = begin;
         for (worker, port, frame) in std::mem::take(&mut self.exits.left) {
-            self.exits.send(worker, port, &[PacketRef::from_slice(&frame)], &never);
+            self.exits.push_patiently(port, worker, &PacketRef::from_slice(&frame), &never);
         }
         while begin.elapsed() < MOST {
             if self.run_once(&never) {
@@ -227,43 +234,48 @@ impl Exits {
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
     fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
-        let mut packets = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
-        let mut owners = [0_u8; BURST_MAX];
-        let count = burst.len();
-        for at in 0..count {
-            packets[at] = burst.get(at);
-            owners[at] = self.owners[usize::from(steering.bucket(packets[at].head)) % BUCKETS];
+        if let ([bell], true) = (&self.bells[..], self.left.is_empty()) {
+            let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
+            bell.ring();
+            return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
         }
-        let mut left = u32::MAX >> (BURST_MAX - count);
-        while left != 0 {
-            let owner = owners[left.trailing_zeros() as usize % BURST_MAX];
-            let mut own = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
-            let mut filled = 0;
-            for at in 0..count {
-                if left >> at & 1 == 1 && owners[at] == owner {
-                    own[filled] = packets[at];
-                    filled += 1;
-                    left &= !(1 << at);
-                }
+        let mut touched = 0_u128;
+        for at in 0..burst.len() {
+            let packet = burst.get(at);
+            let owner = usize::from(self.owners[usize::from(steering.bucket(packet.head)) % BUCKETS]);
+            touched |= 1 << (owner % BUCKETS);
+            if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
+                self.push_patiently(port, owner, &packet, stop);
             }
-            self.send(owner.into(), port, &own[..filled], stop);
+        }
+        while touched != 0 {
+            let worker = touched.trailing_zeros() as usize;
+            touched &= touched - 1;
+            self.rings[port][worker].publish();
+            self.bells[worker].ring();
         }
     }
 
-    /// Puts packets into a worker's ring, and waits for room where there is none: what a port has brought is not dropped.
-    fn send(&mut self, worker: usize, port: usize, packets: &[PacketRef<'_>], stop: &AtomicBool) {
-        let (ring, bell) = (&mut self.rings[worker][port], &self.bells[worker]);
-        let mut sent = ring.send(packets);
+    /// Waits for room in a worker's ring: what a port has brought is not dropped. Where it is to stop, the packet is left.
+    #[cold]
+    fn push_patiently(&mut self, port: usize, worker: usize, packet: &PacketRef<'_>, stop: &AtomicBool) {
+        let (ring, bell) = (&mut self.rings[port][worker], &self.bells[worker]);
+        ring.publish();
         bell.ring();
-        while sent < packets.len() {
+        let mut looks = 0_u32;
+        while !self.left.is_empty() || !ring.push(packet) {
             if stop.load(Ordering::Relaxed) {
-                self.left.extend(packets[sent..].iter().map(|packet| (worker, port, copy(packet))));
-                return;
+                return self.left.push((worker, port, copy(packet)));
             }
-            std::thread::yield_now();
-            sent += ring.send(&packets[sent..]);
-            bell.ring();
+            looks += 1;
+            if looks < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
         }
+        ring.publish();
+        bell.ring();
     }
 }
 
@@ -273,5 +285,3 @@ fn copy(packet: &PacketRef<'_>) -> Vec<u8> {
     packet.copy_to(&mut frame);
     frame
 }
-
-const _: () = assert!(BURST_MAX == 32, "a bit for each packet of a burst");

@@ -51,6 +51,39 @@ fn packets_that_reach_the_wrong_worker_are_handed_over_in_order() {
 }
 
 #[test]
+fn buckets_move_where_ports_do_not_steer_and_packets_follow_in_order() {
+    let (queues, sessions, each) = (3, 20, 400);
+    let frames = (0..each).flat_map(|round| (1..=sessions).map(move |number| downlink(number, round, 400))).collect();
+    let (n3, to_n3, n6) = ports(queues, Steering::None, frames);
+    let mut upf = upf(n3, n6, sessions);
+    let elastic = upf.elastic.clone().unwrap();
+    let (mut next, mut changes, mut idle) = (vec![0; sessions as usize + 1], 0, 0);
+    // Workers take turns, and not all as often.
+    for round in 0_u64.. {
+        if elastic.standing().is_settled && changes < 30 {
+            changes += 1;
+            let owner = |bucket: u64| (bucket * 7 + changes * 5) % u64::from(queues) * (changes % 4).min(1);
+            elastic.set_owners(&std::array::from_fn(|bucket| owner(bucket as u64) as u8)).unwrap();
+        }
+        let mut worked = false;
+        for (number, worker) in upf.workers.iter_mut().enumerate() {
+            worked |= !(round + 1).is_multiple_of(number as u64 + 2) && worker.run_once();
+        }
+        for frame in to_n3.take() {
+            let teid = u32::from_be_bytes(frame[14 + 28 + 4..][..4].try_into().unwrap()) as usize;
+            assert_eq!(mark(&frame), next[teid]);
+            next[teid] += 1;
+        }
+        idle = if worked { 0 } else { idle + 1 };
+        if idle > 10 && changes == 30 && elastic.standing().is_settled {
+            break;
+        }
+    }
+    assert!(next[1..].iter().all(|&count| count == each), "{next:?}");
+    assert!(upf.counts.all().is_empty(), "{:?}", upf.counts.all());
+}
+
+#[test]
 fn packets_to_networks_behind_a_ue_go_to_the_worker_that_owns_its_session() {
     let queues = 3;
     let number = (1..).find(|&number| address_bucket(ue(number).into()) as u16 % queues == 1).unwrap();
