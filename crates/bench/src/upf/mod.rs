@@ -15,8 +15,11 @@ use crate::{conditions, cores};
 
 mod bare_misses;
 mod clock;
+mod models;
 mod payload;
 mod sessions;
+mod throttle;
+mod whole;
 mod worker;
 
 /// What to measure.
@@ -48,6 +51,8 @@ pub enum Part {
     Payload,
     /// Cost of a packet against the number of sessions, beside a bare loop that misses the caches as often
     Sessions,
+    /// What a packet costs in a pipeline, beside run to completion
+    Models,
 }
 
 impl Args {
@@ -81,6 +86,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     }
     if args.wants(Part::Sessions) {
         parts.push(("sessions", sessions::measure(args.rounds, window, load.payload, core, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Models) {
+        parts.push(("models", models::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
     }
     drop(progress);
     Ok(report(conditions, &samples, load, parts))
