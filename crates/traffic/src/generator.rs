@@ -76,6 +76,8 @@ pub struct Generator {
     next_flow: usize,
     pace: Pace,
     begin_ns: u64,
+    /// Offered before `begin_ns`.
+    before: u64,
     offered: u64,
     refused: u64,
 }
@@ -97,7 +99,12 @@ impl Generator {
             Prepared { frame, stamp_at, sequence: 0 }
         };
         let flows = flows.iter().enumerate().map(prepared).collect();
-        Self { flows, next_flow: 0, pace, begin_ns, offered: 0, refused: 0 }
+        Self { flows, next_flow: 0, pace, begin_ns, before: 0, offered: 0, refused: 0 }
+    }
+
+    /// Goes on at another pace from `now_ns` on. What was due before and not offered yet never is.
+    pub fn set_pace(&mut self, pace: Pace, now_ns: u64) {
+        (self.pace, self.begin_ns, self.before) = (pace, now_ns, self.offered);
     }
 
     /// Offers to `tx` what is due at `now_ns`, at most one burst. Returns how many packets it offered.
@@ -155,7 +162,8 @@ impl Generator {
             // The packet of number n is due at n / rate; at time 0 that is one.
             Pace::PerSecond(rate) => {
                 let elapsed = now_ns.saturating_sub(self.begin_ns) as f64 / 1e9;
-                ((elapsed * rate) as u64 + u64::from(now_ns >= self.begin_ns)).saturating_sub(self.offered)
+                ((elapsed * rate) as u64 + u64::from(now_ns >= self.begin_ns))
+                    .saturating_sub(self.offered - self.before)
             }
         }
     }
@@ -164,7 +172,7 @@ impl Generator {
     fn due_ns(&self, number: u64, now_ns: u64) -> u64 {
         match self.pace {
             Pace::Unlimited => now_ns,
-            Pace::PerSecond(rate) => self.begin_ns + (number as f64 / rate * 1e9) as u64,
+            Pace::PerSecond(rate) => self.begin_ns + ((number - self.before) as f64 / rate * 1e9) as u64,
         }
     }
 }
@@ -246,6 +254,17 @@ mod tests {
         let due: Vec<u64> = stamps(&captured).iter().map(|stamp| stamp.due_ns).collect();
         assert_eq!(due, [5_000, 6_000, 7_000, 8_000]);
         assert_eq!(generator.next_due_ns(), 9_000);
+    }
+
+    #[test]
+    fn another_pace_begins_at_once() {
+        let (mut tx, captured) = sender();
+        let mut generator = Generator::new(&[PLAIN; 8], 64, MACS, Pace::PerSecond(1_000_000.0), 0);
+        assert_eq!(generator.turn(tx.as_mut(), 1_000), 2);
+        generator.set_pace(Pace::PerSecond(500_000.0), 9_000);
+        assert_eq!(generator.turn(tx.as_mut(), 11_000), 2);
+        let due: Vec<u64> = stamps(&captured).iter().map(|stamp| stamp.due_ns).collect();
+        assert_eq!(due, [0, 1_000, 9_000, 11_000]);
     }
 
     #[test]

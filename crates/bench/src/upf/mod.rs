@@ -15,8 +15,11 @@ use crate::{conditions, cores};
 
 mod bare_misses;
 mod clock;
+mod crew;
 mod models;
 mod payload;
+mod ridden;
+mod scaling;
 mod sessions;
 mod throttle;
 mod whole;
@@ -53,6 +56,8 @@ pub enum Part {
     Sessions,
     /// What a packet costs in a pipeline, beside run to completion
     Models,
+    /// Workers come and go while the load steps up and down
+    Scaling,
 }
 
 impl Args {
@@ -89,6 +94,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     }
     if args.wants(Part::Models) {
         parts.push(("models", models::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Scaling) {
+        parts.push(("scaling", scaling::measure(load, pair, &mut samples, &progress)?));
     }
     drop(progress);
     Ok(report(conditions, &samples, load, parts))
