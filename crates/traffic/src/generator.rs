@@ -73,6 +73,7 @@ struct Prepared {
 /// The generator of one queue.
 pub struct Generator {
     flows: Vec<Prepared>,
+    first_number: u32,
     next_flow: usize,
     pace: Pace,
     begin_ns: u64,
@@ -99,7 +100,13 @@ impl Generator {
             Prepared { frame, stamp_at, sequence: 0 }
         };
         let flows = flows.iter().enumerate().map(prepared).collect();
-        Self { flows, next_flow: 0, pace, begin_ns, before: 0, offered: 0, refused: 0 }
+        Self { flows, first_number: 0, next_flow: 0, pace, begin_ns, before: 0, offered: 0, refused: 0 }
+    }
+
+    /// The same with its flows numbered from `first` on in their stamps, where another generator has the numbers before.
+    pub fn numbered_from(mut self, first: u32) -> Self {
+        self.first_number = first;
+        self
     }
 
     /// Goes on at another pace from `now_ns` on. What was due before and not offered yet never is.
@@ -117,7 +124,8 @@ impl Generator {
             let due_ns = self.due_ns(self.offered + i as u64, now_ns);
             let number = self.flow(i);
             let flow = &mut self.flows[number];
-            Stamp { flow: number as u32, sequence: flow.sequence, due_ns }.write(&mut flow.frame[flow.stamp_at..]);
+            Stamp { flow: self.first_number + number as u32, sequence: flow.sequence, due_ns }
+                .write(&mut flow.frame[flow.stamp_at..]);
         }
         let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
         for (i, packet) in packets[..count].iter_mut().enumerate() {
@@ -275,6 +283,14 @@ mod tests {
         generator.turn(tx.as_mut(), 0);
         let seen: Vec<(u32, u64)> = stamps(&captured).iter().map(|stamp| (stamp.flow, stamp.sequence)).collect();
         assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn two_generators_share_the_numbers() {
+        let (mut tx, captured) = sender();
+        Generator::new(&[PLAIN; 2], 64, MACS, Pace::Unlimited, 0).numbered_from(7).turn(tx.as_mut(), 0);
+        let seen: Vec<u32> = stamps(&captured).iter().map(|stamp| stamp.flow).collect();
+        assert_eq!(seen, [7, 8]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A UPF of several workers over shared-memory ports whose traffic rides in its polls, with the threads that run it.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +12,9 @@ use traffic::generator::{Flow, Generator, Macs, Pace, Tunnel};
 use upf::elastic::{Elastic, Elasticity};
 use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
+use upf::rules::UeIp;
 use upf::side::PortKind;
+use upf::tables::Tables;
 use vport::broker::EndSpec;
 
 use super::ridden::{Reins, Ridden, Rider};
@@ -78,7 +81,9 @@ impl Crew {
                 });
             }
             let found = rig::install(&tables, || {}, load)
-                .and_then(|teids| mount(&self.links, &self.rider, &self.reins, load, &teids))
+                .and_then(|teids| {
+                    mount(&self.links, &self.rider, &self.reins, flows(&tables, load, &teids)?, load.payload)
+                })
                 .and_then(|()| meanwhile(&elastic, &self.reins));
             stop.store(true, Ordering::Relaxed);
             bells.iter().for_each(|bell| bell.ring());
@@ -91,25 +96,40 @@ impl Crew {
     }
 }
 
+/// One bucket in so many is hot, where the load is skewed.
+const ONE_IN: u8 = 8;
+
+/// A flow of each session; then the same with hot ones.
+fn flows(tables: &Tables, load: Load, teids: &[u32]) -> anyhow::Result<[Vec<Flow>; 2]> {
+    let to = rig::n3().addresses.first().map(|(address, _)| *address);
+    let Some(IpAddr::V4(to)) = to else { return Err(anyhow!("N3 has an IPv4 address")) };
+    let flow = |number: u32| {
+        let tunnel = Tunnel { from: GNB, to, teid: teids[number as usize], qfi: QFI, direction: Direction::Uplink };
+        Flow { from: rig::ue(number), to: SERVER, tunnel: Some(tunnel) }
+    };
+    let order = rig::order(load);
+    let is_hot = |number: &u32| {
+        let ue = UeIp { v4: Some(rig::ue(*number)), v6: None };
+        tables.home_bucket(&ue).is_multiple_of(ONE_IN)
+    };
+    let hot: Vec<u32> = order.iter().copied().filter(is_hot).collect();
+    let skewed = order.iter().chain(hot.iter().cycle().take(3 * hot.len()));
+    Ok([order.iter().copied().map(flow).collect(), skewed.copied().map(flow).collect()])
+}
+
 /// Puts the source into place, once its link is up.
 fn mount(
     links: &Links,
     rider: &Mutex<Option<Rider>>,
     reins: &Arc<Reins>,
-    load: Load,
-    teids: &[u32],
+    [uniform, skewed]: [Vec<Flow>; 2],
+    payload: usize,
 ) -> anyhow::Result<()> {
-    let flow = |number: u32| {
-        let to = rig::n3().addresses.first().map(|(address, _)| *address);
-        let Some(std::net::IpAddr::V4(to)) = to else { return Err(anyhow!("N3 has an IPv4 address")) };
-        let teid = teids[number as usize];
-        let tunnel = Tunnel { from: GNB, to, teid, qfi: QFI, direction: Direction::Uplink };
-        Ok(Flow { from: rig::ue(number), to: SERVER, tunnel: Some(tunnel) })
-    };
-    let flows = rig::order(load).into_iter().map(flow).collect::<anyhow::Result<Vec<_>>>()?;
     let macs = Macs { from: GNB_MAC, to: rig::n3().mac };
-    let generator = Generator::new(&flows, load.payload, macs, Pace::PerSecond(0.0), u64::MAX);
-    let made = Rider::new(links.open("load", "n3")?, links.open("load", "n6")?, generator, reins.clone());
+    // Nothing is due before somebody asks for it.
+    let generator = |flows: &[Flow]| Generator::new(flows, payload, macs, Pace::PerSecond(0.0), u64::MAX);
+    let generators = [generator(&uniform), generator(&skewed).numbered_from(uniform.len() as u32)];
+    let made = Rider::new(links.open("load", "n3")?, links.open("load", "n6")?, generators, reins.clone());
     links.come_up(PATIENCE)?;
     *rider.lock().map_err(|_| anyhow!("a worker panicked"))? = Some(made);
     let begin = Instant::now();

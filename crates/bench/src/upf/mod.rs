@@ -21,6 +21,7 @@ mod payload;
 mod ridden;
 mod scaling;
 mod sessions;
+mod skew;
 mod throttle;
 mod whole;
 mod worker;
@@ -58,6 +59,8 @@ pub enum Part {
     Models,
     /// Workers come and go while the load steps up and down
     Scaling,
+    /// Buckets move away from a worker that has become hot
+    Skew,
 }
 
 impl Args {
@@ -97,6 +100,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     }
     if args.wants(Part::Scaling) {
         parts.push(("scaling", scaling::measure(load, pair, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Skew) {
+        parts.push(("skew", skew::measure(args.rounds, load, &mut samples, &progress)?));
     }
     drop(progress);
     Ok(report(conditions, &samples, load, parts))

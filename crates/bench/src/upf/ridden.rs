@@ -5,7 +5,7 @@
 //! What the source costs is part of what a core can do; it is so with any number of workers, and with any spread of the load.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use port::{Burst, QueuePair, RxCounters, RxQueue};
@@ -23,6 +23,8 @@ const BURSTS: usize = 4;
 pub(super) struct Reins {
     /// Packets a second: the bits of the number. [`Reins::WAITING`]: as many as come through, without one refused for good.
     pace: AtomicU64,
+    /// Whether the load is skewed.
+    is_skewed: AtomicBool,
     /// Counts up where something is new.
     turn: AtomicU64,
     pub offered: AtomicU64,
@@ -77,6 +79,12 @@ impl Reins {
         self.turn.fetch_add(1, Relaxed);
     }
 
+    /// Has the load skewed from now on, at so many packets a second.
+    pub fn skew(&self, pps: f64) {
+        self.is_skewed.store(true, Relaxed);
+        self.set_rate(pps);
+    }
+
     /// Latency is another stretch's from now on.
     pub fn cut(&self) {
         self.turn.fetch_add(1, Relaxed);
@@ -100,9 +108,11 @@ impl Reins {
 
 /// The source and the sink, at the far ends of the UPF's ports.
 pub(super) struct Rider {
-    pub into: QueuePair,
-    pub out: QueuePair,
-    pub generator: Generator,
+    into: QueuePair,
+    out: QueuePair,
+    uniform: Generator,
+    skewed: Generator,
+    is_skewed: bool,
     sink: Sink,
     reins: Arc<Reins>,
     turn: u64,
@@ -111,10 +121,9 @@ pub(super) struct Rider {
 }
 
 impl Rider {
-    /// Sends by `into` and receives by `out`; nothing before it is told to.
-    pub fn new(into: QueuePair, out: QueuePair, mut generator: Generator, reins: Arc<Reins>) -> Self {
-        generator.set_pace(Pace::PerSecond(0.0), u64::MAX);
-        Self { into, out, generator, sink: Sink::new(), reins, turn: 0, pace: 0, waits: false }
+    /// Sends by `into` and receives by `out`; nothing before it is told to. One of the generators, uniform and skewed, is at work.
+    pub fn new(into: QueuePair, out: QueuePair, [uniform, skewed]: [Generator; 2], reins: Arc<Reins>) -> Self {
+        Self { into, out, uniform, skewed, is_skewed: false, sink: Sink::new(), reins, turn: 0, pace: 0, waits: false }
     }
 
     fn ride(&mut self) {
@@ -124,17 +133,22 @@ impl Rider {
             self.obey(turn, now);
         }
         for _ in 0..BURSTS {
-            let under_way = self.generator.offered() - self.generator.refused() - self.sink.received();
-            if (self.waits && under_way > UNDER_WAY) || self.generator.turn(&mut *self.into.tx, now) == 0 {
+            let under_way = self.accepted() - self.sink.received();
+            let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
+            if (self.waits && under_way > UNDER_WAY) || generator.turn(&mut *self.into.tx, now) == 0 {
                 break;
             }
         }
         while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
-        self.reins.offered.store(self.generator.offered(), Relaxed);
-        self.reins.refused.store(self.generator.refused(), Relaxed);
+        self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
+        self.reins.refused.store(self.uniform.refused() + self.skewed.refused(), Relaxed);
         self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
         self.reins.reordered.store(self.sink.reordered(), Relaxed);
         self.reins.received.store(self.sink.received(), Relaxed);
+    }
+
+    fn accepted(&self) -> u64 {
+        self.uniform.offered() - self.uniform.refused() + self.skewed.offered() - self.skewed.refused()
     }
 
     #[cold]
@@ -142,16 +156,17 @@ impl Rider {
         self.turn = turn;
         let latency = self.sink.take_latency();
         self.reins.latencies.lock().expect("nobody panics with it").push(latency);
-        let pace = self.reins.pace.load(Relaxed);
-        if pace == self.pace {
+        let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
+        if pace == self.pace && is_skewed == self.is_skewed {
             return;
         }
-        self.pace = pace;
+        (self.pace, self.is_skewed) = (pace, is_skewed);
         self.waits = pace == Reins::WAITING;
         let rate = f64::from_bits(pace);
         let pace = if self.waits { Pace::Unlimited } else { Pace::PerSecond(rate) };
         // At rate 0 none is due.
-        self.generator.set_pace(pace, if !self.waits && rate == 0.0 { u64::MAX } else { now });
+        let generator = if is_skewed { &mut self.skewed } else { &mut self.uniform };
+        generator.set_pace(pace, if !self.waits && rate == 0.0 { u64::MAX } else { now });
     }
 }
 
