@@ -1,6 +1,7 @@
 //! Links of a broker in this process, for functions in this process and in others.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use port::{OpenOptions, PortInfo, QueuePair};
@@ -11,7 +12,7 @@ use crate::folder::Folder;
 /// The broker, and a socket for each function.
 pub struct Links {
     folder: Folder,
-    _broker: Broker,
+    broker: Broker,
 }
 
 impl Links {
@@ -39,12 +40,22 @@ impl Links {
                 kind: kind.clone(),
             })?;
         }
-        Ok(Self { folder, _broker: broker })
+        Ok(Self { folder, broker })
     }
 
     /// The socket by which `function` gets its ports.
     pub fn socket(&self, function: &str) -> PathBuf {
         self.folder.path().join(function)
+    }
+
+    /// Waits until both ends of every link are open.
+    pub fn come_up(&self, patience: Duration) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while !self.broker.ports()?.iter().all(|port| port.up) {
+            anyhow::ensure!(begin.elapsed() < patience, "links do not come up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// The queue of a port that this process holds itself.
@@ -63,8 +74,6 @@ pub fn end(function: &str, port: &str) -> EndSpec {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use port::PacketRef;
 
     use super::*;

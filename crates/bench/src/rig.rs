@@ -25,7 +25,7 @@ use upf::rules::{
     Pdi, Pdr, Qer, SdfFilter, Session, UeIp,
 };
 use upf::side::{PortId, Side};
-use upf::tables::{Reader, SessionUpdate, Settings, Tables};
+use upf::tables::{SessionUpdate, Settings, Tables};
 use upf::trace::Tracer;
 use upf::worker::{Assembly, Habits, Links, Worker};
 
@@ -145,7 +145,7 @@ impl Upf {
         let sides = (Side::new(&n3, &[]), Side::new(&n6, &[]));
         let (tables, mut readers) = Tables::new(&settings, sides.0, sides.1, Box::new(|_, _| {}));
         let mut reader = readers.pop().context("there is one worker")?;
-        let teids = install(&tables, &mut reader, load)?;
+        let teids = install(&tables, || _ = reader.refresh(), load)?;
 
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
@@ -219,8 +219,9 @@ impl Plain {
     }
 }
 
-/// Puts sessions and neighbours in force, and returns the sessions' TEIDs.
-fn install(tables: &Tables, reader: &mut Reader, load: Load) -> anyhow::Result<Vec<u32>> {
+/// Puts sessions and neighbours in force, and returns the sessions' TEIDs. Whoever forwards by the tables takes them over in
+/// `refresh`, which is called again and again.
+pub fn install(tables: &Tables, mut refresh: impl FnMut(), load: Load) -> anyhow::Result<Vec<u32>> {
     let mut teids = Vec::new();
     let mut updates = Vec::new();
     for number in 0..load.sessions {
@@ -231,19 +232,19 @@ fn install(tables: &Tables, reader: &mut Reader, load: Load) -> anyhow::Result<V
     }
     let neighbours =
         [(PortId::N3, IpAddr::from(GNB), Some(GNB_MAC)), (PortId::N6, IpAddr::from(SERVER), Some(SERVER_MAC))];
-    // Changes return when the worker has taken them over; until there is a worker, this thread is it.
+    // Changes return when all workers have taken them over.
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| -> anyhow::Result<()> {
             tables.apply(updates)?;
             Ok(tables.set_neighbours(&neighbours)?)
         });
         while !writer.is_finished() {
-            reader.refresh();
+            refresh();
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
         writer.join().expect("the tables do not panic")
     })?;
-    reader.refresh();
+    refresh();
     Ok(teids)
 }
 
@@ -316,7 +317,7 @@ fn filter(way: Way, meant: bool, number: u16) -> SdfFilter {
 }
 
 /// One frame of each active session.
-fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
+pub fn frames(way: Way, load: Load, teids: &[u32]) -> Vec<Vec<u8>> {
     order(load).into_iter().map(|number| frame(way, load, number, teids[number as usize])).collect()
 }
 

@@ -73,9 +73,12 @@ struct Prepared {
 /// The generator of one queue.
 pub struct Generator {
     flows: Vec<Prepared>,
+    first_number: u32,
     next_flow: usize,
     pace: Pace,
     begin_ns: u64,
+    /// Offered before `begin_ns`.
+    before: u64,
     offered: u64,
     refused: u64,
 }
@@ -97,7 +100,18 @@ impl Generator {
             Prepared { frame, stamp_at, sequence: 0 }
         };
         let flows = flows.iter().enumerate().map(prepared).collect();
-        Self { flows, next_flow: 0, pace, begin_ns, offered: 0, refused: 0 }
+        Self { flows, first_number: 0, next_flow: 0, pace, begin_ns, before: 0, offered: 0, refused: 0 }
+    }
+
+    /// The same with its flows numbered from `first` on in their stamps, where another generator has the numbers before.
+    pub fn numbered_from(mut self, first: u32) -> Self {
+        self.first_number = first;
+        self
+    }
+
+    /// Goes on at another pace from `now_ns` on. What was due before and not offered yet never is.
+    pub fn set_pace(&mut self, pace: Pace, now_ns: u64) {
+        (self.pace, self.begin_ns, self.before) = (pace, now_ns, self.offered);
     }
 
     /// Offers to `tx` what is due at `now_ns`, at most one burst. Returns how many packets it offered.
@@ -110,7 +124,8 @@ impl Generator {
             let due_ns = self.due_ns(self.offered + i as u64, now_ns);
             let number = self.flow(i);
             let flow = &mut self.flows[number];
-            Stamp { flow: number as u32, sequence: flow.sequence, due_ns }.write(&mut flow.frame[flow.stamp_at..]);
+            Stamp { flow: self.first_number + number as u32, sequence: flow.sequence, due_ns }
+                .write(&mut flow.frame[flow.stamp_at..]);
         }
         let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
         for (i, packet) in packets[..count].iter_mut().enumerate() {
@@ -155,7 +170,8 @@ impl Generator {
             // The packet of number n is due at n / rate; at time 0 that is one.
             Pace::PerSecond(rate) => {
                 let elapsed = now_ns.saturating_sub(self.begin_ns) as f64 / 1e9;
-                ((elapsed * rate) as u64 + u64::from(now_ns >= self.begin_ns)).saturating_sub(self.offered)
+                ((elapsed * rate) as u64 + u64::from(now_ns >= self.begin_ns))
+                    .saturating_sub(self.offered - self.before)
             }
         }
     }
@@ -164,7 +180,7 @@ impl Generator {
     fn due_ns(&self, number: u64, now_ns: u64) -> u64 {
         match self.pace {
             Pace::Unlimited => now_ns,
-            Pace::PerSecond(rate) => self.begin_ns + (number as f64 / rate * 1e9) as u64,
+            Pace::PerSecond(rate) => self.begin_ns + ((number - self.before) as f64 / rate * 1e9) as u64,
         }
     }
 }
@@ -249,6 +265,17 @@ mod tests {
     }
 
     #[test]
+    fn another_pace_begins_at_once() {
+        let (mut tx, captured) = sender();
+        let mut generator = Generator::new(&[PLAIN; 8], 64, MACS, Pace::PerSecond(1_000_000.0), 0);
+        assert_eq!(generator.turn(tx.as_mut(), 1_000), 2);
+        generator.set_pace(Pace::PerSecond(500_000.0), 9_000);
+        assert_eq!(generator.turn(tx.as_mut(), 11_000), 2);
+        let due: Vec<u64> = stamps(&captured).iter().map(|stamp| stamp.due_ns).collect();
+        assert_eq!(due, [0, 1_000, 9_000, 11_000]);
+    }
+
+    #[test]
     fn flows_take_turns_and_count_for_themselves() {
         let (mut tx, captured) = sender();
         let mut generator = Generator::new(&[PLAIN; 3], 64, MACS, Pace::Unlimited, 0);
@@ -256,6 +283,14 @@ mod tests {
         generator.turn(tx.as_mut(), 0);
         let seen: Vec<(u32, u64)> = stamps(&captured).iter().map(|stamp| (stamp.flow, stamp.sequence)).collect();
         assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn two_generators_share_the_numbers() {
+        let (mut tx, captured) = sender();
+        Generator::new(&[PLAIN; 2], 64, MACS, Pace::Unlimited, 0).numbered_from(7).turn(tx.as_mut(), 0);
+        let seen: Vec<u32> = stamps(&captured).iter().map(|stamp| stamp.flow).collect();
+        assert_eq!(seen, [7, 8]);
     }
 
     #[test]

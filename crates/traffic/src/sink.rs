@@ -167,6 +167,23 @@ impl Sink {
         self.received
     }
 
+    /// Latency of the packets since the last call, if any came: these are not in what [`Sink::found`] says of latency.
+    pub fn take_latency(&mut self) -> Option<Latency> {
+        let latency = (!self.latency_ns.is_empty()).then(|| Latency::of(&self.latency_ns));
+        self.latency_ns.reset();
+        latency
+    }
+
+    /// Packets that came again, so far.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Packets that came after one with a higher number of their flow, so far.
+    pub fn reordered(&self) -> u64 {
+        self.late
+    }
+
     /// What the sink has found.
     pub fn found(&self) -> Found {
         let seconds = (self.last_ns - self.first_ns.unwrap_or(self.last_ns)) as f64 / 1e9;
@@ -305,6 +322,16 @@ mod tests {
         let found = found(vec![frame(0, 0, 9_000), frame(0, 1, 5_000)]);
         assert!((found.latency_us.p50 - 1.0).abs() < 0.01, "{:?}", found.latency_us);
         assert!((found.latency_us.max - 5.0).abs() < 0.01, "{:?}", found.latency_us);
+    }
+
+    #[test]
+    fn latency_is_taken_by_and_by() {
+        let mut port = Synthetic::new(vec![frame(0, 0, 9_000), frame(0, 1, 5_000)]).once().open();
+        let mut sink = Sink::new();
+        assert!(sink.take_latency().is_none());
+        sink.turn(port.queues[0].rx.as_mut(), 10_000, |_| {});
+        assert!((sink.take_latency().expect("two packets").max - 5.0).abs() < 0.01);
+        assert!(sink.take_latency().is_none());
     }
 
     #[test]

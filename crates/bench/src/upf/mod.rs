@@ -15,8 +15,15 @@ use crate::{conditions, cores};
 
 mod bare_misses;
 mod clock;
+mod crew;
+mod models;
 mod payload;
+mod ridden;
+mod scaling;
 mod sessions;
+mod skew;
+mod throttle;
+mod whole;
 mod worker;
 
 /// What to measure.
@@ -48,6 +55,12 @@ pub enum Part {
     Payload,
     /// Cost of a packet against the number of sessions, beside a bare loop that misses the caches as often
     Sessions,
+    /// What a packet costs in a pipeline, beside run to completion
+    Models,
+    /// Workers come and go while the load steps up and down
+    Scaling,
+    /// Buckets move away from a worker that has become hot
+    Skew,
 }
 
 impl Args {
@@ -81,6 +94,15 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     }
     if args.wants(Part::Sessions) {
         parts.push(("sessions", sessions::measure(args.rounds, window, load.payload, core, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Models) {
+        parts.push(("models", models::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Scaling) {
+        parts.push(("scaling", scaling::measure(load, pair, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Skew) {
+        parts.push(("skew", skew::measure(args.rounds, load, &mut samples, &progress)?));
     }
     drop(progress);
     Ok(report(conditions, &samples, load, parts))

@@ -1,0 +1,153 @@
+//! A UPF of several workers over shared-memory ports whose traffic rides in its polls, with the threads that run it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, ensure};
+use gtpu::Direction;
+use port::{OpenOptions, Port, PortInfo, Steering};
+use traffic::generator::{Flow, Generator, Macs, Pace, Tunnel};
+use upf::elastic::{Elastic, Elasticity};
+use upf::function::{Place, Plan, Upf};
+use upf::model::Model;
+use upf::rules::UeIp;
+use upf::side::PortKind;
+use upf::tables::Tables;
+use vport::broker::EndSpec;
+
+use super::ridden::{Reins, Ridden, Rider};
+use crate::links::Links;
+use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER};
+
+/// How long links may take to come up, and packets to come out.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The UPF.
+pub(super) struct Crew {
+    upf: Upf,
+    rider: Arc<Mutex<Option<Rider>>>,
+    pub reins: Arc<Reins>,
+    links: Links,
+}
+
+impl Crew {
+    /// Of this model, with so many workers. `elasticity` is what decides over them when it is run.
+    pub fn new(model: Model, workers: u16, elasticity: Elasticity, load: Load) -> anyhow::Result<Self> {
+        let rider = Arc::new(Mutex::new(None));
+        let of_upf = |info: PortInfo, steering| PortInfo { queues: workers, steering, ..info };
+        let ports = [of_upf(rig::n3(), Steering::Teid), of_upf(rig::n6(), Steering::UeAddress)];
+        let links = Links::new(ports.map(|port| {
+            let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
+            [EndSpec::of("load".to_owned(), far), EndSpec::of("upf".to_owned(), port)]
+        }))?;
+        let open = |name: &str| -> anyhow::Result<Port> {
+            Ok(port::open(name, &OpenOptions { socket: links.socket("upf"), ..OpenOptions::default() })?)
+        };
+        let mut n3 = open("n3")?;
+        let ridden = |(number, pair): (usize, port::QueuePair)| {
+            let rx = Ridden { inner: pair.rx, rider: rider.clone(), is_awake: number == 0 };
+            port::QueuePair { rx: Box::new(rx), tx: pair.tx }
+        };
+        n3.queues = std::mem::take(&mut n3.queues).into_iter().enumerate().map(ridden).collect();
+        let place = |(kind, port)| Place { kind, network_instances: vec![], port };
+        let places = [(PortKind::N3, n3), (PortKind::N6, open("n6")?)].map(place).into();
+        let max_sessions = load.sessions as usize;
+        let plan = Plan { max_sessions, model, elasticity: Some(elasticity), ..Plan::default() };
+        Ok(Self { upf: Upf::over(&plan, places)?, rider, reins: Arc::default(), links })
+    }
+
+    /// Runs all threads and the source, with sessions in force, while `meanwhile` does; thread n on core n of `cores`, over and
+    /// over, or anywhere where there are none. Afterwards nothing may have been dropped.
+    pub fn play<T>(
+        mut self,
+        load: Load,
+        cores: &[usize],
+        meanwhile: impl FnOnce(&Elastic, &Reins) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let (tables, counts) = (self.upf.tables.clone(), self.upf.counts.clone());
+        let elastic = self.upf.elastic.clone().context("buckets do not move")?;
+        let (bells, stop) = (self.upf.bells.clone(), &AtomicBool::new(false));
+        let found = std::thread::scope(|scope| {
+            for (number, mut work) in self.upf.threads().enumerate() {
+                let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
+                scope.spawn(move || {
+                    if let Some(core) = core {
+                        // Where the core cannot be had the figures are worse.
+                        let _ = traffic::cores::pin(core);
+                    }
+                    work(stop)
+                });
+            }
+            let found = rig::install(&tables, || {}, load)
+                .and_then(|teids| {
+                    mount(&self.links, &self.rider, &self.reins, flows(&tables, load, &teids)?, load.payload)
+                })
+                .and_then(|()| meanwhile(&elastic, &self.reins));
+            stop.store(true, Ordering::Relaxed);
+            bells.iter().for_each(|bell| bell.ring());
+            found
+        })
+        .with_context(|| format!("the UPF dropped packets: {:?}", counts.all()))?;
+        let drops = counts.all();
+        ensure!(drops.is_empty(), "the UPF dropped packets: {drops:?}");
+        Ok(found)
+    }
+}
+
+/// One bucket in so many is hot, where the load is skewed.
+const ONE_IN: u8 = 8;
+
+/// A flow of each session; then the same with hot ones.
+fn flows(tables: &Tables, load: Load, teids: &[u32]) -> anyhow::Result<[Vec<Flow>; 2]> {
+    let to = rig::n3().addresses.first().map(|(address, _)| *address);
+    let Some(IpAddr::V4(to)) = to else { return Err(anyhow!("N3 has an IPv4 address")) };
+    let flow = |number: u32| {
+        let tunnel = Tunnel { from: GNB, to, teid: teids[number as usize], qfi: QFI, direction: Direction::Uplink };
+        Flow { from: rig::ue(number), to: SERVER, tunnel: Some(tunnel) }
+    };
+    let order = rig::order(load);
+    let is_hot = |number: &u32| {
+        let ue = UeIp { v4: Some(rig::ue(*number)), v6: None };
+        tables.home_bucket(&ue).is_multiple_of(ONE_IN)
+    };
+    let hot: Vec<u32> = order.iter().copied().filter(is_hot).collect();
+    let skewed = order.iter().chain(hot.iter().cycle().take(3 * hot.len()));
+    Ok([order.iter().copied().map(flow).collect(), skewed.copied().map(flow).collect()])
+}
+
+/// Puts the source into place, once its link is up.
+fn mount(
+    links: &Links,
+    rider: &Mutex<Option<Rider>>,
+    reins: &Arc<Reins>,
+    [uniform, skewed]: [Vec<Flow>; 2],
+    payload: usize,
+) -> anyhow::Result<()> {
+    let macs = Macs { from: GNB_MAC, to: rig::n3().mac };
+    // Nothing is due before somebody asks for it.
+    let generator = |flows: &[Flow]| Generator::new(flows, payload, macs, Pace::PerSecond(0.0), u64::MAX);
+    let generators = [generator(&uniform), generator(&skewed).numbered_from(uniform.len() as u32)];
+    let made = Rider::new(links.open("load", "n3")?, links.open("load", "n6")?, generators, reins.clone());
+    links.come_up(PATIENCE)?;
+    *rider.lock().map_err(|_| anyhow!("a worker panicked"))? = Some(made);
+    let begin = Instant::now();
+    reins.wait();
+    while reins.tally().received == 0 {
+        ensure!(begin.elapsed() < PATIENCE, "nothing comes out of the UPF: {:?}", reins.tally());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drain(reins);
+    Ok(())
+}
+
+/// Has nothing more sent, and waits for what is on its way.
+pub(super) fn drain(reins: &Reins) {
+    reins.set_rate(0.0);
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_millis(20));
+    while reins.tally().missing() > 0 && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,230 @@
+//! What a packet costs in busy time: run to completion beside the pipeline, in turns.
+//!
+//! A thread's busy time is that of the rounds in which it did work. The source gives no more packets than rings have room for, so
+//! that a dispatcher never waits for room within a round, and has an empty round where it would; a worker that the dispatcher
+//! does not feed has empty rounds, too. Empty rounds do not count. The clock is read once a round, in all threads alike.
+//!
+//! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
+//! core's cache. On two, that is in it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use serde_json::{Value, json};
+use upf::model::Model;
+
+use super::whole::Whole;
+use crate::cores;
+use crate::metric::Samples;
+use crate::progress::Progress;
+use crate::rig::{Load, Way};
+
+/// Bursts between two turns, on one core.
+const BURSTS: usize = 8;
+/// Part of a run that warms it up.
+const WARM_UP: u32 = 10;
+
+/// Nanoseconds of a packet.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Costs {
+    dispatcher_ns: f64,
+    worker_ns: f64,
+}
+
+/// Measures both ways in turns; on two cores where there are two.
+pub(super) fn measure(
+    rounds: u32,
+    window: Duration,
+    load: Load,
+    pair: Option<[usize; 2]>,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
+    let mut runs = vec![];
+    let core = pair.map_or(0, |pair| pair[1]);
+    for round in 1..=rounds {
+        let rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
+        rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
+        for way in Way::BOTH {
+            progress.show(&format!("models, round {round} of {rounds}: {}", way.name()));
+            let rtc_ns = on_a_thread(move || rtc(way, load, window, core))?;
+            let together = on_a_thread(move || one_core(way, load, window, core))?;
+            let apart = pair.map(|pair| two_cores(way, load, window, pair)).transpose()?;
+            add(way, rtc_ns, together, apart, samples);
+            runs.push(json!({
+                "round": round, "way": way.name(), "link_rtt_ns": rtt_ns, "rtc_ns": rtc_ns, "one_core": together, "two_cores": apart
+            }));
+        }
+    }
+    Ok(json!({
+        "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled",
+        "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
+        "dispatcher_limit": "its own core: polling the source, finding buckets, copying into rings",
+        "runs": runs,
+    }))
+}
+
+/// So that the thread that asks is never bound to a core.
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    std::thread::spawn(work).join().map_err(|_| anyhow!("a measurement panicked"))?
+}
+
+fn add(way: Way, rtc_ns: f64, together: Costs, apart: Option<Costs>, samples: &mut Samples) {
+    let name = |metric: &str| format!("upf.models.{}.{metric}", way.name());
+    samples.add(name("rtc_ns"), rtc_ns, "ns");
+    for (prefix, costs) in [("one_core.", Some(together)), ("", apart)] {
+        let Some(Costs { dispatcher_ns, worker_ns }) = costs else { continue };
+        samples.add(name(&format!("{prefix}dispatcher_ns")), dispatcher_ns, "ns");
+        samples.add(name(&format!("{prefix}worker_ns")), worker_ns, "ns");
+        samples.add(format!("upf.pipeline_over_rtc.{prefix}cycles"), (dispatcher_ns + worker_ns) / rtc_ns, "1");
+        samples.add(format!("upf.pipeline_over_rtc.{prefix}worker_cycles"), worker_ns / rtc_ns, "1");
+        samples.add(format!("upf.pipeline.{prefix}dispatcher_mpps"), 1e3 / dispatcher_ns, "Mpps");
+    }
+}
+
+/// Busy time of one thread, and its packets.
+#[derive(Clone, Copy, Default)]
+struct Busy {
+    time: Duration,
+    packets: u64,
+}
+
+impl Busy {
+    fn ns(self) -> f64 {
+        self.time.as_nanos() as f64 / self.packets.max(1) as f64
+    }
+}
+
+fn rtc(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {
+    traffic::cores::pin(core)?;
+    let Whole { mut upf, passage } = Whole::new(Model::RunToCompletion, way, load)?;
+    let worker = upf.workers.first_mut().context("a UPF has a worker")?;
+    let phase = AtomicU8::new(WARM);
+    let busy = std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| busy_of(&phase, core, || worker.run_once(), || passage.sent()));
+        through_phases(&phase, window);
+        measuring.join().map_err(|_| anyhow!("a measurement panicked"))?
+    })?;
+    Whole { upf, passage }.check()?;
+    Ok(busy.ns())
+}
+
+/// Dispatcher and worker in turns.
+fn one_core(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<Costs> {
+    traffic::cores::pin(core)?;
+    let mut whole = Whole::new(Model::Pipeline, way, load)?;
+    let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
+    let (worker, never) = (&mut whole.upf.workers[0], AtomicBool::new(false));
+    let mut run = |time: Duration| {
+        let (mut first, mut second) = (Busy::default(), Busy::default());
+        let (begin, before) = (Instant::now(), whole.passage.sent());
+        let mut at = begin;
+        while at - begin < time {
+            for _ in 0..BURSTS {
+                dispatcher.run_once(&never);
+            }
+            let between = Instant::now();
+            while whole.passage.under_way() > 0 {
+                worker.run_once();
+            }
+            let end = Instant::now();
+            first.time += between - at;
+            second.time += end - between;
+            at = end;
+        }
+        (first.packets, second.packets) = (whole.passage.given() - before, whole.passage.sent() - before);
+        Costs { dispatcher_ns: first.ns(), worker_ns: second.ns() }
+    };
+    run(window / WARM_UP);
+    let costs = run(window);
+    whole.check()?;
+    Ok(costs)
+}
+
+/// Dispatcher on the first core, worker on the second.
+fn two_cores(way: Way, load: Load, window: Duration, cores: [usize; 2]) -> anyhow::Result<Costs> {
+    let mut whole = Whole::new(Model::Pipeline, way, load)?;
+    let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
+    let (worker, passage) = (&mut whole.upf.workers[0], &whole.passage);
+    let (phase, never) = (AtomicU8::new(WARM), AtomicBool::new(false));
+    let (dispatching, working) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| busy_of(&phase, cores[0], || dispatcher.run_once(&never), || passage.given()));
+        let second = scope.spawn(|| busy_of(&phase, cores[1], || worker.run_once(), || passage.sent()));
+        through_phases(&phase, window);
+        let joined = [first, second].map(|thread| thread.join().map_err(|_| anyhow!("a measurement panicked"))?);
+        let [dispatching, working] = joined;
+        anyhow::Ok((dispatching?, working?))
+    })?;
+    whole.check()?;
+    Ok(Costs { dispatcher_ns: dispatching.ns(), worker_ns: working.ns() })
+}
+
+const WARM: u8 = 0;
+const COUNT: u8 = 1;
+const END: u8 = 2;
+
+fn through_phases(phase: &AtomicU8, window: Duration) {
+    for (next, time) in [(COUNT, window / WARM_UP), (END, window)] {
+        std::thread::sleep(time);
+        phase.store(next, Ordering::Relaxed);
+    }
+}
+
+/// Rounds until the end; busy is the time of those with work.
+fn busy_of(
+    phase: &AtomicU8,
+    core: usize,
+    mut round: impl FnMut() -> bool,
+    packets: impl Fn() -> u64,
+) -> anyhow::Result<Busy> {
+    traffic::cores::pin(core)?;
+    let (mut busy, mut before) = (Busy::default(), None);
+    let mut at = Instant::now();
+    loop {
+        let worked = round();
+        let now = Instant::now();
+        match phase.load(Ordering::Relaxed) {
+            WARM => {}
+            COUNT if before.is_none() => before = Some(packets()),
+            COUNT if worked => busy.time += now - at,
+            COUNT => {}
+            _ => break,
+        }
+        at = now;
+        if !worked {
+            std::hint::spin_loop();
+        }
+    }
+    busy.packets = packets() - before.unwrap_or_else(&packets);
+    Ok(busy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+
+    #[test]
+    fn a_pipeline_has_a_part_for_the_dispatcher_and_one_for_the_worker() {
+        let mut samples = Samples::default();
+        let costs = |dispatcher_ns, worker_ns| Costs { dispatcher_ns, worker_ns };
+        add(Way::Uplink, 50.0, costs(10.0, 50.0), Some(costs(12.5, 55.0)), &mut samples);
+        assert_eq!(samples.of("upf.pipeline_over_rtc.cycles"), [67.5 / 50.0]);
+        assert_eq!(samples.of("upf.pipeline_over_rtc.worker_cycles"), [1.1]);
+        assert_eq!(samples.of("upf.pipeline_over_rtc.one_core.cycles"), [1.2]);
+        assert_eq!(samples.of("upf.pipeline.dispatcher_mpps"), [80.0]);
+    }
+
+    #[test]
+    fn every_packet_given_leaves_either_model_both_ways() {
+        for way in Way::BOTH {
+            let window = Duration::from_millis(10);
+            // They fail where the UPF drops a packet.
+            assert!(rtc(way, LOAD, window, 0).expect("a run") > 0.0);
+            let costs = one_core(way, LOAD, window, 0).expect("a run");
+            assert!(costs.dispatcher_ns > 0.0 && costs.worker_ns > 0.0, "{way:?}: {costs:?}");
+        }
+    }
+}

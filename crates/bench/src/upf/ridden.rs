@@ -1,0 +1,207 @@
+//! Packets for the UPF from a source that needs no core of its own: it rides in the polls of whoever receives. A worker that polls
+//! has what is due put into the port and what has come out checked, unless another one is just doing that; then it receives as
+//! ever. Ports, steering and moves are those of any link.
+//!
+//! What the source costs is part of what a core can do; it is so with any number of workers, and with any spread of the load.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use port::{Burst, QueuePair, RxCounters, RxQueue};
+use traffic::generator::{Generator, Pace};
+use traffic::sink::{Latency, Sink};
+use traffic::stamp::now_ns;
+
+/// Packets on their way where the source waits.
+const UNDER_WAY: u64 = 512;
+/// Bursts offered in a turn at most: what a source that was held up for long is behind.
+const BURSTS: usize = 4;
+
+/// What whoever measures asks of the source, and sees of it.
+#[derive(Default)]
+pub(super) struct Reins {
+    /// Packets a second: the bits of the number. [`Reins::WAITING`]: as many as come through, without one refused for good.
+    pace: AtomicU64,
+    /// Whether the load is skewed.
+    is_skewed: AtomicBool,
+    /// Counts up where something is new.
+    turn: AtomicU64,
+    pub offered: AtomicU64,
+    pub refused: AtomicU64,
+    pub received: AtomicU64,
+    pub duplicates: AtomicU64,
+    pub reordered: AtomicU64,
+    /// Latency between each two changes.
+    latencies: Mutex<Vec<Option<Latency>>>,
+}
+
+/// Packets of a stretch, or of all.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(super) struct Tally {
+    pub offered: u64,
+    pub refused: u64,
+    pub received: u64,
+    pub duplicates: u64,
+    pub reordered: u64,
+}
+
+impl Tally {
+    /// What came later than `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            offered: self.offered - before.offered,
+            refused: self.refused - before.refused,
+            received: self.received - before.received,
+            duplicates: self.duplicates - before.duplicates,
+            reordered: self.reordered - before.reordered,
+        }
+    }
+
+    /// Accepted and not come out (yet).
+    pub fn missing(self) -> u64 {
+        (self.offered - self.refused + self.duplicates).saturating_sub(self.received)
+    }
+}
+
+impl Reins {
+    const WAITING: u64 = u64::MAX;
+
+    /// So many packets a second from now on; latency is another stretch's.
+    pub fn set_rate(&self, pps: f64) {
+        self.pace.store(pps.to_bits(), Relaxed);
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    /// As many as come through from now on.
+    pub fn wait(&self) {
+        self.pace.store(Self::WAITING, Relaxed);
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    /// Has the load skewed from now on, at so many packets a second.
+    pub fn skew(&self, pps: f64) {
+        self.is_skewed.store(true, Relaxed);
+        self.set_rate(pps);
+    }
+
+    /// Latency is another stretch's from now on.
+    pub fn cut(&self) {
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    pub fn tally(&self) -> Tally {
+        Tally {
+            offered: self.offered.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            received: self.received.load(Relaxed),
+            duplicates: self.duplicates.load(Relaxed),
+            reordered: self.reordered.load(Relaxed),
+        }
+    }
+
+    /// Latency of all stretches that have ended.
+    pub fn latencies(&self) -> Vec<Option<Latency>> {
+        self.latencies.lock().expect("nobody panics with it").clone()
+    }
+}
+
+/// The source and the sink, at the far ends of the UPF's ports.
+pub(super) struct Rider {
+    into: QueuePair,
+    out: QueuePair,
+    uniform: Generator,
+    skewed: Generator,
+    is_skewed: bool,
+    sink: Sink,
+    reins: Arc<Reins>,
+    turn: u64,
+    pace: u64,
+    waits: bool,
+}
+
+impl Rider {
+    /// Sends by `into` and receives by `out`; nothing before it is told to. One of the generators, uniform and skewed, is at work.
+    pub fn new(into: QueuePair, out: QueuePair, [uniform, skewed]: [Generator; 2], reins: Arc<Reins>) -> Self {
+        Self { into, out, uniform, skewed, is_skewed: false, sink: Sink::new(), reins, turn: 0, pace: 0, waits: false }
+    }
+
+    fn ride(&mut self) {
+        let now = now_ns();
+        let turn = self.reins.turn.load(Relaxed);
+        if turn != self.turn {
+            self.obey(turn, now);
+        }
+        for _ in 0..BURSTS {
+            let under_way = self.accepted() - self.sink.received();
+            let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
+            if (self.waits && under_way > UNDER_WAY) || generator.turn(&mut *self.into.tx, now) == 0 {
+                break;
+            }
+        }
+        while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
+        self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
+        self.reins.refused.store(self.uniform.refused() + self.skewed.refused(), Relaxed);
+        self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
+        self.reins.reordered.store(self.sink.reordered(), Relaxed);
+        self.reins.received.store(self.sink.received(), Relaxed);
+    }
+
+    fn accepted(&self) -> u64 {
+        self.uniform.offered() - self.uniform.refused() + self.skewed.offered() - self.skewed.refused()
+    }
+
+    #[cold]
+    fn obey(&mut self, turn: u64, now: u64) {
+        self.turn = turn;
+        let latency = self.sink.take_latency();
+        self.reins.latencies.lock().expect("nobody panics with it").push(latency);
+        let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
+        if pace == self.pace && is_skewed == self.is_skewed {
+            return;
+        }
+        (self.pace, self.is_skewed) = (pace, is_skewed);
+        self.waits = pace == Reins::WAITING;
+        let rate = f64::from_bits(pace);
+        let pace = if self.waits { Pace::Unlimited } else { Pace::PerSecond(rate) };
+        // At rate 0 none is due.
+        let generator = if is_skewed { &mut self.skewed } else { &mut self.uniform };
+        generator.set_pace(pace, if !self.waits && rate == 0.0 { u64::MAX } else { now });
+    }
+}
+
+/// A receiving half in whose polls the source rides.
+pub(super) struct Ridden {
+    pub inner: Box<dyn RxQueue>,
+    pub rider: Arc<Mutex<Option<Rider>>>,
+    /// Whether whoever polls may never sleep, so that there is always one who polls.
+    pub is_awake: bool,
+}
+
+impl RxQueue for Ridden {
+    #[inline]
+    fn recv(&mut self) -> Burst<'_> {
+        if let Ok(mut rider) = self.rider.try_lock()
+            && let Some(rider) = &mut *rider
+        {
+            rider.ride();
+        }
+        self.inner.recv()
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.is_awake && self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.poll_fds()
+    }
+
+    fn counters(&self) -> RxCounters {
+        self.inner.counters()
+    }
+}

@@ -1,0 +1,184 @@
+//! Dynamic scaling: the load steps up and down again and again, workers come and go by themselves, and every packet is looked for.
+//!
+//! First the rate without loss is found with two workers that stay. Then the load goes in steps up to 80 % of that, and down,
+//! ten times. It is open loop: what a port refuses is lost. Afterwards up to eight workers share the cores, with a source that
+//! waits where it has to: nothing may be lost there, nor overtaken.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use upf::elastic::{Elastic, Elasticity, Signal, Terms};
+use upf::model::Model;
+
+use super::crew::{Crew, drain};
+use super::ridden::{Reins, Tally};
+use crate::metric::Samples;
+use crate::progress::Progress;
+use crate::rig::Load;
+
+/// Parts of the rate without loss, as they follow each other.
+const STEPS: [f64; 8] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.6, 0.4, 0.2];
+/// Times that they do.
+const TIMES: usize = 10;
+/// How long a step's beginning is, and its rest.
+const STRETCH: Duration = Duration::from_millis(60);
+/// How long a rate has to be without loss.
+const TRIAL: Duration = Duration::from_millis(100);
+const TRIALS: usize = 8;
+/// Workers that share the cores.
+const MANY: u16 = 8;
+
+/// Both models, by their names in metrics.
+pub(super) const MODELS: [(&str, Model); 2] = [("rtc", Model::RunToCompletion), ("pipeline", Model::Pipeline)];
+
+/// Measures both models.
+pub(super) fn measure(
+    load: Load,
+    pair: Option<[usize; 2]>,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
+    let mut found = serde_json::Map::new();
+    for (name, model) in MODELS {
+        let stepped = match pair {
+            Some(pair) => {
+                progress.show(&format!("scaling, {name}: the load steps up and down"));
+                // A dispatcher and two workers are more than there are cores: the system divides these.
+                let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
+                let crew = Crew::new(model, 2, elasticity(), load)?;
+                crew.play(load, cores, |elastic, reins| stepped(name, elastic, reins, samples))?
+            }
+            None => "not measurable here: one core".into(),
+        };
+        progress.show(&format!("scaling, {name}: {MANY} workers share the cores"));
+        let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity() }, load)?;
+        let tally = crew.play(load, &[], oversubscribed)?;
+        samples.add(format!("upf.scaling.{name}.oversubscribed.lost"), tally.missing() as f64, "packets");
+        samples.add(format!("upf.scaling.{name}.oversubscribed.reordered"), tally.reordered as f64, "packets");
+        samples.add(format!("upf.scaling.{name}.oversubscribed.duplicated"), tally.duplicates as f64, "packets");
+        let placement = match model {
+            Model::RunToCompletion => "a core for each worker, which the source and the sink ride on",
+            Model::Pipeline => "three threads on two cores: latency with a core for each is not measurable here",
+        };
+        let throughput = "not measurable here: more workers than cores";
+        found.insert(
+            name.into(),
+            json!({
+                "placement": placement, "stepped": stepped,
+                "oversubscribed": {"workers": MANY, "packets": tally, "throughput": throughput},
+            }),
+        );
+    }
+    Ok(found.into())
+}
+
+fn elasticity() -> Elasticity {
+    let terms = Terms {
+        min: 1,
+        max: 2,
+        scale_out_above: 0.65,
+        scale_in_below: 0.4,
+        rebalance_above: 0.5,
+        cool_down: Duration::from_millis(20),
+    };
+    Elasticity { signal: Signal::Busy, terms }
+}
+
+fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) -> anyhow::Result<Value> {
+    let highest_pps = without_loss(elastic, reins)?;
+    let (before, cuts) = (reins.tally(), reins.latencies().len());
+    let (changes, stop) = (elastic.standing().changes, &AtomicBool::new(false));
+    let mut workers = vec![];
+    std::thread::scope(|scope| {
+        let deciding = scope.spawn(move || elastic.run(stop));
+        for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
+            reins.set_rate(highest_pps * step);
+            std::thread::sleep(STRETCH);
+            reins.cut();
+            std::thread::sleep(STRETCH);
+            workers.push(elastic.standing().workers);
+        }
+        drain(reins);
+        stop.store(true, Ordering::Relaxed);
+        deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
+        anyhow::Ok(())
+    })?;
+    let tally = reins.tally().since(before);
+    let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
+    samples.add(name("zero_loss_mpps"), highest_pps / 1e6, "Mpps");
+    samples.add(name("lost"), (tally.refused + tally.missing()) as f64, "packets");
+    samples.add(name("reordered"), tally.reordered as f64, "packets");
+    samples.add(name("duplicated"), tally.duplicates as f64, "packets");
+    // Of each step, its beginning and its rest; what was measured before it began is in front.
+    let p999 = reins.latencies().into_iter().skip(cuts + 1).map(|latency| latency.map_or(0.0, |found| found.p999));
+    let p999: Vec<f64> = p999.collect();
+    let mut steps = vec![];
+    for (number, stretch) in p999.chunks_exact(2).take(workers.len()).enumerate() {
+        let (first_us, steady_us) = (stretch[0], stretch[1]);
+        samples.add(name("added_p999_us"), (first_us - steady_us).max(0.0), "us");
+        let part = STEPS[number % STEPS.len()];
+        steps.push(json!({"part": part, "workers": workers[number], "p999_us": first_us, "steady_p999_us": steady_us}));
+    }
+    let changes = elastic.standing().changes - changes;
+    Ok(json!({"packets": tally, "zero_loss_mpps": highest_pps / 1e6, "changes": changes, "steps": steps}))
+}
+
+/// The highest rate at which two workers that stay refuse nothing, in packets a second.
+fn without_loss(elastic: &Elastic, reins: &Reins) -> anyhow::Result<f64> {
+    elastic.settle_within(TRIAL);
+    if elastic.standing().workers != 2 {
+        elastic.scale_to(2).map_err(|error| anyhow!("two workers: {error}"))?;
+        elastic.settle_within(10 * TRIAL);
+    }
+    let before = reins.tally();
+    reins.wait();
+    std::thread::sleep(TRIAL);
+    let all = reins.tally().since(before).received as f64 / TRIAL.as_secs_f64();
+    drain(reins);
+    let (mut low, mut high) = (0.0, 1.2 * all);
+    for _ in 0..TRIALS {
+        let middle = (low + high) / 2.0;
+        let before = reins.tally();
+        reins.set_rate(middle);
+        std::thread::sleep(TRIAL);
+        drain(reins);
+        let tally = reins.tally().since(before);
+        let is_kept = tally.offered as f64 >= 0.99 * middle * TRIAL.as_secs_f64();
+        let bound = if tally.refused == 0 && is_kept { &mut low } else { &mut high };
+        *bound = middle;
+    }
+    Ok(low)
+}
+
+/// Workers come and go ten times, while packets flow as fast as they come through.
+fn oversubscribed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Tally> {
+    let before = reins.tally();
+    reins.wait();
+    let many = usize::from(MANY);
+    for workers in (1..=many).chain((2..many).rev()).cycle().take(TIMES * 2 * (many - 1)) {
+        elastic.scale_to(workers).map_err(|error| anyhow!("{workers} workers: {error}"))?;
+        anyhow::ensure!(elastic.settle_within(Duration::from_secs(60)), "buckets are on their way for ever");
+    }
+    drain(reins);
+    let tally = reins.tally().since(before);
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_packet_is_lost_or_overtaken_where_workers_share_cores() {
+        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        for (name, model) in MODELS {
+            let terms = Terms::fixed(MANY.into());
+            let crew = Crew::new(model, MANY, Elasticity { terms, ..elasticity() }, load).expect("a UPF");
+            let tally = crew.play(load, &[], oversubscribed).expect("a run");
+            assert!(tally.received > 0, "{name}");
+            assert_eq!((tally.missing(), tally.reordered, tally.duplicates), (0, 0, 0), "{name}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A source that always has packets, but no more of them on their way than fit the rings behind it: what it feeds neither starves
+//! nor waits for room.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use port::synthetic::Synthetic;
+use port::{Burst, RxCounters, RxQueue};
+
+/// Packets on their way at most: a tenth of what a ring to a worker holds of small ones, several bursts all the same.
+const UNDER_WAY: u64 = 512;
+
+/// Packets that have gone in and out; each number has one writer.
+#[derive(Default)]
+pub(super) struct Passage {
+    given: AtomicU64,
+    /// What has left the function.
+    pub sent: Arc<AtomicU64>,
+}
+
+impl Passage {
+    /// Packets given so far.
+    pub fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Packets that have left so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Packets on their way.
+    pub fn under_way(&self) -> u64 {
+        self.given() - self.sent()
+    }
+}
+
+/// The receiving half. Its frames are named after it is made, since a UPF must be there to say its TEIDs.
+pub(super) struct Throttled {
+    frames: Arc<OnceLock<Vec<Vec<u8>>>>,
+    source: Option<Box<dyn RxQueue>>,
+    passage: Arc<Passage>,
+    /// As last seen: the other core's line is read only where this is too old to go on.
+    sent: u64,
+}
+
+impl Throttled {
+    /// Gives `frames` over and over, once they are there.
+    pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
+        Self { frames, source: None, passage, sent: 0 }
+    }
+
+    #[cold]
+    fn begin(&mut self) {
+        let open = |frames: &Vec<Vec<u8>>| Synthetic::new(frames.clone()).open().queues.remove(0).rx;
+        self.source = self.frames.get().map(open);
+    }
+
+    /// Whether it is to wait for what is on its way.
+    #[inline]
+    fn is_full(&mut self, given: u64) -> bool {
+        if given - self.sent > UNDER_WAY {
+            self.sent = self.passage.sent();
+        }
+        given - self.sent > UNDER_WAY
+    }
+}
+
+impl RxQueue for Throttled {
+    #[inline]
+    fn recv(&mut self) -> Burst<'_> {
+        let given = self.passage.given();
+        if self.source.is_none() {
+            self.begin();
+        }
+        if self.is_full(given) {
+            return Burst::new(&mut []);
+        }
+        let Some(source) = &mut self.source else { return Burst::new(&mut []) };
+        let burst = source.recv();
+        self.passage.given.store(given + burst.len() as u64, Ordering::Relaxed);
+        burst
+    }
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    fn disarm(&mut self) {}
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![]
+    }
+
+    fn counters(&self) -> RxCounters {
+        self.source.as_ref().map_or_else(RxCounters::default, |source| source.counters())
+    }
+}

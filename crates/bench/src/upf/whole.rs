@@ -1,0 +1,52 @@
+//! A whole UPF of one worker over synthetic ports, in either execution model: put together as a program does it, its threads'
+//! rounds called by whoever measures.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, ensure};
+use port::synthetic::Synthetic;
+use port::{Port, PortInfo, QueuePair, RxQueue};
+use upf::function::{Place, Plan, Upf};
+use upf::model::Model;
+use upf::side::PortKind;
+
+use super::throttle::{Passage, Throttled};
+use crate::rig::{self, Load, Way};
+
+/// The UPF, with its sessions in force and packets that go one way waiting.
+pub(super) struct Whole {
+    pub upf: Upf,
+    pub passage: Arc<Passage>,
+}
+
+impl Whole {
+    /// Of this model.
+    pub fn new(model: Model, way: Way, load: Load) -> anyhow::Result<Self> {
+        let (frames, passage) = (Arc::new(OnceLock::new()), Arc::new(Passage::default()));
+        let source = || Box::new(Throttled::new(frames.clone(), passage.clone())) as Box<dyn RxQueue>;
+        let port = |info: PortInfo, is_input: bool| -> anyhow::Result<Port> {
+            let mut port = Synthetic::new(vec![]).info(info).open();
+            let QueuePair { rx, tx } = port.queues.pop().context("a port has a queue")?;
+            port.queues.push(rig::counted(if is_input { source() } else { rx }, tx, &passage.sent));
+            Ok(port)
+        };
+        let places = [
+            (PortKind::N3, port(rig::n3(), way == Way::Uplink)?),
+            (PortKind::N6, port(rig::n6(), way == Way::Downlink)?),
+        ];
+        let place = |(kind, port)| Place { kind, network_instances: vec![], port };
+        let plan = Plan { max_sessions: load.sessions as usize, model, ..Plan::default() };
+        let mut upf = Upf::over(&plan, places.map(place).into())?;
+        let (tables, worker) = (upf.tables.clone(), upf.workers.first_mut().context("a UPF has a worker")?);
+        let teids = rig::install(&tables, || _ = worker.run_once(), load)?;
+        ensure!(frames.set(rig::frames(way, load, &teids)).is_ok(), "frames are named once");
+        Ok(Self { upf, passage })
+    }
+
+    /// Fails where the UPF has dropped packets.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let drops = self.upf.counts.all();
+        ensure!(drops.is_empty(), "the UPF dropped packets: {drops:?}");
+        Ok(())
+    }
+}
