@@ -17,6 +17,8 @@ use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
+/// What they are offered to find what they can do together, by what comes through where the source waits.
+const OVER: f64 = 1.1;
 /// Part of what the workers can do together.
 const PART: f64 = 0.9;
 /// How long each load lasts.
@@ -85,6 +87,9 @@ fn skewed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
 fn through_loads(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
     let begin = reins.tally();
     reins.wait();
+    // Open loop, as what follows: a source that waits finds fuller bursts, and so a rate that nothing reaches that does not.
+    let highest_pps = rate(&watched(reins));
+    reins.set_rate(OVER * highest_pps);
     let joint = watched(reins);
     let joint_pps = rate(&joint[joint.len() / 2..]);
     drain(reins);
