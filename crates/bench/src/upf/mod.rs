@@ -20,6 +20,7 @@ mod models;
 mod payload;
 mod ridden;
 mod scaling;
+mod search;
 mod sessions;
 mod skew;
 mod throttle;

@@ -14,6 +14,7 @@ use upf::model::Model;
 
 use super::crew::{Crew, drain};
 use super::ridden::{Reins, Tally};
+use super::search::{TRIAL, highest_pps};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
@@ -24,9 +25,6 @@ const STEPS: [f64; 8] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.6, 0.4, 0.2];
 const TIMES: usize = 10;
 /// How long a step's beginning is, and its rest.
 const STRETCH: Duration = Duration::from_millis(60);
-/// How long a rate has to be without loss.
-const TRIAL: Duration = Duration::from_millis(100);
-const TRIALS: usize = 8;
 /// Workers that share the cores.
 const MANY: u16 = 8;
 
@@ -132,24 +130,7 @@ fn without_loss(elastic: &Elastic, reins: &Reins) -> anyhow::Result<f64> {
         elastic.scale_to(2).map_err(|error| anyhow!("two workers: {error}"))?;
         elastic.settle_within(10 * TRIAL);
     }
-    let before = reins.tally();
-    reins.wait();
-    std::thread::sleep(TRIAL);
-    let all = reins.tally().since(before).received as f64 / TRIAL.as_secs_f64();
-    drain(reins);
-    let (mut low, mut high) = (0.0, 1.2 * all);
-    for _ in 0..TRIALS {
-        let middle = (low + high) / 2.0;
-        let before = reins.tally();
-        reins.set_rate(middle);
-        std::thread::sleep(TRIAL);
-        drain(reins);
-        let tally = reins.tally().since(before);
-        let is_kept = tally.offered as f64 >= 0.99 * middle * TRIAL.as_secs_f64();
-        let bound = if tally.refused == 0 && is_kept { &mut low } else { &mut high };
-        *bound = middle;
-    }
-    Ok(low)
+    highest_pps(reins, 0.0)
 }
 
 /// Workers come and go ten times, while packets flow as fast as they come through.

@@ -12,11 +12,14 @@ use upf::model::Model;
 use super::crew::{Crew, drain};
 use super::ridden::Reins;
 use super::scaling::MODELS;
+use super::search::highest_pps;
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
+/// Part of the packets that may be refused where workers do all that they can together.
+const LOSS: f64 = 0.01;
 /// Part of what the workers can do together.
 const PART: f64 = 0.9;
 /// How long each load lasts.
@@ -84,10 +87,7 @@ fn skewed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
 
 fn through_loads(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
     let begin = reins.tally();
-    reins.wait();
-    let joint = watched(reins);
-    let joint_pps = rate(&joint[joint.len() / 2..]);
-    drain(reins);
+    let joint_pps = highest_pps(reins, LOSS)?;
     let before = reins.tally();
     reins.set_rate(PART * joint_pps);
     let uniform = watched(reins);

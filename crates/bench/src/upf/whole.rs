@@ -50,3 +50,43 @@ impl Whole {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn every_packet_given_leaves_either_model_both_ways() {
+        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        for model in [Model::RunToCompletion, Model::Pipeline] {
+            for way in Way::BOTH {
+                let mut whole = Whole::new(model, way, load).expect("a UPF");
+                let never = AtomicBool::new(false);
+                for _ in 0..1_000 {
+                    whole.upf.dispatcher.iter_mut().for_each(|dispatcher| _ = dispatcher.run_once(&never));
+                    whole.upf.workers[0].run_once();
+                }
+                // What the last round gave is still in the ring where a burst did not fit one.
+                (0..100).for_each(|_| _ = whole.upf.workers[0].run_once());
+                assert!(whole.passage.given() >= 10_000, "{model:?} {way:?}: {}", whole.passage.given());
+                if model == Model::Pipeline {
+                    assert_eq!(whole.passage.under_way(), 0, "{way:?}");
+                }
+                whole.check().expect("nothing is dropped");
+            }
+        }
+    }
+
+    #[test]
+    fn the_source_waits_where_nothing_leaves() {
+        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        let mut whole = Whole::new(Model::Pipeline, Way::Uplink, load).expect("a UPF");
+        let dispatcher = whole.upf.dispatcher.as_mut().expect("a pipeline has a dispatcher");
+        let never = AtomicBool::new(false);
+        while dispatcher.run_once(&never) {}
+        assert!(whole.passage.under_way() > 100, "{}", whole.passage.under_way());
+        assert!(!whole.upf.dispatcher.as_mut().expect("the same").run_once(&never));
+    }
+}
