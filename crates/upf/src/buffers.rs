@@ -164,7 +164,14 @@ impl Buffers {
     /// What waited at another worker waits here now.
     pub fn arrive(&mut self, bucket: Bucket, shelf: Shelf) {
         self.packets += shelf.packets;
-        self.shelves[usize::from(bucket) % BUCKETS] = shelf;
+        let own = &mut self.shelves[usize::from(bucket) % BUCKETS];
+        own.packets += shelf.packets;
+        // Mostly nothing is here before a bucket is.
+        for (up_seid, mut queue) in shelf.queues {
+            let waiting = own.queues.entry(up_seid).or_default();
+            waiting.frames.append(&mut queue.frames);
+            waiting.told.append(&mut queue.told);
+        }
     }
 
     /// Takes everything out.

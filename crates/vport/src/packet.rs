@@ -271,7 +271,7 @@ impl Slot {
     #[inline(always)]
     fn set_shape(&mut self, start: usize, len: usize, rest: usize) {
         let shape = start as u64 | ((start + len) as u64) << 16 | (rest as u64) << 32;
-        // SAFETY: these fields are one word (see below).
+        // SAFETY: these fields are one word, as is asserted above.
         unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u64>().write(shape) };
     }
 

@@ -55,6 +55,8 @@ struct Exits {
     chart: Chart,
     epoch: u64,
     owners: [u8; BUCKETS],
+    /// Until when it waits for room, while it works off what is left.
+    until: Option<Instant>,
     /// What there was no room for when it was to stop, in order: worker, port, frame.
     left: Vec<(usize, usize, Vec<u8>)>,
 }
@@ -90,7 +92,7 @@ impl Dispatcher {
             rings.iter_mut().zip(ways).for_each(|(rings, ring)| rings.push(ring));
             bells.push(bell);
         }
-        let exits = Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, left: vec![] };
+        let exits = Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, until: None, left: vec![] };
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
         Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
@@ -192,6 +194,8 @@ impl Dispatcher {
         const PAUSE: Duration = Duration::from_micros(50);
         const MOST: Duration = Duration::from_millis(500);
         let (begin, never) = (Instant::now(), AtomicBool::new(false));
+        // A worker may have left.
+        self.exits.until = Some(begin + MOST);
         let mut worked = begin;
         for (worker, port, frame) in std::mem::take(&mut self.exits.left) {
             self.exits.push_patiently(port, worker, &PacketRef::from_slice(&frame), &never);
@@ -264,7 +268,8 @@ impl Exits {
         bell.ring();
         let mut looks = 0_u32;
         while !self.left.is_empty() || !ring.push(packet) {
-            if stop.load(Ordering::Relaxed) {
+            let is_late = || looks >= SPINS && self.until.is_some_and(|until| Instant::now() >= until);
+            if stop.load(Ordering::Relaxed) || is_late() {
                 return self.left.push((worker, port, copy(packet)));
             }
             looks += 1;

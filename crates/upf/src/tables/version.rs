@@ -221,8 +221,8 @@ impl Version {
     }
 
     /// What is to be done when this version is taken.
-    pub fn news(&self) -> &[News] {
-        &self.news
+    pub fn news(&self) -> Arc<[News]> {
+        self.news.clone()
     }
 
     pub(super) fn set_news(&mut self, news: Vec<News>) {

@@ -25,9 +25,10 @@ use super::{Exits, Hands, classify_frame};
 use crate::buffers::Shelf;
 use crate::drops::DropReason;
 use crate::mail::{Inbox, Letter, Outbox};
+use crate::model::Model;
 use crate::packet::Class;
 use crate::side::PortId;
-use crate::tables::{BUCKETS, Bucket, Version};
+use crate::tables::{BUCKETS, Bucket, News, Version};
 
 /// In the table of owners: will be this worker's, and what comes for it waits in the worker's own ring.
 pub(super) const AWAITED: u8 = u8::MAX;
@@ -68,6 +69,8 @@ pub(super) struct Moving {
     told: Box<[u64]>,
     /// The version whose news this worker has heard last.
     serial: u64,
+    /// The last two versions' news, the older ones first: a former owner may be so far behind.
+    news: [(u64, Arc<[News]>); 2],
     /// The same of a bucket's former owner, where that was ahead.
     heard: Box<[u64; BUCKETS]>,
     /// Buckets whose former owner was behind.
@@ -91,6 +94,7 @@ impl Moving {
             marked: 0,
             told,
             serial: 0,
+            news: [(0, Arc::default()), (0, Arc::default())],
             heard: Box::new([0; BUCKETS]),
             behind: vec![],
             incoming: 0,
@@ -125,8 +129,10 @@ impl Moving {
         self.is_stirred
     }
 
-    /// The worker takes a version of the tables.
-    pub(super) fn adopt(&mut self, serial: u64) {
+    /// The worker takes a version of the tables, which has such news.
+    pub(super) fn adopt(&mut self, serial: u64, news: Arc<[News]>) {
+        self.news.swap(0, 1);
+        self.news[1] = (serial, news);
         self.serial = serial;
         self.is_outdated = false;
     }
@@ -137,9 +143,18 @@ impl Moving {
         self.is_outdated
     }
 
-    /// Whether the news of the version taken last that concern a bucket are this worker's to do.
+    /// Whether the news of the version taken last that concern a bucket are this worker's to do, and nothing before them is.
     pub(super) fn is_news(&self, bucket: Bucket) -> bool {
-        self.holds(bucket) && self.heard[usize::from(bucket) % BUCKETS] < self.serial.max(1)
+        let heard = self.heard[usize::from(bucket) % BUCKETS];
+        self.holds(bucket) && heard < self.serial.max(1) && !self.behind.contains(&bucket)
+    }
+
+    /// A bucket whose former owner was behind, with all news that it has not heard, in order. It has heard them from here on.
+    fn overdue(&mut self) -> Option<(Bucket, Vec<Arc<[News]>>)> {
+        let bucket = self.behind.pop()?;
+        let heard = std::mem::replace(&mut self.heard[usize::from(bucket) % BUCKETS], self.serial);
+        let unheard = self.news.iter().filter(|(serial, _)| *serial > heard);
+        Some((bucket, unheard.map(|(_, news)| news.clone()).collect()))
     }
 
     /// A bucket has come, whose former owner has heard the news of the versions up to `serial`.
@@ -219,8 +234,9 @@ impl Hands {
             Class::Drop(_) | Class::Punt(_) => true,
         };
         match self.owner(&class) {
-            _ if is_here => self.serve_one(tables, from, &class, frame, exits),
-            AWAITED => return false,
+            // What leaves goes after what was sent on by whoever has it then: it is not sent from here any more.
+            AWAITED if !is_here => return false,
+            owner if owner == self.index || owner == AWAITED => self.serve_one(tables, from, &class, frame, exits),
             owner => {
                 if self
                     .workers
@@ -240,11 +256,14 @@ impl Hands {
     /// A burst from a dispatcher while packets of some buckets have to wait.
     #[cold]
     pub(super) fn serve_gathering(&mut self, tables: &Version, from: PortId, burst: &Burst<'_>, exits: &mut Exits) {
-        let steering = self.kinds[from.number()].steering();
+        // By as much of the frame as the dispatcher looks at.
+        let (steering, peek) =
+            (self.kinds[from.number()].steering(), Model::Pipeline.peek_bytes(self.kinds[from.number()]));
         let mut frame = std::mem::take(&mut self.gathered);
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            if self.moving.incoming >> (usize::from(steering.bucket(packet.head)) % BUCKETS) & 1 == 1 {
+            let seen = &packet.head[..packet.head.len().min(peek)];
+            if self.moving.incoming >> (usize::from(steering.bucket(seen)) % BUCKETS) & 1 == 1 {
                 self.wait(from, &packet);
                 continue;
             }
@@ -272,8 +291,8 @@ impl Hands {
     /// Has the news done that former owners of buckets have not heard. Their packets come afterwards.
     #[cold]
     pub(super) fn catch_up(&mut self, tables: &Version, exits: &mut Exits) {
-        for bucket in std::mem::take(&mut self.moving.behind) {
-            self.hear_of(tables, exits, |home| home == bucket);
+        while let Some((bucket, unheard)) = self.moving.overdue() {
+            unheard.iter().for_each(|news| self.hear_of(tables, news, exits, |home| home == bucket));
         }
     }
 
@@ -301,7 +320,8 @@ impl Buckets for Hands {
         if !self.fords.iter().all(|ford| ford.is_crossed(epoch)) {
             return false;
         }
-        if self.moving.marked != epoch && !self.mark(epoch, owners) {
+        // What waits of the last epoch would wait for ever behind the own marker of this one.
+        if self.moving.marked != epoch && (self.moving.is_stirred || !self.mark(epoch, owners)) {
             return false;
         }
         let Moving { assembly, told, .. } = &self.moving;
@@ -341,14 +361,14 @@ mod tests {
         let assembly = Assembly::new(2);
         [0, 1].map(|index| {
             let mut moving = Moving::new(index, &owners, assembly.clone());
-            moving.adopt(5);
+            moving.adopt(5, Arc::default());
             moving
         })
     }
 
     /// Whether the worker does the news of a version.
     fn hears(moving: &mut Moving, serial: u64) -> bool {
-        moving.adopt(serial);
+        moving.adopt(serial, Arc::default());
         moving.is_news(BUCKET)
     }
 
@@ -376,8 +396,31 @@ mod tests {
         let [mut from, mut to] = workers();
         assert!(!hears(&mut to, 6), "the bucket is not there yet");
         to.gain(BUCKET, from.lose(BUCKET));
-        assert!(to.behind == [BUCKET] && to.is_news(BUCKET));
+        let overdue = to.overdue().map(|(bucket, news)| (bucket, news.len()));
+        assert_eq!((overdue, to.overdue().is_some()), (Some((BUCKET, 1)), false));
         assert!(!hears(&mut from, 6), "the bucket has left");
+        assert!(hears(&mut to, 7));
+    }
+
+    #[test]
+    fn of_two_versions_that_neither_has_done_both_are_done_on_arrival_and_once() {
+        let [from, to] = &mut workers();
+        let luggage = from.lose(BUCKET);
+        assert!(!hears(to, 6) && !hears(to, 7));
+        to.gain(BUCKET, luggage);
+        assert!(!to.is_news(BUCKET), "not before what is older");
+        assert_eq!(to.overdue().map(|(_, news)| news.len()), Some(2));
+        assert!(!to.is_news(BUCKET) && hears(to, 8));
+    }
+
+    #[test]
+    fn a_bucket_that_is_behind_hears_of_a_version_taken_meanwhile_in_its_turn() {
+        let [from, to] = &mut workers();
+        let luggage = from.lose(BUCKET);
+        assert!(!hears(to, 6));
+        to.gain(BUCKET, luggage);
+        assert!(!hears(to, 7), "6 comes first");
+        assert_eq!(to.overdue().map(|(_, news)| news.len()), Some(2));
     }
 
     #[test]

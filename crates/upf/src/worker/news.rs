@@ -4,25 +4,34 @@ use port::{HEAD_MAX, PacketRef};
 
 use super::{Exits, Hands, classify_frame};
 use crate::drops::DropReason;
-use crate::packet::{end_marker_frame, matching};
+use crate::mail::Outbox;
+use crate::packet::{Class, end_marker_frame, matching};
 use crate::path::Tunnel;
 use crate::side::PortId;
-use crate::tables::{Bucket, News, Version};
+use crate::tables::{BUCKETS, Bucket, News, Version};
 
 impl Hands {
     /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
     /// treated by the one before.
     #[cold]
     pub(super) fn hear(&mut self, tables: &Version, serial: u64, exits: &mut Exits) {
-        self.moving.adopt(serial);
-        self.hear_of(tables, exits, |_| true);
+        let news = tables.news();
+        self.moving.adopt(serial, news.clone());
+        let is_news: [bool; BUCKETS] = std::array::from_fn(|bucket| self.moving.is_news(bucket as Bucket));
+        self.hear_of(tables, &news, exits, |home| is_news[usize::from(home) % BUCKETS]);
     }
 
-    /// The same of sessions with these home buckets.
-    pub(super) fn hear_of(&mut self, tables: &Version, exits: &mut Exits, is_meant: impl Fn(Bucket) -> bool) {
-        for news in tables.news() {
+    /// Has those of the news done that concern sessions with such home buckets.
+    pub(super) fn hear_of(
+        &mut self,
+        tables: &Version,
+        news: &[News],
+        exits: &mut Exits,
+        is_meant: impl Fn(Bucket) -> bool,
+    ) {
+        for news in news {
             let home = news.home();
-            if !is_meant(home) || !self.moving.is_news(home) {
+            if !is_meant(home) {
                 continue;
             }
             match news {
@@ -35,11 +44,18 @@ impl Hands {
                 News::Release { up_seid, .. } => {
                     for (port, frame) in self.state.buffers.take(home, *up_seid) {
                         let class = classify_frame(tables, port, &frame);
-                        self.serve_one(tables, port, &class, &frame, exits);
+                        match class {
+                            // The session's home is another one by now.
+                            Class::User { home, .. } if !self.moving.holds(home) => {
+                                self.hand_over(self.owner(&class), port, &PacketRef::from_slice(&frame));
+                            }
+                            _ => self.serve_one(tables, port, &class, &frame, exits),
+                        }
                     }
                 }
             }
         }
+        self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
     /// A packet that waited is not sent any more.
