@@ -100,6 +100,10 @@ const UNDER_TICKS: u32 = 10;
 const SETTLING_TICKS: u32 = 1;
 /// Rebalancing begins where the largest load is so much larger than the smallest.
 const SPREAD_BEGIN: f64 = 0.15;
+/// The same where the largest is all that a worker can do: it may have been given more than is seen.
+const SPREAD_BEGIN_FULL: f64 = 0.08;
+/// What is all.
+const FULL: f64 = 0.98;
 /// It ends where the difference is next to none.
 const SPREAD_END: f64 = 0.03;
 /// No bucket is moved for less.
@@ -209,7 +213,8 @@ impl Policy {
     fn rebalance(&self, owners: &[u8; BUCKETS]) -> Option<[u8; BUCKETS]> {
         let sums = sums(owners, &self.loads, self.workers);
         let (most, least) = (sums[hottest(&sums)], sums[coolest(&sums)]);
-        if most < self.terms.rebalance_above || most - least < SPREAD_BEGIN {
+        let begin = if most < FULL { SPREAD_BEGIN } else { SPREAD_BEGIN_FULL };
+        if most < self.terms.rebalance_above || most - least < begin {
             return None;
         }
         let balanced = balanced(owners, &self.loads, self.workers);
