@@ -238,6 +238,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_bucket_brings_waits_beside_what_waits_here_already() {
+        let room = Room::new(1_000);
+        let [mut here, mut there] = [(); 2].map(|()| Buffers::new(room.clone()));
+        keep(&mut here, &WAITING, b"a");
+        keep(&mut there, &WAITING, b"b");
+        keep(&mut there, &Waiting { up_seid: 9, ..WAITING }, b"c");
+        let shelf = there.leave(HOME);
+        here.arrive(HOME, shelf);
+        assert_eq!((here.packets(), there.packets(), octets(&here)), (3, 0, 3));
+        assert_eq!((taken(&mut here), here.take(HOME, 9).len()), (b"ab".to_vec(), 1));
+        assert_eq!((here.packets(), octets(&here)), (0, 0), "all room is given back");
+    }
+
+    #[test]
     fn frames_that_were_parked_wait_as_before() {
         let mut before = buffers(1_000);
         keep(&mut before, &WAITING, b"a");
