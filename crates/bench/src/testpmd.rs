@@ -230,6 +230,28 @@ pub fn measure_switched(functions: usize, settings: &Settings) -> anyhow::Result
     })
 }
 
+/// One process that forwards between two ports, whose other ends are somebody else's.
+pub struct Between(Testpmd);
+
+impl Between {
+    /// Starts it on `core`, with a vhost-user port, the server, at each of the two sockets.
+    pub fn start(sockets: [&Path; 2], core: usize, descriptors: usize) -> anyhow::Result<Self> {
+        let device = |(port, socket): (usize, &Path)| format!("net_vhost{port},iface={},queues=1", socket.display());
+        let devices = sockets.into_iter().enumerate().flat_map(|port| ["--vdev".to_owned(), device(port)]).collect();
+        let rings = Rings { descriptors, burst: 32 };
+        let settings = Settings { cores: [core; 2], frame: 64, rings, warm_up: Duration::ZERO, window: Duration::ZERO };
+        Ok(Self(Testpmd::start(devices, core, &settings)?))
+    }
+
+    /// Forwards in this mode (`io`, `macswap`) from now on, so many packets at once.
+    pub fn forward(&mut self, mode: &str, burst: usize) -> anyhow::Result<()> {
+        self.0.ask("stop")?;
+        self.0.ask(&format!("set fwd {mode}"))?;
+        self.0.ask(&format!("set burst {burst}"))?;
+        self.0.ask("start").map(drop)
+    }
+}
+
 /// One process.
 struct Testpmd {
     child: Child,

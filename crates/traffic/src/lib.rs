@@ -2,7 +2,7 @@
 //!
 //! - [`ran`]: a gNB with its UEs, and the session manager that gives them sessions (program `kaista-ran`);
 //! - [`generator`] offers stamped packets on time, [`sink`] says what became of them, [`forwarder`] sends them on
-//!   (program `kaista-traffic`).
+//!   (program `kaista-traffic`); [`replay`] sends captures over and over.
 
 pub mod cores;
 pub mod forwarder;
@@ -12,5 +12,6 @@ pub mod generator;
 pub mod host;
 pub mod interrupt;
 pub mod ran;
+pub mod replay;
 pub mod sink;
 pub mod stamp;

@@ -31,7 +31,7 @@ pub use throughput::{BUSY_ENOUGH, Kind, RETRIES};
 /// The cores were moved if one round trip was longer than another by this factor.
 const MOVED: f64 = 1.6;
 /// How often a measurement is taken until the cores stay where they are.
-const ATTEMPTS: u32 = 5;
+pub(crate) const ATTEMPTS: u32 = 5;
 /// Hugepages for our links, beside those of testpmd: the record areas of nine links at most, or the buffers of two zero-copy
 /// ones (20 of 2 MiB).
 const OUR_HUGEPAGES: u64 = 2 * 9 + 6;
@@ -227,7 +227,7 @@ impl Bench {
 }
 
 /// Whether the cores were in different places in the course of the given round trips.
-fn have_moved(trips: &[f64]) -> bool {
+pub(crate) fn have_moved(trips: &[f64]) -> bool {
     let (min, max) = trips.iter().fold((f64::MAX, 0.0_f64), |(min, max), &trip| (min.min(trip), max.max(trip)));
     max > min * MOVED
 }

@@ -37,6 +37,7 @@ pub struct Manager {
     socket: UdpSocket,
     sequence: u32,
     buffer: Vec<u8>,
+    measures_usage: bool,
 }
 
 impl Manager {
@@ -46,7 +47,7 @@ impl Manager {
         socket.connect(upf)?;
         // The UPF answers within milliseconds; what takes longer was lost, which a loopback does not do.
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut manager = Self { socket, sequence: 0, buffer: vec![0; 65_536] };
+        let mut manager = Self { socket, sequence: 0, buffer: vec![0; 65_536], measures_usage: true };
         let setup = AssociationSetup::new(NodeId::Address(MANAGER.into()), RecoveryTimeStamp::now());
         manager.send(0, &Request::AssociationSetup(setup))?;
         match manager.receive()?.1 {
@@ -54,6 +55,12 @@ impl Manager {
             other => bail!("the UPF answers the association with {other:?}"),
         }
         Ok(manager)
+    }
+
+    /// The same, whose sessions have no URR.
+    pub fn without_usage(mut self) -> Self {
+        self.measures_usage = false;
+        self
     }
 
     /// Establishes the sessions with these numbers, at most `rate` a second, and calls `established` as soon as each is
@@ -78,7 +85,7 @@ impl Manager {
                 }
                 std::thread::sleep(wait);
                 numbers.next();
-                on_their_way.insert(self.send(0, &request(number))?, number);
+                on_their_way.insert(self.send(0, &request(number, self.measures_usage))?, number);
             }
             let (sequence, response) = self.receive()?;
             let number = on_their_way.remove(&sequence).context("an answer to no request")?;
@@ -126,8 +133,8 @@ impl Manager {
     }
 }
 
-/// A session of two PDRs, two FARs, a QER and a URR.
-fn request(number: u32) -> Request {
+/// A session of two PDRs, two FARs, a QER and, where it is to measure usage, a URR.
+fn request(number: u32, measure_usage: bool) -> Request {
     let wanted = Wanted {
         ue_v4: Some(rig::ue(number)),
         ue_v6: None,
@@ -136,7 +143,7 @@ fn request(number: u32) -> Request {
         access_instance: Some("access".into()),
         network_instance: Some("internet".into()),
         mbr_bps: Some((MBR_BPS, MBR_BPS)),
-        measure_usage: true,
+        measure_usage,
         filters: vec![],
     };
     let cp_f_seid = FSeid::new(u64::from(number) + 1, MANAGER.into());

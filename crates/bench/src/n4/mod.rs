@@ -15,7 +15,7 @@
 //!
 //! At last a UPF of its own process, with a state directory, is killed with so many sessions, again and again.
 
-mod manager;
+pub(crate) mod manager;
 mod restore;
 mod source;
 mod subject;
@@ -52,7 +52,7 @@ const TRIES: usize = 5;
 const BESIDE: u64 = 80;
 
 /// As fast as the UPF answers.
-const AT_ONCE: f64 = f64::INFINITY;
+pub(crate) const AT_ONCE: f64 = f64::INFINITY;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]

@@ -16,6 +16,7 @@ use crate::{conditions, cores};
 mod bare_misses;
 mod clock;
 mod crew;
+mod dpdk;
 mod models;
 mod payload;
 mod ridden;
@@ -62,6 +63,8 @@ pub enum Part {
     Scaling,
     /// Buckets move away from a worker that has become hot
     Skew,
+    /// The UPF over ports of DPDK, beside testpmd
+    Dpdk,
 }
 
 impl Args {
@@ -104,6 +107,9 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     }
     if args.wants(Part::Skew) {
         parts.push(("skew", skew::measure(args.rounds, load, &mut samples, &progress)?));
+    }
+    if args.wants(Part::Dpdk) {
+        parts.push(("dpdk", dpdk::measure(args.rounds, window, load.payload, pair, &mut samples, &progress)?));
     }
     drop(progress);
     Ok(report(conditions, &samples, load, parts))

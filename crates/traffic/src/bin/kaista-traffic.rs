@@ -18,6 +18,7 @@ use traffic::forwarding::{self, Plan};
 use traffic::generator::{Flow, Generator, Macs, Pace, Sent, Tunnel};
 use traffic::host::{Host, Outcome};
 use traffic::interrupt::Interrupt;
+use traffic::replay;
 use traffic::sink::{Found, Sink};
 use traffic::stamp::{Stamp, now_ns};
 
@@ -46,6 +47,10 @@ enum Command {
     ///
     /// SIGINT and SIGTERM end it once what waits was sent on; what was counted until then is printed.
     Forward(Forward),
+    /// Send the frames of a capture over and over as fast as a port takes them, and count them at another one
+    ///
+    /// SIGINT and SIGTERM end it early; what was counted until then is printed.
+    Replay(Replay),
 }
 
 #[derive(Args)]
@@ -176,6 +181,27 @@ struct Forward {
     common: Common,
 }
 
+#[derive(Args)]
+struct Replay {
+    /// Capture (pcap or pcapng) with the frames
+    #[arg(long, value_name = "FILE")]
+    frames: PathBuf,
+    /// Port to send on
+    #[arg(long)]
+    port: String,
+    /// Port where frames come out
+    #[arg(long)]
+    sink: String,
+    /// How long to go on before counting begins, in seconds
+    #[arg(long, default_value_t = 0.0)]
+    warm_up: f64,
+    /// How long to count, in seconds
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
 fn pace(text: &str) -> Result<Pace, String> {
     if text == "max" {
         return Ok(Pace::Unlimited);
@@ -198,6 +224,7 @@ pub fn main() -> ExitCode {
         Command::Generate(args) => generate(&args),
         Command::Sink(args) => sink(&args),
         Command::Forward(args) => forward(&args),
+        Command::Replay(args) => replay(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -436,6 +463,20 @@ fn forward(args: &Forward) -> anyhow::Result<()> {
     };
     let forwarded = forwarding::run_until(Some(&interrupt), &mut forwarder, &args.ports, plan)?;
     print(&forwarded, args.common.json)
+}
+
+fn replay(args: &Replay) -> anyhow::Result<()> {
+    let interrupt = Interrupt::take()?;
+    args.common.stay()?;
+    let frames = replay::Frames::read(&args.frames)?;
+    let end = |name: &String| -> anyhow::Result<replay::End> {
+        let Station { queue, host, .. } = Station::on(args.common.open(name)?)?;
+        Ok(replay::End { queue, host })
+    };
+    let mut replay = replay::Replay::new(frames, end(&args.port)?, end(&args.sink)?);
+    let [warm_up, window] = [args.warm_up, args.seconds].map(Duration::from_secs_f64);
+    // Whoever forwards may have neighbours to find first.
+    print(&replay.run(6 * PEER_WAIT, warm_up, window, Some(&interrupt))?, args.common.json)
 }
 
 fn print(result: &impl Serialize, json: bool) -> anyhow::Result<()> {
