@@ -4,7 +4,8 @@ PREFIX  ?= /usr
 DESTDIR ?=
 CARGO   ?= cargo
 
-# An explicit target (see .cargo/config.toml) puts artefacts below its name; they are linked to where people look.
+# An explicit target (see .cargo/config.toml) puts artefacts below its name; they are put where people look, with kaista's line
+# tables beside it.
 host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 built   := target/$(host)/release
 tools   := target/tools
@@ -41,7 +42,12 @@ build:
 	scripts/setup.sh build
 	$(CARGO) build --release --locked $(addprefix --bin ,$(programs) $(dpdk_programs))
 	@mkdir -p target/release
-	@for program in $(programs) $(dpdk_programs); do ln -f $(built)/$$program target/release/$$program; done
+	@for program in $(programs) $(dpdk_programs); do \
+		strip --strip-debug -o target/release/$$program.new $(built)/$$program || exit 1; \
+		mv target/release/$$program.new target/release/$$program; \
+	done
+	@objcopy --only-keep-debug $(built)/kaista target/release/kaista.debug
+	@cd target/release && objcopy --add-gnu-debuglink=kaista.debug kaista kaista.new && mv kaista.new kaista
 	@$(MAKE) --no-print-directory capi
 
 include crates/capi/capi.mk
@@ -87,8 +93,8 @@ $(tools)/bin/cargo-deny:
 #: make install    binaries, the C library, man pages, completions and the systemd unit, below DESTDIR and PREFIX
 install: build install-capi
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kaista
-	install -m 755 $(built)/kaista $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(addprefix $(built)/,kaistad kaista-upf kaista-ran kaista-traffic $(dpdk_programs)) $(DESTDIR)$(PREFIX)/libexec/kaista/
+	install -m 755 target/release/kaista $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(addprefix target/release/,kaistad kaista-upf kaista-ran kaista-traffic $(dpdk_programs)) $(DESTDIR)$(PREFIX)/libexec/kaista/
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(built)/kaista man $(DESTDIR)$(PREFIX)/share/man/man1

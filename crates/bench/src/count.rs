@@ -1,14 +1,22 @@
 //! Instructions of a packet, counted by valgrind's callgrind: the same on every machine, so a test can watch them.
 //!
 //! The counted program is this one, in a hidden command that forwards a given number of packets. It runs twice, with
-//! fewer and with more packets; the difference, divided by the packets between, has no part of the set-up in it.
+//! fewer and with more packets; the difference, divided by the packets between, has no part of the set-up in it. Of the UPF
+//! the same is done for each stage of a packet's way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
+
+mod callgrind;
+mod frames;
+mod stages;
+
+use callgrind::Profile;
+use stages::Stage;
 
 use crate::conditions;
 use crate::folder::Folder;
@@ -22,6 +30,8 @@ const FEWER: u64 = 20_000;
 const MORE: u64 = 120_000;
 /// As in `kaista bench upf`.
 const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 };
+/// So many instructions more are never too many: of a small stage they are several percent.
+const SLACK: f64 = 2.0;
 /// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.
 const MANY_PDRS: u16 = 16;
 
@@ -61,7 +71,13 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
             let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
             progress.show(&format!("counting {name}"));
-            samples.add(name, per_packet(subject, way, pdrs)?, "instructions");
+            let counts = [count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?];
+            samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
+            if subject == Subject::Upf && pdrs == 1 {
+                for (stage, cost) in of_stages(&counts)? {
+                    samples.add(format!("{name}.{}", stage.name()), cost, "instructions");
+                }
+            }
         }
     }
     drop(progress);
@@ -91,23 +107,40 @@ fn exceeded(figures: &Figures, baseline: &Figures, tolerance: f64) -> Vec<String
     let over = |(name, figure): (&String, &f64)| {
         let base = baseline.get(name)?;
         let more = (figure / base - 1.0) * 100.0;
-        (more > tolerance).then(|| format!("{name}: {figure:.1} instead of {base:.1} ({more:+.1} %)"))
+        (more > tolerance && figure - base > SLACK)
+            .then(|| format!("{name}: {figure:.1} instead of {base:.1} ({more:+.1} %)"))
     };
-    figures.iter().filter_map(over).collect()
+    let missing = baseline.keys().filter(|name| !figures.contains_key(*name));
+    figures.iter().filter_map(over).chain(missing.map(|name| format!("{name}: was not counted"))).collect()
 }
 
-fn per_packet(subject: Subject, way: Way, pdrs: u16) -> anyhow::Result<f64> {
-    let (fewer, more) = (instructions(subject, way, FEWER, pdrs)?, instructions(subject, way, MORE, pdrs)?);
-    ensure!(more > fewer, "callgrind counted {fewer} instructions for {FEWER} packets and {more} for {MORE}");
+/// Instructions of a packet, from those of the shorter and the longer run.
+fn of_packet([fewer, more]: [u64; 2]) -> anyhow::Result<f64> {
+    ensure!(more >= fewer, "callgrind counted {fewer} instructions for {FEWER} packets and {more} for {MORE}");
     Ok((more - fewer) as f64 / (MORE - FEWER) as f64)
 }
 
-/// Instructions of a whole run.
-fn instructions(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::Result<u64> {
+/// Those of it in each stage.
+fn of_stages(counts: &[Count; 2]) -> anyhow::Result<Vec<(Stage, f64)>> {
+    let addresses: BTreeSet<u64> = counts.iter().flat_map(|count| count.profile.addresses()).collect();
+    let frames = frames::of(&std::env::current_exe()?, addresses.into_iter())?;
+    let costs = counts.each_ref().map(|count| stages::costs(&count.profile, &frames));
+    ensure!(costs[1].values().any(|cost| *cost > 0), "the program has no line tables, which tell stages apart");
+    Stage::ALL.iter().map(|stage| Ok((*stage, of_packet(costs.each_ref().map(|costs| costs[stage]))?))).collect()
+}
+
+/// What was counted in a whole run.
+struct Count {
+    instructions: u64,
+    profile: Profile,
+}
+
+fn count(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::Result<Count> {
     let folder = Folder::new()?;
+    let file = folder.path().join("out");
     let output = Command::new("valgrind")
-        .arg("--tool=callgrind")
-        .arg(format!("--callgrind-out-file={}", folder.path().join("out").display()))
+        .args(callgrind::ARGUMENTS)
+        .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe()?)
         .args(["bench", "counted", subject.name(), way.name(), &packets.to_string(), &pdrs.to_string()])
         .stdin(Stdio::null())
@@ -115,7 +148,9 @@ fn instructions(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::
         .context("cannot run valgrind (package valgrind)")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the counted program ended with {}:\n{said}", output.status);
-    collected(&said).with_context(|| format!("valgrind did not say what it counted:\n{said}"))
+    let instructions = collected(&said).with_context(|| format!("valgrind did not say what it counted:\n{said}"))?;
+    let profile = Profile::parse(&std::fs::read_to_string(&file)?)?;
+    Ok(Count { instructions, profile })
 }
 
 /// The number in `==1== Collected : 12345`.
@@ -178,6 +213,21 @@ mod tests {
         assert!(exceeded(&figures(50.0), &figures(100.0), 10.0).is_empty());
         assert_eq!(exceeded(&figures(115.0), &figures(100.0), 10.0).len(), 1);
         assert!(exceeded(&figures(115.0), &Figures::new(), 10.0).is_empty());
+    }
+
+    #[test]
+    fn of_a_small_stage_an_instruction_or_two_is_not_too_many() {
+        let figures = |value: f64| Figures::from([("instructions.upf.uplink.count".to_owned(), value)]);
+        assert!(exceeded(&figures(12.0), &figures(10.0), 3.0).is_empty());
+        assert_eq!(exceeded(&figures(12.5), &figures(10.0), 3.0).len(), 1);
+        // It was never there before.
+        assert_eq!(exceeded(&figures(3.0), &figures(0.0), 3.0).len(), 1);
+    }
+
+    #[test]
+    fn a_figure_of_the_baseline_must_be_there() {
+        let baseline = Figures::from([("instructions.upf.uplink.send".to_owned(), 100.0)]);
+        assert_eq!(exceeded(&Figures::new(), &baseline, 3.0).len(), 1);
     }
 
     #[test]
