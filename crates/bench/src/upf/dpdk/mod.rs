@@ -4,7 +4,8 @@
 //! Each function is a process with the second core to itself, and the server of two vhost-user links; on the first core one
 //! process, the same for all, sends the frames of all active sessions from memory into one link, over and over, and counts what
 //! comes out of the other. A server does all copying of a link, so that the function is the busier side. It is the limit where
-//! its full ring refuses bursts; where it does not, the rate does not count.
+//! its full ring refuses bursts; where it does not, one of our functions' rate does not count, and testpmd's is what it can do at
+//! least.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -92,8 +93,11 @@ struct Run {
 }
 
 impl Run {
+    /// Of what others are held against every rate counts that was reached, whoever was the limit: so it is never made out
+    /// to be slower than it is.
     fn counts(&self) -> bool {
-        self.full >= FULL_ENOUGH && self.lost <= LOST_AT_MOST && !self.moved
+        let is_reference = matches!(self.system, System::Macswap | System::Io);
+        (is_reference || self.full >= FULL_ENOUGH) && self.lost <= LOST_AT_MOST && !self.moved
     }
 }
 
@@ -146,7 +150,7 @@ pub(super) fn measure(
         "descriptors": DESCRIPTORS,
         "sessions": {"held": sessions, "active": active, "few_active": FEW},
         "counts": format!(
-            "a run in which at least {FULL_ENOUGH} of the bursts offered found the function's ring full, \
+            "a run in which at least {FULL_ENOUGH} of the bursts offered found the function's ring full, but for testpmd, \
              and at most {LOST_AT_MOST} of the frames accepted did not come out"
         ),
         "runs": runs,
@@ -291,7 +295,8 @@ fn limit(run: &Run) -> String {
             format!("does not count: {:.1} % did not come out, the load takes too little", run.lost * 100.0)
         }
         () if run.full < FULL_ENOUGH => {
-            format!("does not count: the load's core, the ring was full for {:.1} % of bursts only", run.full * 100.0)
+            let found = format!("the load's core, the ring was full for {:.1} % of bursts only", run.full * 100.0);
+            if run.counts() { found } else { format!("does not count: {found}") }
         }
         () => format!("the function's core: its ring was full for {:.0} % of bursts", run.full * 100.0),
     }
@@ -385,13 +390,22 @@ mod tests {
 
     #[test]
     fn a_run_counts_where_the_function_is_the_limit() {
-        let starved = run(System::Macswap, 9.0, 0.0, 0.0);
+        let starved = run(System::Forwarder, 9.0, 0.0, 0.0);
         let overrun = run(System::Upf, 9.0, 0.5, 0.1);
         let moved = Run { moved: true, ..run(System::Io, 9.0, 0.5, 0.0) };
         assert!([&starved, &overrun, &moved].iter().all(|run| limit(run).starts_with("does not count")));
         let samples = samples(&[starved, overrun, moved]);
-        assert!(samples.of("upf.uplink.vs_macswap").is_empty());
+        assert!(samples.of("upf.dpdk.uplink.forwarder_mpps").is_empty());
+        assert!(samples.of("upf.dpdk.uplink.upf_mpps").is_empty());
         assert!(samples.of("upf.dpdk.uplink.io_mpps").is_empty());
         assert_eq!(samples.of("link.rtt_ns").len(), 3);
+    }
+
+    #[test]
+    fn what_the_upf_is_held_against_is_no_slower_than_it_was_seen_to_be() {
+        let (starved, full) = (run(System::Macswap, 10.0, 0.0, 0.0), run(System::Macswap, 8.0, 0.5, 0.0));
+        assert!(limit(&starved).starts_with("the load's core"));
+        let samples = samples(&[run(System::Upf, 5.0, 0.5, 0.0), starved, full]);
+        assert_eq!(samples.of("upf.uplink.vs_macswap"), [0.5]);
     }
 }
