@@ -91,8 +91,7 @@ struct Prepared {
     head: [u8; HEAD],
     /// Of the next packet.
     sequence: u64,
-    /// Where the payload begins.
-    stamp_at: u8,
+    payload_at: u8,
 }
 
 const _: () = assert!(size_of::<Prepared>() == 128);
@@ -101,10 +100,22 @@ impl Prepared {
     fn new(flow: &Flow, number: u32, payload_len: usize, macs: Macs) -> Self {
         let mut frame = frame::ethernet(macs.to, macs.from, frame::ETHERTYPE_IPV4).to_vec();
         frame.extend(packet(flow, number, payload_len));
-        let stamp_at = frame.len() - payload_len;
+        let payload_at = frame.len() - payload_len;
         let mut head = [0; HEAD];
-        head[..stamp_at].copy_from_slice(&frame[..stamp_at]);
-        Self { head, sequence: 0, stamp_at: stamp_at as u8 }
+        head[..payload_at].copy_from_slice(&frame[..payload_at]);
+        Self { head, sequence: 0, payload_at: payload_at as u8 }
+    }
+
+    /// Puts a packet together in `frame`, but for its stamp; where sizes differ its headers are made to say this one. Returns
+    /// its length in bytes.
+    #[inline]
+    fn put_together(&self, frame: &mut [u8], payload_len: usize, sizes_differ: bool) -> usize {
+        let payload_at = self.payload_at.into();
+        frame[..HEAD].copy_from_slice(&self.head);
+        if sizes_differ {
+            set_lengths(frame, payload_at, payload_len);
+        }
+        payload_at + payload_len
     }
 }
 
@@ -124,34 +135,10 @@ fn set_lengths(frame: &mut [u8], payload_at: usize, payload_len: usize) {
     }
 }
 
-/// The frames of a burst.
-struct Frames {
-    bytes: Box<[u8]>,
-    stride: usize,
-}
-
-impl Frames {
-    fn new(payload_max: usize) -> Self {
-        const LINE: usize = 64;
-        // An odd number of lines: frames at a distance of a power of two would fight over few sets of the cache.
-        let stride = ((HEAD + payload_max).div_ceil(LINE) | 1) * LINE;
-        Self { bytes: vec![0; BURST_MAX * stride].into_boxed_slice(), stride }
-    }
-
-    #[inline]
-    fn at(&mut self, i: usize) -> &mut [u8] {
-        &mut self.bytes[i * self.stride..(i + 1) * self.stride]
-    }
-
-    /// The frames with these lengths in bytes.
-    #[inline]
-    fn packets(&self, lens: &[usize]) -> [PacketRef<'_>; BURST_MAX] {
-        let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
-        for ((packet, frame), len) in packets.iter_mut().zip(self.bytes.chunks_exact(self.stride)).zip(lens) {
-            *packet = PacketRef::from_slice(&frame[..*len]);
-        }
-        packets
-    }
+/// Memory for the frames of a burst.
+fn frames(payload_max: usize) -> Vec<Box<[u8]>> {
+    let frame = || vec![0; HEAD + payload_max].into_boxed_slice();
+    std::iter::repeat_with(frame).take(BURST_MAX).collect()
 }
 
 /// The generator of one queue.
@@ -162,7 +149,7 @@ pub struct Generator {
     order: Vec<u32>,
     next: usize,
     sizes: Sizes,
-    frames: Frames,
+    frames: Vec<Box<[u8]>>,
     pace: Pace,
     begin_ns: u64,
     /// Offered before `begin_ns`.
@@ -195,7 +182,7 @@ impl Generator {
             first_number: 0,
             order: (0..flows.len() as u32).collect(),
             next: 0,
-            frames: Frames::new(sizes.largest()),
+            frames: frames(sizes.largest()),
             sizes,
             pace,
             begin_ns,
@@ -239,33 +226,32 @@ impl Generator {
             *number = self.next_flow();
             prefetch(&self.flows[*number as usize]);
         }
-        let mut lens = [0; BURST_MAX];
-        for (i, len) in lens[..count].iter_mut().enumerate() {
-            *len = self.put_together(i, numbers[i], self.due_ns(self.offered + i as u64, now_ns));
+        let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
+        let (mut nth, mut bytes, only) = (self.offered - self.before, 0, self.sizes.only());
+        for ((packet, frame), number) in packets.iter_mut().zip(&mut self.frames).zip(&numbers[..count]) {
+            let flow = &mut self.flows[*number as usize];
+            let payload_len = only.unwrap_or_else(|| self.sizes.of(*number, flow.sequence));
+            let len = flow.put_together(frame, payload_len, only.is_none());
+            let stamp = Stamp {
+                flow: self.first_number + number,
+                sequence: flow.sequence,
+                due_ns: due_ns(self.pace, self.begin_ns, nth, now_ns),
+            };
+            stamp.write(&mut frame[len - payload_len..]);
+            *packet = PacketRef::from_slice(&frame[..len]);
+            flow.sequence += 1;
+            nth += 1;
+            bytes += len as u64;
         }
-        let accepted = tx.send(&self.frames.packets(&lens[..count])[..count]);
-        for number in &numbers[accepted..count] {
+        let accepted = tx.send(&packets[..count]);
+        for (number, packet) in numbers[accepted..count].iter().zip(&packets[accepted..count]) {
             self.flows[*number as usize].sequence -= 1;
+            bytes -= packet.len() as u64;
         }
+        self.accepted_bytes += bytes;
         self.offered += count as u64;
         self.refused += (count - accepted) as u64;
-        self.accepted_bytes += lens[..accepted].iter().sum::<usize>() as u64;
         count
-    }
-
-    /// Puts the next packet of a flow into frame `i`. Returns its length in bytes.
-    #[inline]
-    fn put_together(&mut self, i: usize, number: u32, due_ns: u64) -> usize {
-        let flow = &mut self.flows[number as usize];
-        let (payload_at, payload_len) = (usize::from(flow.stamp_at), self.sizes.of(number, flow.sequence));
-        let frame = self.frames.at(i);
-        frame[..HEAD].copy_from_slice(&flow.head);
-        if !self.sizes.are_alike() {
-            set_lengths(frame, payload_at, payload_len);
-        }
-        Stamp { flow: self.first_number + number, sequence: flow.sequence, due_ns }.write(&mut frame[payload_at..]);
-        flow.sequence += 1;
-        payload_at + payload_len
     }
 
     /// Packets offered so far.
@@ -285,7 +271,7 @@ impl Generator {
 
     /// When the next packet is due, in nanoseconds of the clock that [`Generator::turn`] is given.
     pub fn next_due_ns(&self) -> u64 {
-        self.due_ns(self.offered, self.begin_ns)
+        due_ns(self.pace, self.begin_ns, self.offered - self.before, self.begin_ns)
     }
 
     #[inline]
@@ -307,13 +293,14 @@ impl Generator {
             }
         }
     }
+}
 
-    #[inline]
-    fn due_ns(&self, number: u64, now_ns: u64) -> u64 {
-        match self.pace {
-            Pace::Unlimited => now_ns,
-            Pace::PerSecond(rate) => self.begin_ns + ((number - self.before) as f64 / rate * 1e9) as u64,
-        }
+/// When the packet of this number, from 0 at `begin_ns`, is due.
+#[inline]
+fn due_ns(pace: Pace, begin_ns: u64, number: u64, now_ns: u64) -> u64 {
+    match pace {
+        Pace::Unlimited => now_ns,
+        Pace::PerSecond(rate) => begin_ns + (number as f64 / rate * 1e9) as u64,
     }
 }
 

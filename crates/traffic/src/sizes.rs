@@ -85,15 +85,15 @@ impl Sizes {
     /// The payload, in bytes, of the packet with this sequence number in the flow of this number.
     #[inline]
     pub fn of(&self, flow: u32, sequence: u64) -> usize {
-        match &*self.cycle {
-            [only] => (*only).into(),
-            cycle => cycle[flow.wrapping_add(sequence as u32) as usize % cycle.len()].into(),
-        }
+        self.cycle[flow.wrapping_add(sequence as u32) as usize % self.cycle.len()].into()
     }
 
-    /// Whether all packets are alike.
-    pub fn are_alike(&self) -> bool {
-        self.cycle.len() == 1
+    /// The payload of all packets, if they are alike.
+    pub fn only(&self) -> Option<usize> {
+        match &*self.cycle {
+            [only] => Some((*only).into()),
+            _ => None,
+        }
     }
 
     /// The longest payload in bytes.
