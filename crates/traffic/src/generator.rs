@@ -4,8 +4,10 @@
 //! counted, and its sequence number is used by the next packet of its flow, so that what the sink finds missing was lost on
 //! the way.
 //!
-//! Of a flow only the headers are kept, in two cache lines. A packet is put together in one of as many frames as a burst
-//! has, which stay in the cache, and whose payload is always the same: that way a flow may come more than once in a burst.
+//! The headers of a flow are kept, in two cache lines. A packet is put together in one of as many frames as a burst has, which
+//! stay in the cache, and whose payload is always the same: that way a flow may come more than once in a burst, and packets of a
+//! flow may differ in length. Where neither happens and frames are small, each flow has a frame of its own: it does with
+//! another stamp, which is quicker than copying headers.
 
 use std::net::Ipv4Addr;
 
@@ -85,38 +87,27 @@ pub enum Pace {
 const HEAD: usize = ETHERNET + IPV4 + UDP + GTPU + IPV4 + UDP + Stamp::LEN;
 const GTPU: usize = 16;
 
-/// One flow: its headers, with room for the stamp, and zeros behind.
-#[repr(align(64))]
-struct Prepared {
-    head: [u8; HEAD],
+/// What changes of a flow from packet to packet, and where.
+struct State {
+    /// The flow's own frame, if flows have their own.
+    frame: Box<[u8]>,
     /// Of the next packet.
     sequence: u64,
+    /// Where the payload begins in its frames.
     payload_at: u8,
 }
 
-const _: () = assert!(size_of::<Prepared>() == 128);
+/// The headers of a flow's frames, and zeros behind them.
+#[repr(align(64))]
+struct Head([u8; HEAD]);
 
-impl Prepared {
-    fn new(flow: &Flow, number: u32, payload_len: usize, macs: Macs) -> Self {
-        let mut frame = frame::ethernet(macs.to, macs.from, frame::ETHERTYPE_IPV4).to_vec();
-        frame.extend(packet(flow, number, payload_len));
-        let payload_at = frame.len() - payload_len;
-        let mut head = [0; HEAD];
-        head[..payload_at].copy_from_slice(&frame[..payload_at]);
-        Self { head, sequence: 0, payload_at: payload_at as u8 }
-    }
-
-    /// Puts a packet together in `frame`, but for its stamp; where sizes differ its headers are made to say this one. Returns
-    /// its length in bytes.
-    #[inline]
-    fn put_together(&self, frame: &mut [u8], payload_len: usize, sizes_differ: bool) -> usize {
-        let payload_at = self.payload_at.into();
-        frame[..HEAD].copy_from_slice(&self.head);
-        if sizes_differ {
-            set_lengths(frame, payload_at, payload_len);
-        }
-        payload_at + payload_len
-    }
+fn prepare(flow: &Flow, number: u32, payload_len: usize, macs: Macs) -> (State, Head) {
+    let mut frame = frame::ethernet(macs.to, macs.from, frame::ETHERTYPE_IPV4).to_vec();
+    frame.extend(packet(flow, number, payload_len));
+    let payload_at = frame.len() - payload_len;
+    let mut head = [0; HEAD];
+    head[..payload_at].copy_from_slice(&frame[..payload_at]);
+    (State { frame: Box::default(), sequence: 0, payload_at: payload_at as u8 }, Head(head))
 }
 
 /// Makes all lengths of a frame, whose payload begins at `payload_at`, those of `payload_len`.
@@ -135,21 +126,29 @@ fn set_lengths(frame: &mut [u8], payload_at: usize, payload_len: usize) {
     }
 }
 
-/// Memory for the frames of a burst.
-fn frames(payload_max: usize) -> Vec<Box<[u8]>> {
-    let frame = || vec![0; HEAD + payload_max].into_boxed_slice();
-    std::iter::repeat_with(frame).take(BURST_MAX).collect()
+/// Frames up to this length are worth keeping for each flow, in bytes.
+const OWN_MAX: usize = 256;
+
+/// Whether no flow comes twice within a burst.
+fn are_apart(flows: usize, order: &[u32]) -> bool {
+    let mut last = vec![None; flows];
+    let mut twice_round = order.iter().chain(order.iter().take(BURST_MAX)).enumerate();
+    twice_round.all(|(at, flow)| last[*flow as usize].replace(at).is_none_or(|before| at - before >= BURST_MAX))
 }
 
 /// The generator of one queue.
 pub struct Generator {
-    flows: Vec<Prepared>,
+    flows: Vec<State>,
+    heads: Vec<Head>,
     first_number: u32,
     /// The flow of each packet, over and over.
     order: Vec<u32>,
     next: usize,
     sizes: Sizes,
+    /// Those of a burst.
     frames: Vec<Box<[u8]>>,
+    /// Whether flows have frames of their own, and the burst has none.
+    has_own: bool,
     pace: Pace,
     begin_ns: u64,
     /// Offered before `begin_ns`.
@@ -176,13 +175,17 @@ impl Generator {
     /// If there is no flow.
     pub fn of(flows: &[Flow], sizes: Sizes, macs: Macs, pace: Pace, begin_ns: u64) -> Self {
         assert!(!flows.is_empty(), "a generator needs a flow");
-        let prepared = |(number, flow)| Prepared::new(flow, number as u32, sizes.largest(), macs);
+        let prepared = |(number, flow)| prepare(flow, number as u32, sizes.largest(), macs);
+        let (flows, heads): (Vec<State>, Vec<Head>) = flows.iter().enumerate().map(prepared).unzip();
+        let order = (0..flows.len() as u32).collect();
         Self {
-            flows: flows.iter().enumerate().map(prepared).collect(),
+            flows,
+            heads,
             first_number: 0,
-            order: (0..flows.len() as u32).collect(),
+            order: vec![],
             next: 0,
-            frames: frames(sizes.largest()),
+            frames: vec![],
+            has_own: false,
             sizes,
             pace,
             begin_ns,
@@ -191,6 +194,7 @@ impl Generator {
             refused: 0,
             accepted_bytes: 0,
         }
+        .in_order(order)
     }
 
     /// The same with its flows numbered from `first` on in their stamps, where another generator has the numbers before.
@@ -206,6 +210,14 @@ impl Generator {
     pub fn in_order(mut self, order: Vec<u32>) -> Self {
         assert!(!order.is_empty(), "somebody has to send");
         assert!(order.iter().all(|flow| (*flow as usize) < self.flows.len()), "only flows that are there can send");
+        let len = HEAD + self.sizes.largest();
+        self.has_own = len <= OWN_MAX && self.sizes.only().is_some() && are_apart(self.flows.len(), &order);
+        let frame = |len| vec![0; len].into_boxed_slice();
+        self.frames = if self.has_own { vec![] } else { (0..BURST_MAX).map(|_| frame(len)).collect() };
+        for (flow, head) in self.flows.iter_mut().zip(&self.heads) {
+            flow.frame = frame(if self.has_own { len } else { 0 });
+            flow.frame.iter_mut().zip(&head.0).for_each(|(to, from)| *to = *from);
+        }
         (self.order, self.next) = (order, 0);
         self
     }
@@ -217,41 +229,63 @@ impl Generator {
 
     /// Offers to `tx` what is due at `now_ns`, at most one burst. Returns how many packets it offered.
     pub fn turn(&mut self, tx: &mut dyn TxQueue, now_ns: u64) -> usize {
-        let count = self.due(now_ns).min(BURST_MAX as u64) as usize;
-        if count == 0 {
-            return 0;
+        match self.due(now_ns).min(BURST_MAX as u64) as usize {
+            0 => 0,
+            count if self.has_own => self.offer::<true>(tx, count, now_ns),
+            count => self.offer::<false>(tx, count, now_ns),
         }
+    }
+
+    /// Offers `count` packets, put together in frames of flows' own or of the burst.
+    #[inline(always)]
+    fn offer<const OWN: bool>(&mut self, tx: &mut dyn TxQueue, count: usize, now_ns: u64) -> usize {
         let mut numbers = [0; BURST_MAX];
         for number in &mut numbers[..count] {
             *number = self.next_flow();
-            prefetch(&self.flows[*number as usize]);
+            if !OWN {
+                prefetch(&self.flows[*number as usize]);
+                prefetch(&self.heads[*number as usize]);
+            }
+        }
+        let (mut lens, mut bytes, first) = ([0; BURST_MAX], 0, self.offered - self.before);
+        for (i, number) in numbers[..count].iter().enumerate() {
+            let due_ns = due_ns(self.pace, self.begin_ns, first + i as u64, now_ns);
+            lens[i] = self.put_together::<OWN>(i, *number, due_ns);
+            bytes += lens[i];
         }
         let mut packets = [PacketRef::from_slice(&[]); BURST_MAX];
-        let (mut nth, mut bytes, only) = (self.offered - self.before, 0, self.sizes.only());
-        for ((packet, frame), number) in packets.iter_mut().zip(&mut self.frames).zip(&numbers[..count]) {
-            let flow = &mut self.flows[*number as usize];
-            let payload_len = only.unwrap_or_else(|| self.sizes.of(*number, flow.sequence));
-            let len = flow.put_together(frame, payload_len, only.is_none());
-            let stamp = Stamp {
-                flow: self.first_number + number,
-                sequence: flow.sequence,
-                due_ns: due_ns(self.pace, self.begin_ns, nth, now_ns),
-            };
-            stamp.write(&mut frame[len - payload_len..]);
-            *packet = PacketRef::from_slice(&frame[..len]);
-            flow.sequence += 1;
-            nth += 1;
-            bytes += len as u64;
+        for (i, packet) in packets[..count].iter_mut().enumerate() {
+            let frame = if OWN { &self.flows[numbers[i] as usize].frame } else { &self.frames[i] };
+            *packet = PacketRef::from_slice(&frame[..lens[i]]);
         }
         let accepted = tx.send(&packets[..count]);
-        for (number, packet) in numbers[accepted..count].iter().zip(&packets[accepted..count]) {
+        for (number, len) in numbers[accepted..count].iter().zip(&lens[accepted..count]) {
             self.flows[*number as usize].sequence -= 1;
-            bytes -= packet.len() as u64;
+            bytes -= len;
         }
-        self.accepted_bytes += bytes;
         self.offered += count as u64;
         self.refused += (count - accepted) as u64;
+        self.accepted_bytes += bytes as u64;
         count
+    }
+
+    /// Puts the next packet of the flow of this number together, as number `i` of its burst. Returns its length in bytes.
+    #[inline(always)]
+    fn put_together<const OWN: bool>(&mut self, i: usize, number: u32, due_ns: u64) -> usize {
+        let flow = &mut self.flows[number as usize];
+        let only = self.sizes.only();
+        let payload_len = only.unwrap_or_else(|| self.sizes.of(number, flow.sequence));
+        let payload_at = usize::from(flow.payload_at);
+        let frame = if OWN { &mut flow.frame } else { &mut self.frames[i] };
+        if !OWN {
+            frame[..HEAD].copy_from_slice(&self.heads[number as usize].0);
+            if only.is_none() {
+                set_lengths(frame, payload_at, payload_len);
+            }
+        }
+        Stamp { flow: self.first_number + number, sequence: flow.sequence, due_ns }.write(&mut frame[payload_at..]);
+        flow.sequence += 1;
+        payload_at + payload_len
     }
 
     /// Packets offered so far.
@@ -447,6 +481,24 @@ mod tests {
     }
 
     #[test]
+    fn flows_have_frames_of_their_own_where_none_comes_twice_in_a_burst() {
+        let of_flows = |flows: usize, payload, order: Option<Vec<u32>>| {
+            let flows = vec![PLAIN; flows];
+            let generator = Generator::new(&flows, payload, MACS, Pace::Unlimited, 0);
+            let generator = match order {
+                Some(order) => generator.in_order(order),
+                None => generator,
+            };
+            generator.has_own
+        };
+        assert!(of_flows(32, 64, None) && !of_flows(31, 64, None) && !of_flows(32, 1_000, None));
+        let then_the_first = |others: u32| Some((0..others).chain([0]).chain(40..80).collect());
+        assert!(of_flows(80, 64, then_the_first(32)) && !of_flows(80, 64, then_the_first(31)));
+        // From the end to the beginning.
+        assert!(!of_flows(80, 64, Some((0..80).chain([30]).collect())));
+    }
+
+    #[test]
     fn a_skewed_load_has_its_shares_on_the_wire_and_every_flow_its_sequence() {
         let (mut tx, captured) = sender();
         let order = Share::HotUes { count: 1, times: 20 }.order(13, |_| 0).expect("an order");
@@ -462,11 +514,13 @@ mod tests {
 
     #[test]
     fn every_size_has_right_lengths_and_checksums_in_all_headers() {
-        for tunnel in [None, Some(UPLINK)] {
+        // Frames of the burst and of the flows.
+        let (several, one) = ("18..1600/113", "70");
+        for (tunnel, sizes) in [None, Some(UPLINK)].into_iter().flat_map(|tunnel| [(tunnel, several), (tunnel, one)]) {
             let (mut tx, captured) = sender();
-            let sizes: Sizes = "18..1600/113".parse().expect("sizes");
+            let sizes: Sizes = sizes.parse().expect("sizes");
             let flow = Flow { tunnel, ..PLAIN };
-            let mut generator = Generator::of(&[flow; 5], sizes.clone(), MACS, Pace::Unlimited, 0);
+            let mut generator = Generator::of(&[flow; 33], sizes.clone(), MACS, Pace::Unlimited, 0);
             (0..4).for_each(|_| _ = generator.turn(tx.as_mut(), 0));
             let frames = captured.take();
             assert_eq!(generator.accepted_bytes(), frames.iter().map(Vec::len).sum::<usize>() as u64);
