@@ -54,7 +54,7 @@ pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload_len: usize) -> [
 
 /// Gives the IPv4 header at `at` of `frame` another length of what follows it, and its checksum that (RFC 1624, equation 3).
 #[inline]
-pub fn set_ipv4_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
+fn set_ipv4_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
     let header = &mut frame[at..at + IPV4];
     let word = |i: usize| u16::from_be_bytes([header[i], header[i + 1]]);
     let len = (IPV4 + payload_len) as u16;
@@ -65,8 +65,25 @@ pub fn set_ipv4_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
 
 /// Gives the UDP header at `at` of `frame`, which has no checksum, another length of its payload.
 #[inline]
-pub fn set_udp_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
+fn set_udp_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
     frame[at + 4..at + 6].copy_from_slice(&((UDP + payload_len) as u16).to_be_bytes());
+}
+
+/// Makes the lengths in all headers of a frame, plain or a G-PDU over IPv4, those of a payload of `payload_len` bytes that begins
+/// at `payload_at`.
+#[inline]
+pub fn set_payload_len(frame: &mut [u8], payload_at: usize, payload_len: usize) {
+    let inner_at = payload_at - UDP - IPV4;
+    set_udp_payload_len(frame, payload_at - UDP, payload_len);
+    set_ipv4_payload_len(frame, inner_at, UDP + payload_len);
+    if inner_at > ETHERNET {
+        let gtpu_at = ETHERNET + IPV4 + UDP;
+        let message_len = inner_at - gtpu_at + IPV4 + UDP + payload_len;
+        // TS 29.281, 5.1: what follows the first 8 bytes.
+        frame[gtpu_at + 2..gtpu_at + 4].copy_from_slice(&((message_len - 8) as u16).to_be_bytes());
+        set_udp_payload_len(frame, ETHERNET + IPV4, message_len);
+        set_ipv4_payload_len(frame, ETHERNET, UDP + message_len);
+    }
 }
 
 /// An IPv6 header with hop limit 64 and `payload_len` bytes to follow.

@@ -9,69 +9,14 @@
 //! flow may differ in length. Where neither happens and frames are small, each flow has a frame of its own: it does with
 //! another stamp, which is quicker than copying headers.
 
-use std::net::Ipv4Addr;
-
-use gtpu::{Direction, GpduHeader, PduSession};
 use port::{BURST_MAX, PacketRef, TxQueue, prefetch};
 
 use crate::frame::{self, ETHERNET, IPV4, UDP};
 use crate::sizes::Sizes;
+use crate::spread::are_apart;
 use crate::stamp::Stamp;
 
-/// UDP port that stamped packets go to.
-pub const SINK_PORT: u16 = 9_000;
-/// UDP port that the first flow's packets come from; flow n has this plus n modulo 1,024.
-pub const SOURCE_PORT: u16 = 10_000;
-
-/// One flow: where its packets come from and go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// Source address; of the UE, where the flow goes uplink.
-    pub from: Ipv4Addr,
-    /// Destination address.
-    pub to: Ipv4Addr,
-    /// The tunnel that it goes through.
-    pub tunnel: Option<Tunnel>,
-}
-
-/// A GTP-U tunnel with a PDU session container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tunnel {
-    /// This side's address.
-    pub from: Ipv4Addr,
-    /// The other side's address.
-    pub to: Ipv4Addr,
-    /// TEID of the other side.
-    pub teid: u32,
-    /// QoS flow identifier.
-    pub qfi: u8,
-    /// The way that the packets go.
-    pub direction: Direction,
-}
-
-/// A frame of `flow` with `payload_len` bytes of inner UDP payload, from the IP header on.
-pub fn packet(flow: &Flow, number: u32, payload_len: usize) -> Vec<u8> {
-    let source_port = SOURCE_PORT + (number % 1_024) as u16;
-    let inner = frame::udp_packet((flow.from, source_port), (flow.to, SINK_PORT), &vec![0; payload_len]);
-    match flow.tunnel {
-        None => inner,
-        Some(tunnel) => {
-            let container = PduSession { direction: tunnel.direction, qfi: tunnel.qfi, rqi: false };
-            frame::gtpu_packet(tunnel.from, tunnel.to, &GpduHeader::new(tunnel.teid, Some(container)), &inner)
-        }
-    }
-}
-
-impl Flow {
-    /// The steering bucket of its packets, as ports compute it: by the TEID where there is a tunnel, or else by the
-    /// destination address.
-    pub fn bucket(&self) -> u8 {
-        match self.tunnel {
-            Some(tunnel) => port::steering::teid_bucket(tunnel.teid),
-            None => port::steering::address_bucket(self.to.into()),
-        }
-    }
-}
+pub use crate::flow::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
 
 /// How many packets to offer, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,31 +55,8 @@ fn prepare(flow: &Flow, number: u32, payload_len: usize, macs: Macs) -> (State, 
     (State { frame: Box::default(), sequence: 0, payload_at: payload_at as u8 }, Head(head))
 }
 
-/// Makes all lengths of a frame, whose payload begins at `payload_at`, those of `payload_len`.
-#[inline]
-fn set_lengths(frame: &mut [u8], payload_at: usize, payload_len: usize) {
-    let inner_at = payload_at - UDP - IPV4;
-    frame::set_udp_payload_len(frame, payload_at - UDP, payload_len);
-    frame::set_ipv4_payload_len(frame, inner_at, UDP + payload_len);
-    if inner_at > ETHERNET {
-        let gtpu_at = ETHERNET + IPV4 + UDP;
-        let message_len = inner_at - gtpu_at + IPV4 + UDP + payload_len;
-        // TS 29.281, 5.1: what follows the first 8 bytes.
-        frame[gtpu_at + 2..gtpu_at + 4].copy_from_slice(&((message_len - 8) as u16).to_be_bytes());
-        frame::set_udp_payload_len(frame, ETHERNET + IPV4, message_len);
-        frame::set_ipv4_payload_len(frame, ETHERNET, UDP + message_len);
-    }
-}
-
 /// Frames up to this length are worth keeping for each flow, in bytes.
 const OWN_MAX: usize = 256;
-
-/// Whether no flow comes twice within a burst.
-fn are_apart(flows: usize, order: &[u32]) -> bool {
-    let mut last = vec![None; flows];
-    let mut twice_round = order.iter().chain(order.iter().take(BURST_MAX)).enumerate();
-    twice_round.all(|(at, flow)| last[*flow as usize].replace(at).is_none_or(|before| at - before >= BURST_MAX))
-}
 
 /// The generator of one queue.
 pub struct Generator {
@@ -211,7 +133,7 @@ impl Generator {
         assert!(!order.is_empty(), "somebody has to send");
         assert!(order.iter().all(|flow| (*flow as usize) < self.flows.len()), "only flows that are there can send");
         let len = HEAD + self.sizes.largest();
-        self.has_own = len <= OWN_MAX && self.sizes.only().is_some() && are_apart(self.flows.len(), &order);
+        self.has_own = len <= OWN_MAX && self.sizes.only().is_some() && are_apart(&order, BURST_MAX);
         let frame = |len| vec![0; len].into_boxed_slice();
         self.frames = if self.has_own { vec![] } else { (0..BURST_MAX).map(|_| frame(len)).collect() };
         for (flow, head) in self.flows.iter_mut().zip(&self.heads) {
@@ -280,7 +202,7 @@ impl Generator {
         if !OWN {
             frame[..HEAD].copy_from_slice(&self.heads[number as usize].0);
             if only.is_none() {
-                set_lengths(frame, payload_at, payload_len);
+                frame::set_payload_len(frame, payload_at, payload_len);
             }
         }
         Stamp { flow: self.first_number + number, sequence: flow.sequence, due_ns }.write(&mut frame[payload_at..]);
@@ -385,6 +307,9 @@ impl Sent {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use gtpu::{Direction, PduSession};
     use port::TxCounters;
     use port::synthetic::{Captured, Synthetic};
 

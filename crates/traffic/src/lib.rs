@@ -7,6 +7,7 @@
 //!   (all in program `kaista-traffic`).
 
 pub mod cores;
+pub mod flow;
 pub mod forwarder;
 pub mod forwarding;
 pub mod frame;

@@ -33,6 +33,14 @@ pub fn counts(weights: &[f64], len: usize) -> Vec<u32> {
     counts
 }
 
+/// Whether nobody comes again in an order, which is gone through over and over within `distance` places.
+pub fn are_apart(order: &[u32], distance: usize) -> bool {
+    let numbers = order.iter().max().map_or(0, |number| *number as usize + 1);
+    let mut last = vec![None; numbers];
+    let mut twice_round = order.iter().chain(order.iter().take(distance)).enumerate();
+    twice_round.all(|(at, number)| last[*number as usize].replace(at).is_none_or(|before| at - before >= distance))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
