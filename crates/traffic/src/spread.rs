@@ -33,7 +33,7 @@ pub fn counts(weights: &[f64], len: usize) -> Vec<u32> {
     counts
 }
 
-/// Whether nobody comes again in an order, which is gone through over and over within `distance` places.
+/// Whether nobody comes twice within `distance` places of an order that is gone through over and over.
 pub fn are_apart(order: &[u32], distance: usize) -> bool {
     let numbers = order.iter().max().map_or(0, |number| *number as usize + 1);
     let mut last = vec![None; numbers];

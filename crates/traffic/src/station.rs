@@ -47,7 +47,9 @@ impl Station {
 
     /// Its first IPv4 address.
     pub fn address(&self) -> anyhow::Result<Ipv4Addr> {
-        self.own.with_context(|| format!("port {} has no IPv4 address to send GTP-U from", self.name))
+        self.own.with_context(|| {
+            format!("port {} has no IPv4 address to send GTP-U from: give --tunnel-from ADDRESS", self.name)
+        })
     }
 
     /// Says why IP packets of `len` bytes cannot leave, if they cannot.

@@ -61,6 +61,9 @@ pub struct Load {
     /// Address of the tunnel's other end
     #[arg(long, value_name = "ADDRESS", required_if_eq_any([("through", "uplink"), ("through", "downlink")]))]
     tunnel_to: Option<Ipv4Addr>,
+    /// Address of this end of the tunnel; the port's first one where absent
+    #[arg(long, value_name = "ADDRESS")]
+    tunnel_from: Option<Ipv4Addr>,
     /// TEID of the first flow; the next flows count up from it
     #[arg(long, value_name = "TEID", default_value_t = 1)]
     teid: u32,
@@ -129,7 +132,7 @@ impl Load {
         let tunnel = match (self.through, self.tunnel_to) {
             (Through::Plain, _) | (_, None) => None,
             (through, Some(to)) => Some(Tunnel {
-                from: station.address()?,
+                from: self.tunnel_from.map_or_else(|| station.address(), Ok)?,
                 to,
                 teid: self.teid.wrapping_add(number),
                 qfi: self.qfi,
