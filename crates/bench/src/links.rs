@@ -18,11 +18,15 @@ pub struct Links {
 impl Links {
     /// Direct links between the given ends. Every function gets a socket.
     pub fn new(links: impl IntoIterator<Item = [EndSpec; 2]>) -> anyhow::Result<Self> {
-        Self::of_kind(&LinkKind::Direct, links)
+        Self::of_kind(&LinkKind::Direct, RING_BYTES_DEFAULT, links)
     }
 
-    /// Links of one kind between the given ends. Every function gets a socket.
-    pub fn of_kind(kind: &LinkKind, links: impl IntoIterator<Item = [EndSpec; 2]>) -> anyhow::Result<Self> {
+    /// Links of one kind between the given ends, with rings of so many bytes. Every function gets a socket.
+    pub fn of_kind(
+        kind: &LinkKind,
+        ring_bytes: u32,
+        links: impl IntoIterator<Item = [EndSpec; 2]>,
+    ) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let broker = Broker::start(Config::default(), |_| {})?;
         let mut functions = Vec::new();
@@ -33,12 +37,7 @@ impl Links {
                     functions.push(function.clone());
                 }
             }
-            broker.add_link(LinkSpec {
-                name: number.to_string(),
-                ends,
-                ring_bytes: RING_BYTES_DEFAULT,
-                kind: kind.clone(),
-            })?;
+            broker.add_link(LinkSpec { name: number.to_string(), ends, ring_bytes, kind: kind.clone() })?;
         }
         Ok(Self { folder, broker })
     }

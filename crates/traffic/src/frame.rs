@@ -52,6 +52,40 @@ pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload_len: usize) -> [
     header
 }
 
+/// Gives the IPv4 header at `at` of `frame` another length of what follows it, and its checksum that (RFC 1624, equation 3).
+#[inline]
+fn set_ipv4_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
+    let header = &mut frame[at..at + IPV4];
+    let word = |i: usize| u16::from_be_bytes([header[i], header[i + 1]]);
+    let len = (IPV4 + payload_len) as u16;
+    let sum = !fold(u32::from(!word(10)) + u32::from(!word(2)) + u32::from(len));
+    header[2..4].copy_from_slice(&len.to_be_bytes());
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Gives the UDP header at `at` of `frame`, which has no checksum, another length of its payload.
+#[inline]
+fn set_udp_payload_len(frame: &mut [u8], at: usize, payload_len: usize) {
+    frame[at + 4..at + 6].copy_from_slice(&((UDP + payload_len) as u16).to_be_bytes());
+}
+
+/// Makes the lengths in all headers of a frame, plain or a G-PDU over IPv4, those of a payload of `payload_len` bytes that begins
+/// at `payload_at`.
+#[inline]
+pub fn set_payload_len(frame: &mut [u8], payload_at: usize, payload_len: usize) {
+    let inner_at = payload_at - UDP - IPV4;
+    set_udp_payload_len(frame, payload_at - UDP, payload_len);
+    set_ipv4_payload_len(frame, inner_at, UDP + payload_len);
+    if inner_at > ETHERNET {
+        let gtpu_at = ETHERNET + IPV4 + UDP;
+        let message_len = inner_at - gtpu_at + IPV4 + UDP + payload_len;
+        // TS 29.281, 5.1: what follows the first 8 bytes.
+        frame[gtpu_at + 2..gtpu_at + 4].copy_from_slice(&((message_len - 8) as u16).to_be_bytes());
+        set_udp_payload_len(frame, ETHERNET + IPV4, message_len);
+        set_ipv4_payload_len(frame, ETHERNET, UDP + message_len);
+    }
+}
+
 /// An IPv6 header with hop limit 64 and `payload_len` bytes to follow.
 pub fn ipv6(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload_len: usize) -> [u8; IPV6] {
     let mut header = [0; IPV6];
@@ -164,21 +198,45 @@ pub fn datagram(bytes: &[u8], at: usize) -> Option<Datagram> {
     Some(Datagram { from, to, from_port: field(0), to_port: field(2), payload: udp_at + UDP, payload_len })
 }
 
+/// The datagrams of a frame: its own, and where that is a G-PDU the one that it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// Of the frame itself.
+    pub outer: Datagram,
+    /// Offset of the IP packet in a G-PDU, and its datagram.
+    pub inner: Option<(usize, Datagram)>,
+}
+
+impl Datagrams {
+    /// Those of `frame`. None where there is none, or a G-PDU carries none.
+    #[inline]
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        if !matches!(ethertype(frame), ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
+            return None;
+        }
+        let outer = datagram(frame, ETHERNET)?;
+        if outer.to_port != UDP_PORT {
+            return Some(Self { outer, inner: None });
+        }
+        let header = gtpu::parse(frame.get(outer.payload..)?, outer.payload_len).ok()?;
+        if header.message_type != MessageType::GPDU {
+            return None;
+        }
+        let at = outer.payload + header.header_len;
+        Some(Self { outer, inner: Some((at, datagram(frame, at)?)) })
+    }
+
+    /// Offset of the innermost payload.
+    #[inline]
+    pub fn payload(&self) -> usize {
+        self.inner.map_or(self.outer, |(_, inner)| inner).payload
+    }
+}
+
 /// The innermost UDP payload of a frame: of the datagram itself, or of the one that a G-PDU in it carries.
 #[inline]
 pub fn innermost_payload(frame: &[u8]) -> Option<&[u8]> {
-    if !matches!(ethertype(frame), ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
-        return None;
-    }
-    let outer = datagram(frame, ETHERNET)?;
-    if outer.to_port != UDP_PORT {
-        return frame.get(outer.payload..);
-    }
-    let header = gtpu::parse(frame.get(outer.payload..)?, outer.payload_len).ok()?;
-    if header.message_type != MessageType::GPDU {
-        return None;
-    }
-    frame.get(datagram(frame, outer.payload + header.header_len)?.payload..)
+    frame.get(Datagrams::of(frame)?.payload()..)
 }
 
 #[cfg(test)]
@@ -199,6 +257,19 @@ mod tests {
     #[test]
     fn the_header_checksum_makes_the_sum_all_ones() {
         assert_eq!(ones_complement_sum(&ipv4(UE, SERVER, 17, 100)), 0xffff);
+    }
+
+    #[test]
+    fn another_length_leaves_the_header_as_if_it_had_been_made_with_it() {
+        let lengths = [0, 1, 26, 300, 1_480, 9_000, 65_515];
+        for (before, after) in lengths.into_iter().flat_map(|a| lengths.map(|b| (a, b))) {
+            let mut frame = framed(&ipv4(UE, SERVER, 17, before));
+            set_ipv4_payload_len(&mut frame, ETHERNET, after);
+            assert_eq!(frame, framed(&ipv4(UE, SERVER, 17, after)), "{before} to {after}");
+        }
+        let mut header = udp(1, 2, 5).to_vec();
+        set_udp_payload_len(&mut header, 0, 1_000);
+        assert_eq!(header, udp(1, 2, 1_000));
     }
 
     #[test]

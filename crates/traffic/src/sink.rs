@@ -32,8 +32,10 @@ enum Order {
 }
 
 impl Seen {
+    const NOTHING: Self = Self { first: 0, highest: 0, bits: [0; (WINDOW / WORD) as usize], distinct: 0 };
+
     fn beginning_at(sequence: u64) -> Self {
-        let mut seen = Self { first: sequence, highest: sequence, bits: [0; (WINDOW / WORD) as usize], distinct: 1 };
+        let mut seen = Self { first: sequence, highest: sequence, distinct: 1, ..Self::NOTHING };
         seen.set(sequence);
         seen
     }
@@ -96,6 +98,8 @@ pub struct Sink {
     duplicates: u64,
     late: u64,
     foreign: u64,
+    stale: u64,
+    begin_ns: u64,
     first_ns: Option<u64>,
     last_ns: u64,
 }
@@ -119,9 +123,26 @@ impl Sink {
             duplicates: 0,
             late: 0,
             foreign: 0,
+            stale: 0,
+            begin_ns: 0,
             first_ns: None,
             last_ns: 0,
         }
+    }
+
+    /// The same with memory for flows of numbers below `flows`, so that their first packets need none.
+    pub fn expecting(flows: usize) -> Self {
+        let seen = || Some(Box::new(Seen::NOTHING));
+        Self { flows: std::iter::repeat_with(seen).take(flows.min(FLOWS_MAX)).collect(), ..Self::new() }
+    }
+
+    /// Forgets what it has seen, and keeps its memory. Packets that were due before `begin_ns` are stale from here on: they
+    /// count as such and for nothing else.
+    pub fn begin_again(&mut self, begin_ns: u64) {
+        self.flows.iter_mut().flatten().for_each(|seen| **seen = Seen::NOTHING);
+        self.latency_ns.reset();
+        let (flows, latency_ns) = (std::mem::take(&mut self.flows), self.latency_ns.clone());
+        *self = Self { flows, latency_ns, begin_ns, ..Self::new() };
     }
 
     /// Takes one burst from `rx`. Frames without a stamp go to `others`. Returns the number of packets.
@@ -143,17 +164,23 @@ impl Sink {
     }
 
     fn take(&mut self, stamp: Stamp, len: usize, now_ns: u64) {
+        let age_ns = stamp.age_ns(now_ns);
+        if age_ns > now_ns.saturating_sub(self.begin_ns) {
+            self.stale += 1;
+            return;
+        }
         self.received += 1;
         self.bytes += len as u64;
         self.first_ns.get_or_insert(now_ns);
         self.last_ns = now_ns;
-        self.latency_ns.saturating_record(now_ns.saturating_sub(stamp.due_ns).max(1));
+        self.latency_ns.saturating_record(age_ns.max(1));
         let flow = stamp.flow as usize;
         if flow >= self.flows.len() {
             self.flows.resize(flow + 1, None);
         }
         match &mut self.flows[flow] {
             empty @ None => *empty = Some(Box::new(Seen::beginning_at(stamp.sequence))),
+            Some(seen) if seen.distinct == 0 => **seen = Seen::beginning_at(stamp.sequence),
             Some(seen) => match seen.take(stamp.sequence) {
                 Order::Next => {}
                 Order::Late => self.late += 1,
@@ -187,7 +214,7 @@ impl Sink {
     /// What the sink has found.
     pub fn found(&self) -> Found {
         let seconds = (self.last_ns - self.first_ns.unwrap_or(self.last_ns)) as f64 / 1e9;
-        let seen = || self.flows.iter().flatten();
+        let seen = || self.flows.iter().flatten().filter(|flow| flow.distinct > 0);
         Found {
             flows: seen().count() as u64,
             received: self.received,
@@ -196,6 +223,7 @@ impl Sink {
             duplicates: self.duplicates,
             reordered: self.late,
             foreign: self.foreign,
+            stale: self.stale,
             seconds,
             mpps: if seconds > 0.0 { self.received as f64 / seconds / 1e6 } else { 0.0 },
             latency_us: Latency::of(&self.latency_ns),
@@ -220,12 +248,19 @@ pub struct Found {
     pub reordered: u64,
     /// Frames without a stamp.
     pub foreign: u64,
+    /// Packets of an earlier trial.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stale: u64,
     /// Time from the first to the last packet.
     pub seconds: f64,
     /// Packets a second, in millions.
     pub mpps: f64,
-    /// One-way latency, from the time a packet was due.
+    /// From the time a packet was due until it came: one way, or there and back where a reflector sent it back.
     pub latency_us: Latency,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Latency in microseconds.
@@ -331,6 +366,20 @@ mod tests {
         assert!(sink.take_latency().is_none());
         sink.turn(port.queues[0].rx.as_mut(), 10_000, |_| {});
         assert!((sink.take_latency().expect("two packets").max - 5.0).abs() < 0.01);
+        assert!(sink.take_latency().is_none());
+    }
+
+    #[test]
+    fn what_is_left_of_an_earlier_trial_counts_for_nothing_in_the_next() {
+        let frames = vec![frame(0, 5, 100), frame(0, 6, 5_000), frame(0, 3, 200), frame(0, 8, 6_000)];
+        let mut port = Synthetic::new(frames).once().open();
+        let mut sink = Sink::expecting(2);
+        sink.begin_again(5_000);
+        sink.turn(port.queues[0].rx.as_mut(), 10_000, |_| {});
+        let found = sink.found();
+        assert_eq!((found.flows, found.received, found.stale, found.lost, found.reordered), (1, 2, 2, 1, 0));
+        sink.begin_again(20_000);
+        assert_eq!((sink.found().flows, sink.found().received, sink.found().lost), (0, 0, 0));
         assert!(sink.take_latency().is_none());
     }
 

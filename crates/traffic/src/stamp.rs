@@ -4,22 +4,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Flow, sequence number and due time of one packet: the first [`Stamp::LEN`] bytes of its payload.
 ///
-/// Big-endian: magic `KT` (2 bytes), flow (4), sequence (8), due time (8). A UDP frame of 64 bytes has just this room.
+/// Big-endian: magic `KT` (2 bytes), flow (3), sequence (6), due time (7). The smallest Ethernet frame, of 64 bytes with its
+/// check sequence, has just this room in a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Number of the flow, from 0.
+    /// Number of the flow, from 0; less than 2^24.
     pub flow: u32,
-    /// Number of the packet in its flow, from 0, without gaps as far as the port accepted the packets.
+    /// Number of the packet in its flow, from 0, without gaps as far as the port accepted the packets. Modulo 2^48.
     pub sequence: u64,
-    /// When the packet was due, in nanoseconds of [`now_ns`].
+    /// When the packet was due, in nanoseconds of [`now_ns`]. Modulo 2^56, which is more than two years.
     pub due_ns: u64,
 }
 
 const MAGIC: [u8; 2] = *b"KT";
+const SEQUENCE: u64 = (1 << 48) - 1;
+const DUE: u64 = (1 << 56) - 1;
 
 impl Stamp {
     /// Bytes of a stamp.
-    pub const LEN: usize = 22;
+    pub const LEN: usize = 18;
 
     /// Writes the stamp to the start of `payload`.
     ///
@@ -27,22 +30,29 @@ impl Stamp {
     /// If `payload` is shorter than [`Stamp::LEN`].
     #[inline]
     pub fn write(&self, payload: &mut [u8]) {
+        let numbers =
+            u128::from(self.flow) << 104 | u128::from(self.sequence & SEQUENCE) << 56 | u128::from(self.due_ns & DUE);
         payload[..2].copy_from_slice(&MAGIC);
-        payload[2..6].copy_from_slice(&self.flow.to_be_bytes());
-        payload[6..14].copy_from_slice(&self.sequence.to_be_bytes());
-        payload[14..22].copy_from_slice(&self.due_ns.to_be_bytes());
+        payload[2..Self::LEN].copy_from_slice(&numbers.to_be_bytes());
     }
 
     /// Reads the stamp at the start of `payload`. None where there is none.
     #[inline]
     pub fn read(payload: &[u8]) -> Option<Self> {
         let bytes = payload.first_chunk::<{ Self::LEN }>()?;
-        let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
-        (bytes[..2] == MAGIC).then(|| Self {
-            flow: u32::from_be_bytes(std::array::from_fn(|i| bytes[2 + i])),
-            sequence: number(6),
-            due_ns: number(14),
+        let numbers = u128::from_be_bytes(std::array::from_fn(|i| bytes[2 + i]));
+        (bytes[..2] == MAGIC).then_some(Self {
+            flow: (numbers >> 104) as u32,
+            sequence: (numbers >> 56) as u64 & SEQUENCE,
+            due_ns: numbers as u64 & DUE,
         })
+    }
+
+    /// Nanoseconds from the time at which the packet was due until `now_ns`; 0 where that is still to come.
+    #[inline]
+    pub fn age_ns(&self, now_ns: u64) -> u64 {
+        let age = now_ns.wrapping_sub(self.due_ns) & DUE;
+        if age > DUE / 2 { 0 } else { age }
     }
 }
 
@@ -59,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_stamp_survives_the_journey() {
-        let stamp = Stamp { flow: 7, sequence: u64::MAX - 1, due_ns: 123_456_789 };
+        let stamp = Stamp { flow: (1 << 24) - 7, sequence: SEQUENCE - 1, due_ns: DUE - 2 };
         let mut payload = [0xff; 64];
         stamp.write(&mut payload);
         assert_eq!(Stamp::read(&payload), Some(stamp));
@@ -69,6 +79,14 @@ mod tests {
     fn other_payloads_carry_no_stamp() {
         assert_eq!(Stamp::read(&[0; 64]), None);
         assert_eq!(Stamp::read(b"KT"), None);
+    }
+
+    #[test]
+    fn age_counts_over_the_end_of_the_clock_and_is_never_negative() {
+        let due_at = |due_ns| Stamp { flow: 0, sequence: 0, due_ns };
+        assert_eq!(due_at(9_000).age_ns(10_000), 1_000);
+        assert_eq!(due_at(DUE - 9).age_ns(DUE + 11), 20);
+        assert_eq!(due_at(10_001).age_ns(10_000), 0);
     }
 
     #[test]

@@ -96,17 +96,26 @@ impl Slice {
             false => &["--port", "n6", "--sink", "uu", "--from", "10.6.0.2", "--to", "10.60.0.1", "--to-counts"],
         };
         let via: &[&str] = if uplink { &[] } else { &["--via", "10.6.0.1"] };
-        let output = Command::new(env!("CARGO_BIN_EXE_kaista-traffic"))
-            .args(["generate", "--rate", "2k", "--seconds", "0.5", "--json", "--flows", &flows.to_string()])
-            .args(directed)
-            .args(via)
-            .arg("--socket")
-            .arg(self.socket("peer"))
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("the program runs");
+        let arguments = ["generate", "--rate", "2k", "--seconds", "0.5", "--flows", &flows.to_string()];
+        self.peer(&[&arguments[..], directed, via].concat())
+    }
+
+    /// Runs the traffic tool with the peer's ports.
+    fn peer(&self, arguments: &[&str]) -> Value {
+        let output = self.start_peer(arguments).wait_with_output().expect("the program runs");
         assert!(output.status.success(), "{}", output.status);
         serde_json::from_slice(&output.stdout).expect("a JSON result")
+    }
+
+    fn start_peer(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_kaista-traffic"))
+            .args(arguments)
+            .arg("--json")
+            .arg("--socket")
+            .arg(self.socket("peer"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts")
     }
 }
 
@@ -217,7 +226,10 @@ impl Drop for RunningRan {
 
 /// Traffic of `flows` UEs arrives whole and in order.
 fn assert_clean(slice: &Slice, uplink: bool, flows: u32) {
-    let result = slice.traffic(uplink, flows);
+    assert_whole(&slice.traffic(uplink, flows), flows);
+}
+
+fn assert_whole(result: &Value, flows: u32) {
     let found = &result["found"];
     assert_eq!(found["flows"], flows, "{result}");
     assert_eq!(found["received"], result["sent"]["accepted"], "{result}");
@@ -250,6 +262,88 @@ fn packets_of_many_ues_pass_source_nat_in_order() {
     let ports = upf.counts.ports();
     let (_, n6) = ports.iter().find(|(name, _)| name == "n6").expect("it is there");
     assert_eq!((n6.nat_bindings, n6.nat_blocks), (20, 20));
+}
+
+/// As UEs at the port of the RAN simulator's.
+const UPLINK: [&str; 8] = ["--port", "uu", "--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"];
+
+#[test]
+fn a_mix_of_sizes_under_skewed_load_passes_in_order() {
+    let slice = Slice::new(7);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(20);
+    ran.await_ready();
+    slice.traffic(true, 1);
+    let load = ["--sink", "n6", "--rate", "2400", "--seconds", "0.5", "--flows", "20", "--size", "imix"];
+    let result = slice.peer(&[&["generate"], &UPLINK[..], &load, &["--share", "zipf:1"]].concat());
+    assert_whole(&result, 20);
+    // Frames are as long behind the UPF as they are before it: plain both times.
+    assert_eq!(result["found"]["bytes"], result["sent"]["bytes"], "{result}");
+}
+
+#[test]
+fn what_is_mirrored_behind_the_upf_comes_back_to_its_ue() {
+    let slice = Slice::new(8);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(20);
+    ran.await_ready();
+    let reflector = slice.start_peer(&["reflect", "--port", "n6"]);
+    let load = ["--mirrored", "--rate", "2k", "--seconds", "0.5", "--flows"];
+    let mirrored = |flows| slice.peer(&[&["generate"], &UPLINK[..], &load, &[flows]].concat());
+    let first = mirrored("20");
+    let result = mirrored("20");
+    assert_whole(&result, 20);
+    assert!(result["found"]["latency_us"]["p50"].as_f64().is_some_and(|us| us > 0.0), "{result}");
+
+    let pid = rustix::process::Pid::from_child(&reflector);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let output = reflector.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", output.status);
+    let counted: Value = serde_json::from_slice(&output.stdout).expect("a JSON result");
+    let came_back = [&first, &result].map(|result| result["found"]["received"].as_u64().expect("a number"));
+    assert!(counted["reflected"].as_u64().is_some_and(|back| back >= came_back.iter().sum()), "{counted}");
+    assert_eq!(counted["refused"], 0, "{counted}");
+}
+
+#[test]
+fn rates_are_searched_through_the_upf_size_by_size() {
+    let slice = Slice::new(9);
+    let _upf = slice.start_upf();
+    let ran = slice.start_ran(20);
+    ran.await_ready();
+    slice.traffic(true, 1);
+    let plan = ["--most", "2k", "--trials", "2", "--trial-seconds", "0.2", "--each-size", "--size", "64,1000"];
+    let result = slice.peer(&[&["search", "--sink", "n6", "--flows", "20"], &UPLINK[..], &plan].concat());
+    let searches = result["searches"].as_array().expect("an array");
+    let sizes: Vec<_> = searches.iter().map(|search| search["payload_bytes_max"].as_u64()).collect();
+    assert_eq!(sizes, [Some(64), Some(1_000)]);
+    for trial in searches.iter().flat_map(|search| search["trials"].as_array().expect("an array")) {
+        // A machine that has no time for the sender makes it fall behind; it makes nobody lose a packet.
+        assert!(trial["outcome"] == "passed" || trial["outcome"] == "sender-behind", "{trial}");
+        assert_eq!((trial["loss"].as_f64(), &trial["received"]), (Some(0.0), &trial["offered"]), "{trial}");
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_with_the_remedy() {
+    let slice = Slice::new(10);
+    let said = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kaista-traffic"));
+        let output = command.args(arguments).arg("--socket").arg(slice.socket("peer")).output().expect("it runs");
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).expect("text")
+    };
+    for (arguments, remedy) in [
+        (&["search", "--port", "uu"][..], "give --sink PORT, or --mirrored"),
+        (&["generate", "--port", "uu", "--size", "17"], "payloads have 18 to 9000 bytes"),
+        (&["generate", "--port", "uu", "--share", "zipf"], "expected uniform, zipf:EXPONENT"),
+        (&["generate", "--port", "uu", "--rate", "0"], "such as 500, 20k or 1.5M, or max"),
+        (&["search", "--port", "uu", "--loss", "100%"], "such as 0.001 or 0.1%"),
+        (&["generate", "--port", "uu", "--sink", "n6", "--mirrored"], "cannot be used with"),
+    ] {
+        let error = said(arguments);
+        assert!(error.contains(remedy), "{arguments:?}: {error}");
+    }
 }
 
 #[test]

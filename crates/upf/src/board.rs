@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use port::{RxCounters, TxCounters};
 
-use crate::elastic::Sample;
+use crate::elastic::{Sample, Timed};
 use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket};
 
@@ -26,8 +26,22 @@ struct Shown {
     full_polls: AtomicU64,
     /// Packets in a poll by the burst size, averaged: the bits of the number.
     fill: AtomicU32,
+    /// Rounds that found packets, and the packets in them.
+    rounds: AtomicU64,
+    round_packets: AtomicU64,
+    timed: TimedShown,
     /// Packets of each home bucket, where these are counted.
     packets: [AtomicU64; BUCKETS],
+}
+
+/// [`Timed`].
+#[derive(Debug, Default)]
+struct TimedShown {
+    rounds: AtomicU64,
+    packets: AtomicU64,
+    squares: AtomicU64,
+    ns: AtomicU64,
+    packets_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +97,9 @@ impl Board {
             polls: AtomicU64::new(0),
             full_polls: AtomicU64::new(0),
             fill: AtomicU32::new(0),
+            rounds: AtomicU64::new(0),
+            round_packets: AtomicU64::new(0),
+            timed: TimedShown::default(),
             packets: [const { AtomicU64::new(0) }; BUCKETS],
         }))
     }
@@ -114,6 +131,18 @@ impl Board {
         self.0.polls.store(polls, Relaxed);
         self.0.full_polls.store(full_polls, Relaxed);
         self.0.fill.store(fill.to_bits(), Relaxed);
+    }
+
+    /// Shows how many rounds found packets, how many these were, and what rounds that were timed have cost.
+    pub fn publish_rounds(&self, rounds: u64, packets: u64, timed: &Timed) {
+        self.0.rounds.store(rounds, Relaxed);
+        self.0.round_packets.store(packets, Relaxed);
+        let shown = &self.0.timed;
+        shown.rounds.store(timed.rounds, Relaxed);
+        shown.packets.store(timed.packets, Relaxed);
+        shown.squares.store(timed.squares, Relaxed);
+        shown.ns.store(timed.ns, Relaxed);
+        shown.packets_ns.store(timed.packets_ns, Relaxed);
     }
 
     /// Counts a packet of a session with this home bucket.
@@ -168,6 +197,20 @@ impl Board {
             polls: self.0.polls.load(Relaxed),
             full_polls: self.0.full_polls.load(Relaxed),
             fill: f32::from_bits(self.0.fill.load(Relaxed)),
+            rounds: self.0.rounds.load(Relaxed),
+            packets: self.0.round_packets.load(Relaxed),
+            timed: self.timed(),
+        }
+    }
+
+    fn timed(&self) -> Timed {
+        let shown = &self.0.timed;
+        Timed {
+            rounds: shown.rounds.load(Relaxed),
+            packets: shown.packets.load(Relaxed),
+            squares: shown.squares.load(Relaxed),
+            ns: shown.ns.load(Relaxed),
+            packets_ns: shown.packets_ns.load(Relaxed),
         }
     }
 

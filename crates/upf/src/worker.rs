@@ -18,7 +18,7 @@ use crate::board::Board;
 use crate::buffers::{Buffers, Room};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
-use crate::elastic::FILL_WEIGHT;
+use crate::elastic::{FILL_WEIGHT, Timed};
 use crate::limiter::Limiter;
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
@@ -50,8 +50,10 @@ use moving::{AWAITED, Moving};
 pub use leaving::Dryness;
 pub use moving::{Assembly, Luggage};
 
-/// Rounds between two publications of the counters while there is work.
+/// Rounds between two publications of the counters while there is work; a multiple of [`TIME_EVERY`].
 const PUBLISH_EVERY: u32 = 1_024;
+/// One round in so many is timed.
+const TIME_EVERY: u32 = 64;
 /// How long a worker polls for more before it sleeps, at most.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -71,6 +73,10 @@ pub struct Worker {
     polls: u64,
     full_polls: u64,
     fill: f32,
+    /// Rounds that found packets, and the packets in them.
+    busy_rounds: u64,
+    packets: u64,
+    timed: Timed,
     board: Board,
     /// Wakes whoever looks at workers' loads.
     watch: Option<Arc<Bell>>,
@@ -224,6 +230,9 @@ impl Worker {
             polls: 0,
             full_polls: 0,
             fill: 0.0,
+            busy_rounds: 0,
+            packets: 0,
+            timed: Timed::default(),
             board,
             watch: None,
             idle_since_ns: None,
@@ -296,6 +305,24 @@ impl Worker {
     /// One round: what other threads left, then a burst from each port. False if there was nothing.
     #[inline]
     pub fn run_once(&mut self) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(TIME_EVERY) { self.timed_round() } else { self.round() }
+    }
+
+    #[inline(never)]
+    fn timed_round(&mut self) -> bool {
+        let (begin_ns, before) = (self.hands.now(), self.packets);
+        let worked = self.round();
+        let took_ns = self.hands.now().saturating_sub(begin_ns);
+        self.timed.add(self.packets - before, took_ns);
+        if self.rounds.is_multiple_of(PUBLISH_EVERY) {
+            self.publish();
+        }
+        worked
+    }
+
+    #[inline]
+    fn round(&mut self) -> bool {
         if self.reader.refresh() {
             self.hear();
         }
@@ -311,7 +338,7 @@ impl Worker {
         if self.hands.moving.is_stirred() {
             self.hands.catch_up(tables, exits);
         }
-        let mut worked = false;
+        let (mut worked, before) = (false, self.packets);
         for (from, inbox) in self.inboxes.iter_mut().enumerate() {
             worked |= self.hands.read(tables, from, inbox, exits);
         }
@@ -327,6 +354,7 @@ impl Worker {
             if burst.is_empty() {
                 continue;
             }
+            self.packets += burst.len() as u64;
             self.polls += 1;
             self.full_polls += u64::from(burst.len() == BURST_MAX);
             let port = PortId::new(number);
@@ -337,10 +365,7 @@ impl Worker {
             }
             worked = true;
         }
-        self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(PUBLISH_EVERY) {
-            self.publish();
-        }
+        self.busy_rounds += u64::from(self.packets != before);
         worked
     }
 
@@ -356,6 +381,7 @@ impl Worker {
         self.hands.drops.publish();
         let counters = self.rx.iter().zip(&self.tx).map(|(rx, tx)| (rx.counters(), tx.counters()));
         self.board.publish_polls(self.polls, self.full_polls, self.fill);
+        self.board.publish_rounds(self.busy_rounds, self.packets, &self.timed);
         self.board.publish(counters, self.hands.state.buffers.packets());
     }
 

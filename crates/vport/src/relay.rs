@@ -96,6 +96,15 @@ impl RelayTx {
         pushed.done()
     }
 
+    /// Sends a burst as it was received, as [`RelayTx::send`] does.
+    #[inline]
+    pub fn send_burst(&mut self, burst: &Burst<'_>) -> usize {
+        let Some(slots) = burst.slots_from(0) else { return burst.with_views(0, |packets| self.send(packets)) };
+        let pushed = self.writer.push_burst(&slots);
+        self.writer.publish();
+        pushed.done()
+    }
+
     /// Puts a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no room.
     /// One of a length that no frame has is discarded.
     #[inline]

@@ -259,7 +259,7 @@ fn run(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow:
 /// Two forwarder processes over two links of a broker in this process.
 fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let ends = ["a", "b"].map(|port| [end("first", port), end("second", port)]);
-    let links = Links::of_kind(&kind.of_links(), ends)?;
+    let links = Links::of_kind(&kind.of_links(), RING_BYTES_DEFAULT, ends)?;
     // Of each circle every process sends half: together they fill most of one ring of the two that the circle has.
     let send_first = kind.capacity(frame) * 9 / 20;
     let start = |side: usize| {

@@ -15,7 +15,7 @@ use upf::model::Model;
 use upf::rules::UeIp;
 use upf::side::PortKind;
 use upf::tables::Tables;
-use vport::broker::EndSpec;
+use vport::broker::{EndSpec, LinkKind, RING_BYTES_MAX};
 
 use super::ridden::{Reins, Ridden, Rider};
 use crate::links::Links;
@@ -23,6 +23,15 @@ use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER};
 
 /// How long links may take to come up, and packets to come out.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the links' rings: room for what comes while the system or the hypervisor has a core for some milliseconds; in a pipeline,
+/// whose threads share cores, until the system divides these better.
+fn ring_bytes(model: Model) -> u32 {
+    match model {
+        Model::RunToCompletion => 16 << 20,
+        Model::Pipeline => RING_BYTES_MAX,
+    }
+}
 
 /// The UPF.
 pub(super) struct Crew {
@@ -38,10 +47,11 @@ impl Crew {
         let rider = Arc::new(Mutex::new(None));
         let of_upf = |info: PortInfo, steering| PortInfo { queues: workers, steering, ..info };
         let ports = [of_upf(rig::n3(), Steering::Teid), of_upf(rig::n6(), Steering::UeAddress)];
-        let links = Links::new(ports.map(|port| {
+        let ends = ports.map(|port| {
             let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
             [EndSpec::of("load".to_owned(), far), EndSpec::of("upf".to_owned(), port)]
-        }))?;
+        });
+        let links = Links::of_kind(&LinkKind::Direct, ring_bytes(model), ends)?;
         let open = |name: &str| -> anyhow::Result<Port> {
             Ok(port::open(name, &OpenOptions { socket: links.socket("upf"), ..OpenOptions::default() })?)
         };

@@ -24,6 +24,7 @@ mod scaling;
 mod search;
 mod sessions;
 mod skew;
+mod stillness;
 mod throttle;
 mod whole;
 mod worker;

@@ -32,8 +32,25 @@ pub(super) struct Reins {
     pub received: AtomicU64,
     pub duplicates: AtomicU64,
     pub reordered: AtomicU64,
-    /// Latency between each two changes.
-    latencies: Mutex<Vec<Option<Latency>>>,
+    /// What was found between each two changes.
+    stretches: Mutex<Vec<Stretch>>,
+}
+
+/// What was found between two changes.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(super) struct Stretch {
+    pub latency: Option<Latency>,
+    /// The longest time in which nobody polled, in microseconds: the system or the hypervisor had the core.
+    pub silence_us: f64,
+    /// Packets that ports refused.
+    pub refused: u64,
+}
+
+impl Stretch {
+    /// Of latency; 0 where no packet came.
+    pub fn p999_us(&self) -> f64 {
+        self.latency.as_ref().map_or(0.0, |latency| latency.p999)
+    }
 }
 
 /// Packets of a stretch, or of all.
@@ -100,9 +117,9 @@ impl Reins {
         }
     }
 
-    /// Latency of all stretches that have ended.
-    pub fn latencies(&self) -> Vec<Option<Latency>> {
-        self.latencies.lock().expect("nobody panics with it").clone()
+    /// All stretches that have ended.
+    pub fn stretches(&self) -> Vec<Stretch> {
+        self.stretches.lock().expect("nobody panics with it").clone()
     }
 }
 
@@ -118,16 +135,35 @@ pub(super) struct Rider {
     turn: u64,
     pace: u64,
     waits: bool,
+    /// When it rode last, the longest time that it did not in this stretch, and what had been refused before.
+    rode_ns: u64,
+    silence_ns: u64,
+    refused_before: u64,
 }
 
 impl Rider {
     /// Sends by `into` and receives by `out`; nothing before it is told to. One of the generators, uniform and skewed, is at work.
     pub fn new(into: QueuePair, out: QueuePair, [uniform, skewed]: [Generator; 2], reins: Arc<Reins>) -> Self {
-        Self { into, out, uniform, skewed, is_skewed: false, sink: Sink::new(), reins, turn: 0, pace: 0, waits: false }
+        Self {
+            into,
+            out,
+            uniform,
+            skewed,
+            is_skewed: false,
+            sink: Sink::new(),
+            reins,
+            turn: 0,
+            pace: 0,
+            waits: false,
+            rode_ns: now_ns(),
+            silence_ns: 0,
+            refused_before: 0,
+        }
     }
 
     fn ride(&mut self) {
         let now = now_ns();
+        self.silence_ns = self.silence_ns.max(now.saturating_sub(self.rode_ns));
         let turn = self.reins.turn.load(Relaxed);
         if turn != self.turn {
             self.obey(turn, now);
@@ -141,21 +177,31 @@ impl Rider {
         }
         while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
         self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
-        self.reins.refused.store(self.uniform.refused() + self.skewed.refused(), Relaxed);
+        self.reins.refused.store(self.refused(), Relaxed);
         self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
         self.reins.reordered.store(self.sink.reordered(), Relaxed);
         self.reins.received.store(self.sink.received(), Relaxed);
+        self.rode_ns = now_ns();
+    }
+
+    fn refused(&self) -> u64 {
+        self.uniform.refused() + self.skewed.refused()
     }
 
     fn accepted(&self) -> u64 {
-        self.uniform.offered() - self.uniform.refused() + self.skewed.offered() - self.skewed.refused()
+        self.uniform.offered() + self.skewed.offered() - self.refused()
     }
 
     #[cold]
     fn obey(&mut self, turn: u64, now: u64) {
         self.turn = turn;
-        let latency = self.sink.take_latency();
-        self.reins.latencies.lock().expect("nobody panics with it").push(latency);
+        let refused = self.refused();
+        let stretch = Stretch {
+            latency: self.sink.take_latency(),
+            silence_us: std::mem::take(&mut self.silence_ns) as f64 / 1e3,
+            refused: refused - std::mem::replace(&mut self.refused_before, refused),
+        };
+        self.reins.stretches.lock().expect("nobody panics with it").push(stretch);
         let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
         if pace == self.pace && is_skewed == self.is_skewed {
             return;

@@ -13,8 +13,9 @@ use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
 use super::crew::{Crew, drain};
-use super::ridden::{Reins, Tally};
+use super::ridden::{Reins, Stretch, Tally};
 use super::search::{TRIAL, highest_pps};
+use super::stillness::longest_pauses_us;
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
@@ -39,19 +40,24 @@ pub(super) fn measure(
     progress: &Progress,
 ) -> anyhow::Result<Value> {
     let mut found = serde_json::Map::new();
+    if let Some(pair) = pair {
+        progress.show("scaling: how still the cores are");
+        let pauses_us = longest_pauses_us(&pair, 2 * TIMES * STEPS.len(), STRETCH)?;
+        pauses_us.into_iter().for_each(|pause_us| samples.add("upf.scaling.bare_pause_us", pause_us, "us"));
+    }
     for (name, model) in MODELS {
         let stepped = match pair {
             Some(pair) => {
                 progress.show(&format!("scaling, {name}: the load steps up and down"));
                 // A dispatcher and two workers are more than there are cores: the system divides these.
                 let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
-                let crew = Crew::new(model, 2, elasticity(), load)?;
+                let crew = Crew::new(model, 2, elasticity(model), load)?;
                 crew.play(load, cores, |elastic, reins| stepped(name, elastic, reins, samples))?
             }
             None => "not measurable here: one core".into(),
         };
         progress.show(&format!("scaling, {name}: {MANY} workers share the cores"));
-        let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity() }, load)?;
+        let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity(model) }, load)?;
         let tally = crew.play(load, &[], oversubscribed)?;
         samples.add(format!("upf.scaling.{name}.oversubscribed.lost"), tally.missing() as f64, "packets");
         samples.add(format!("upf.scaling.{name}.oversubscribed.reordered"), tally.reordered as f64, "packets");
@@ -72,21 +78,22 @@ pub(super) fn measure(
     Ok(found.into())
 }
 
-fn elasticity() -> Elasticity {
-    let terms = Terms {
-        min: 1,
-        max: 2,
-        scale_out_above: 0.65,
-        scale_in_below: 0.4,
-        rebalance_above: 0.5,
-        cool_down: Duration::from_millis(20),
+/// What decides over two workers. Those of a pipeline share two cores with their dispatcher: together they are not busy for more
+/// than half of the time.
+fn elasticity(model: Model) -> Elasticity {
+    let (scale_out_above, scale_in_below) = match model {
+        Model::RunToCompletion => (0.65, 0.4),
+        Model::Pipeline => (0.3, 0.2),
     };
+    let cool_down = Duration::from_millis(20);
+    // Source and sink load whichever worker they just ride on: that is nothing to move buckets for.
+    let terms = Terms { min: 1, max: 2, scale_out_above, scale_in_below, rebalance_above: 0.9, cool_down };
     Elasticity { signal: Signal::Busy, terms }
 }
 
 fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) -> anyhow::Result<Value> {
     let highest_pps = without_loss(elastic, reins)?;
-    let (before, cuts) = (reins.tally(), reins.latencies().len());
+    let (before, cuts) = (reins.tally(), reins.stretches().len());
     let (changes, stop) = (elastic.standing().changes, &AtomicBool::new(false));
     let mut workers = vec![];
     std::thread::scope(|scope| {
@@ -94,9 +101,12 @@ fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) 
         for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
             reins.set_rate(highest_pps * step);
             std::thread::sleep(STRETCH);
+            let standing = elastic.standing();
             reins.cut();
             std::thread::sleep(STRETCH);
-            workers.push(elastic.standing().workers);
+            workers.push(
+                json!({"first": standing.workers, "steady": elastic.standing().workers, "levels": standing.levels}),
+            );
         }
         drain(reins);
         stop.store(true, Ordering::Relaxed);
@@ -110,14 +120,13 @@ fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) 
     samples.add(name("reordered"), tally.reordered as f64, "packets");
     samples.add(name("duplicated"), tally.duplicates as f64, "packets");
     // Of each step, its beginning and its rest; what was measured before it began is in front.
-    let p999 = reins.latencies().into_iter().skip(cuts + 1).map(|latency| latency.map_or(0.0, |found| found.p999));
-    let p999: Vec<f64> = p999.collect();
+    let stretches: Vec<Stretch> = reins.stretches().into_iter().skip(cuts + 1).collect();
     let mut steps = vec![];
-    for (number, stretch) in p999.chunks_exact(2).take(workers.len()).enumerate() {
-        let (first_us, steady_us) = (stretch[0], stretch[1]);
-        samples.add(name("added_p999_us"), (first_us - steady_us).max(0.0), "us");
-        let part = STEPS[number % STEPS.len()];
-        steps.push(json!({"part": part, "workers": workers[number], "p999_us": first_us, "steady_p999_us": steady_us}));
+    for (number, (stretch, workers)) in stretches.chunks_exact(2).zip(workers).enumerate() {
+        let [first, steady] = [&stretch[0], &stretch[1]];
+        samples.add(name("p999_us"), first.p999_us(), "us");
+        samples.add(name("added_p999_us"), (first.p999_us() - steady.p999_us()).max(0.0), "us");
+        steps.push(json!({"part": STEPS[number % STEPS.len()], "workers": workers, "first": first, "steady": steady}));
     }
     let changes = elastic.standing().changes - changes;
     Ok(json!({"packets": tally, "zero_loss_mpps": highest_pps / 1e6, "changes": changes, "steps": steps}))
@@ -156,7 +165,7 @@ mod tests {
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
         for (name, model) in MODELS {
             let terms = Terms::fixed(MANY.into());
-            let crew = Crew::new(model, MANY, Elasticity { terms, ..elasticity() }, load).expect("a UPF");
+            let crew = Crew::new(model, MANY, Elasticity { terms, ..elasticity(model) }, load).expect("a UPF");
             let tally = crew.play(load, &[], oversubscribed).expect("a run");
             assert!(tally.received > 0, "{name}");
             assert_eq!((tally.missing(), tally.reordered, tally.duplicates), (0, 0, 0), "{name}");

@@ -10,28 +10,42 @@ use super::ridden::Reins;
 /// How long a rate is tried.
 pub(super) const TRIAL: Duration = Duration::from_millis(100);
 const TRIALS: usize = 8;
+/// How often a rate is tried before it is too high: a trial may have been disturbed.
+const TRIES: usize = 3;
+/// What may wait at the end of a trial, by the time that it takes to come.
+const WAITING_MAX: Duration = Duration::from_millis(1);
 /// Part of what is due that the source has to have offered by then: a rate above what it can do is no rate.
 const KEPT: f64 = 0.95;
 
-/// The highest rate, in packets a second, at which ports refuse no larger part than `loss`.
+/// The highest rate, in packets a second, at which ports refuse no larger part than `loss`, and of which hardly anything waits when a
+/// trial ends: a ring that only fills is no loss yet.
 pub(super) fn highest_pps(reins: &Reins, loss: f64) -> anyhow::Result<f64> {
     let before = reins.tally();
     reins.wait();
     std::thread::sleep(TRIAL);
-    let all = reins.tally().since(before).received as f64 / TRIAL.as_secs_f64();
+    let mut high = reins.tally().since(before).received as f64 / TRIAL.as_secs_f64();
     drain(reins);
-    let (mut low, mut high) = (0.0, 1.2 * all);
+    let mut low = 0.0;
+    let is_taken = |pps| (0..TRIES).any(|_| is_taken(reins, pps, loss));
+    while is_taken(high) {
+        (low, high) = (high, 2.0 * high);
+    }
     for _ in 0..TRIALS {
         let middle = (low + high) / 2.0;
-        let before = reins.tally();
-        reins.set_rate(middle);
-        std::thread::sleep(TRIAL);
-        drain(reins);
-        let tally = reins.tally().since(before);
-        let is_kept = tally.offered as f64 >= KEPT * middle * TRIAL.as_secs_f64();
-        let is_taken = tally.refused as f64 <= loss * tally.offered as f64;
-        *(if is_kept && is_taken { &mut low } else { &mut high }) = middle;
+        *(if is_taken(middle) { &mut low } else { &mut high }) = middle;
     }
     ensure!(low > 0.0, "no rate is without loss: the cores are not this program's");
     Ok(low)
+}
+
+fn is_taken(reins: &Reins, pps: f64, loss: f64) -> bool {
+    let before = reins.tally();
+    reins.set_rate(pps);
+    std::thread::sleep(TRIAL);
+    let waiting = reins.tally().missing();
+    drain(reins);
+    let tally = reins.tally().since(before);
+    tally.offered as f64 >= KEPT * pps * TRIAL.as_secs_f64()
+        && tally.refused as f64 <= loss * tally.offered as f64
+        && waiting as f64 <= pps * WAITING_MAX.as_secs_f64()
 }

@@ -46,22 +46,20 @@ struct Found {
     moved_buckets: u64,
 }
 
-/// Measures the models for whose threads there are cores.
+/// Measures both models.
 pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
     let cores = traffic::cores::allowed()?;
     let mut all = serde_json::Map::new();
     for (name, model) in MODELS {
         let threads = usize::from(WORKERS) + usize::from(model == Model::Pipeline);
-        if cores.len() < threads {
-            all.insert(name.into(), format!("not measurable here: {threads} threads, {} cores", cores.len()).into());
-            continue;
-        }
+        // Where they share cores the system divides these.
+        let own_cores = if cores.len() < threads { &[][..] } else { &cores[..threads] };
         let mut runs = vec![];
         for round in 1..=rounds {
             progress.show(&format!("skew, {name}, round {round} of {rounds}"));
-            let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(WORKERS.into()) };
+            let elasticity = Elasticity { signal: Signal::Busy, terms: terms(own_cores.is_empty()) };
             let crew = Crew::new(model, WORKERS, elasticity, load)?;
-            let found = crew.play(load, &cores[..threads], skewed)?;
+            let found = crew.play(load, own_cores, skewed)?;
             let name = |metric: &str| format!("upf.skew.{name}.{metric}");
             samples.add(name("over_uniform"), found.skewed_mpps / found.uniform_mpps, "1");
             samples.add(name("settle_ms"), found.settle_ms, "ms");
@@ -69,9 +67,20 @@ pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: 
             samples.add(name("refused"), found.refused_skewed as f64, "packets");
             runs.push(found);
         }
-        all.insert(name.into(), json!({"limit": "the workers' cores, which source and sink ride on", "runs": runs}));
+        let placement = match own_cores {
+            [] => format!("{threads} threads share {} cores, which the system divides", cores.len()),
+            _ => "a core for each thread".into(),
+        };
+        let limit = "the cores, which source and sink ride on";
+        all.insert(name.into(), json!({"placement": placement, "limit": limit, "runs": runs}));
     }
     Ok(all.into())
+}
+
+/// What decides over buckets: workers that share cores with others are never busy all the time.
+fn terms(share_cores: bool) -> Terms {
+    let fixed = Terms::fixed(WORKERS.into());
+    Terms { rebalance_above: if share_cores { 0.2 } else { fixed.rebalance_above }, ..fixed }
 }
 
 fn skewed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {

@@ -2,6 +2,7 @@
 //!
 //! A worker runs as long as it owns buckets. One that owns none sleeps in the kernel until it gets some: nobody sends to it.
 
+mod effort;
 mod policy;
 mod signal;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use port::owner::{Decider, GroupError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use effort::{Effort, Timed};
 pub use policy::{Decision, Look, Policy, Terms, balanced, dealt, sums};
 pub use signal::{FILL_WEIGHT, Sample, Signal};
 
@@ -63,6 +65,8 @@ struct Inner {
     began_ns: u64,
     before: Option<Seen>,
     levels: Vec<f64>,
+    /// Of each worker.
+    efforts: Vec<Effort>,
     moved: u64,
     changes: u64,
     hot: Option<Bucket>,
@@ -124,6 +128,7 @@ impl Elastic {
             began_ns: ground.clock.now_ns(),
             before: None,
             levels: vec![0.0; workers],
+            efforts: vec![Effort::default(); workers],
             moved: 0,
             changes: 0,
             hot: None,
@@ -269,7 +274,11 @@ impl Inner {
         // What was counted while buckets were on their way is nobody's.
         let Some(before) = self.before.replace(seen) else { return TICK };
         let Some(seen) = &self.before else { return TICK };
-        let levels = before.samples.iter().zip(&seen.samples).map(|(before, now)| self.signal.level(before, now));
+        let samples = before.samples.iter().zip(&seen.samples);
+        let levels = samples.zip(&mut self.efforts).map(|((before, now), effort)| {
+            effort.take(&before.timed, &now.timed);
+            self.signal.level(before, now, effort)
+        });
         self.levels = levels.collect();
         let packets = std::array::from_fn(|bucket| seen.packets[bucket].saturating_sub(before.packets[bucket]));
         let owners = *self.decider.owners();

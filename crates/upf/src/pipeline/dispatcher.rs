@@ -239,7 +239,7 @@ impl Exits {
     #[inline]
     fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
         if let ([bell], true) = (&self.bells[..], self.left.is_empty()) {
-            let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
+            let done = self.rings[port][0].send_burst(burst);
             bell.ring();
             return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
         }

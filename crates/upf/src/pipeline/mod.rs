@@ -21,8 +21,9 @@ use std::io;
 
 use port::relay::{Ford, RelayRx, RelayTx, relay};
 
-/// Bytes of a ring from the dispatcher to a worker. It holds as much as a worker is put aside for a moment, and fits a core's cache.
-const RELAY_RING: u64 = 256 << 10;
+/// Bytes of a ring from the dispatcher to a worker. It holds what comes while a worker is put aside for a moment; in one that fits a
+/// core's own caches the dispatcher writes no faster, but slower.
+const RELAY_RING: u64 = 2 << 20;
 
 /// What connects the dispatcher with one worker: a ring for each port.
 pub(crate) fn relays(ports: usize, peek: usize) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {

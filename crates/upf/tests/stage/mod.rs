@@ -106,7 +106,8 @@ pub fn teid_of(established: &Established) -> u32 {
 /// Ends a session: octets and packets that were used uplink, as reported.
 pub fn end(stage: &mut Stage, seid: u64) -> u64 {
     let Response::SessionDeletion(response) = stage.ask(seid, &Request::SessionDeletion) else { panic!() };
-    response.outcome.unwrap()[0].volume.unwrap().octets.uplink.unwrap()
+    let usage = response.outcome.unwrap_or_else(|fault| panic!("{fault}; the log: {}", stage.log()));
+    usage[0].volume.unwrap().octets.uplink.unwrap()
 }
 
 fn info(name: &str, address: &str, steering: Steering, via: Option<&str>) -> PortInfo {
