@@ -7,14 +7,15 @@
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
 //! core's cache. On two, that is in it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use upf::model::Model;
 
 use super::whole::Whole;
+use crate::busy::{Busy, Phase, of_rounds};
 use crate::cores;
 use crate::metric::Samples;
 use crate::progress::Progress;
@@ -22,8 +23,6 @@ use crate::rig::{Load, Way};
 
 /// Bursts between two turns, on one core.
 const BURSTS: usize = 8;
-/// A turn that takes longer has been interrupted: by the system, or by who owns the machine. It does not count.
-const INTERRUPTED: Duration = Duration::from_micros(100);
 /// Part of a run that warms it up.
 const WARM_UP: u32 = 10;
 
@@ -85,35 +84,13 @@ fn add(way: Way, rtc_ns: f64, together: Costs, apart: Option<Costs>, samples: &m
     }
 }
 
-/// Busy time of one thread, and its packets.
-#[derive(Clone, Copy, Default)]
-struct Busy {
-    time: Duration,
-    packets: u64,
-}
-
-impl Busy {
-    /// A round, if it was not interrupted.
-    #[inline]
-    fn add(&mut self, time: Duration, packets: u64) {
-        if time < INTERRUPTED {
-            self.time += time;
-            self.packets += packets;
-        }
-    }
-
-    fn ns(self) -> f64 {
-        self.time.as_nanos() as f64 / self.packets.max(1) as f64
-    }
-}
-
 fn rtc(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {
     traffic::cores::pin(core)?;
     let Whole { mut upf, passage } = Whole::new(Model::RunToCompletion, way, load)?;
     let worker = upf.workers.first_mut().context("a UPF has a worker")?;
-    let phase = AtomicU8::new(WARM);
+    let phase = Phase::default();
     let busy = std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| busy_of(&phase, core, || worker.run_once(), || passage.sent()));
+        let measuring = scope.spawn(|| of_rounds(&phase, core, || worker.run_once(), || passage.sent()));
         through_phases(&phase, window);
         measuring.join().map_err(|_| anyhow!("a measurement panicked"))?
     })?;
@@ -159,10 +136,10 @@ fn two_cores(way: Way, load: Load, window: Duration, cores: [usize; 2]) -> anyho
     let mut whole = Whole::new(Model::Pipeline, way, load)?;
     let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
     let (worker, passage) = (&mut whole.upf.workers[0], &whole.passage);
-    let (phase, never) = (AtomicU8::new(WARM), AtomicBool::new(false));
+    let (phase, never) = (Phase::default(), AtomicBool::new(false));
     let (dispatching, working) = std::thread::scope(|scope| {
-        let first = scope.spawn(|| busy_of(&phase, cores[0], || dispatcher.run_once(&never), || passage.given()));
-        let second = scope.spawn(|| busy_of(&phase, cores[1], || worker.run_once(), || passage.sent()));
+        let first = scope.spawn(|| of_rounds(&phase, cores[0], || dispatcher.run_once(&never), || passage.given()));
+        let second = scope.spawn(|| of_rounds(&phase, cores[1], || worker.run_once(), || passage.sent()));
         through_phases(&phase, window);
         let joined = [first, second].map(|thread| thread.join().map_err(|_| anyhow!("a measurement panicked"))?);
         let [dispatching, working] = joined;
@@ -172,42 +149,11 @@ fn two_cores(way: Way, load: Load, window: Duration, cores: [usize; 2]) -> anyho
     Ok(Costs { dispatcher_ns: dispatching.ns(), worker_ns: working.ns() })
 }
 
-const WARM: u8 = 0;
-const COUNT: u8 = 1;
-const END: u8 = 2;
-
-fn through_phases(phase: &AtomicU8, window: Duration) {
-    for (next, time) in [(COUNT, window / WARM_UP), (END, window)] {
-        std::thread::sleep(time);
-        phase.store(next, Ordering::Relaxed);
-    }
-}
-
-/// Rounds until the end; busy is the time of those with work.
-fn busy_of(
-    phase: &AtomicU8,
-    core: usize,
-    mut round: impl FnMut() -> bool,
-    packets: impl Fn() -> u64,
-) -> anyhow::Result<Busy> {
-    traffic::cores::pin(core)?;
-    let mut busy = Busy::default();
-    let (mut at, mut before) = (Instant::now(), packets());
-    loop {
-        let worked = round();
-        let (now, passed) = (Instant::now(), packets());
-        match phase.load(Ordering::Relaxed) {
-            COUNT if worked => busy.add(now - at, passed - before),
-            END => break,
-            _ => {}
-        }
-        (at, before) = (now, passed);
-        if !worked {
-            std::hint::spin_loop();
-        }
-    }
-    ensure!(busy.packets > 0, "nothing was done: core {core} is not this program's");
-    Ok(busy)
+fn through_phases(phase: &Phase, window: Duration) {
+    std::thread::sleep(window / WARM_UP);
+    phase.count();
+    std::thread::sleep(window);
+    phase.end();
 }
 
 #[cfg(test)]
@@ -223,13 +169,5 @@ mod tests {
         assert_eq!(samples.of("upf.pipeline_over_rtc.worker_cycles"), [1.1]);
         assert_eq!(samples.of("upf.pipeline_over_rtc.one_core.cycles"), [1.2]);
         assert_eq!(samples.of("upf.pipeline.dispatcher_mpps"), [80.0]);
-    }
-
-    #[test]
-    fn a_round_that_was_interrupted_does_not_count() {
-        let mut busy = Busy::default();
-        busy.add(Duration::from_micros(2), 32);
-        busy.add(Duration::from_millis(3), 32);
-        assert_eq!(busy.ns(), 2_000.0 / 32.0);
     }
 }

@@ -17,7 +17,7 @@ const PAYLOADS: [usize; 7] = [22, 64, 128, 256, 512, 1_024, 1_400];
 pub(super) fn measure(
     rounds: u32,
     window: Duration,
-    sessions: u32,
+    load: Load,
     core: usize,
     samples: &mut Samples,
     progress: &Progress,
@@ -27,7 +27,7 @@ pub(super) fn measure(
         for way in Way::BOTH {
             for payload in PAYLOADS {
                 progress.show(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()));
-                let load = Load { sessions, active: sessions, payload, pdrs: 1 };
+                let load = Load { payload, ..load };
                 let ns = std::thread::spawn(move || cost(way, load, window, core))
                     .join()
                     .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
@@ -38,7 +38,9 @@ pub(super) fn measure(
             }
         }
     }
-    Ok(json!({"what": "synthetic ports, payload copied once", "sessions": sessions, "runs": runs}))
+    Ok(
+        json!({"what": "synthetic ports, payload copied once", "sessions": load.sessions, "active": load.active, "runs": runs}),
+    )
 }
 
 fn cost(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {
