@@ -1,13 +1,16 @@
 //! Busy time of a thread: that of the rounds in which it did work. Rounds that found nothing do not count, nor do rounds that were
 //! interrupted. The clock is read once a round, in all threads alike.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-/// A round that takes longer has been interrupted: by the system, or by who owns the machine. It does not count.
-const INTERRUPTED: Duration = Duration::from_micros(100);
+/// A round that takes longer has been interrupted: by the system, or by who owns the machine. It does not count. What a debug build
+/// takes says nothing, but has to count.
+const INTERRUPTED: Duration = Duration::from_micros(if cfg!(debug_assertions) { 1_000_000 } else { 100 });
+/// How long threads may take to have their first round that counts, where others use the cores.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Busy time, and the packets of the same rounds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,9 +40,12 @@ impl Busy {
     }
 }
 
-/// What threads that run rounds are to do with them, as whoever measures says.
+/// What a thread that runs rounds is to do with them, as whoever measures says.
 #[derive(Default)]
-pub struct Phase(AtomicU8);
+pub struct Phase {
+    state: AtomicU8,
+    has_counted: AtomicBool,
+}
 
 impl Phase {
     const COUNTING: u8 = 1;
@@ -47,17 +53,37 @@ impl Phase {
 
     /// Rounds count from now on.
     pub fn count(&self) {
-        self.0.store(Self::COUNTING, Ordering::Relaxed);
+        self.state.store(Self::COUNTING, Ordering::Relaxed);
+    }
+
+    /// Rounds count for `window` from now on, and longer where a thread has not counted any.
+    pub fn count_for(&self, window: Duration) {
+        self.count();
+        std::thread::sleep(window);
+        self.await_counted();
+    }
+
+    /// Waits until a thread has counted a packet.
+    pub fn await_counted(&self) {
+        let begin = Instant::now();
+        while !self.has_counted() && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether a thread has counted a packet.
+    pub fn has_counted(&self) -> bool {
+        self.has_counted.load(Ordering::Relaxed)
     }
 
     /// Rounds do not count from now on.
     pub fn rest(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.state.store(0, Ordering::Relaxed);
     }
 
     /// There are no more rounds.
     pub fn end(&self) {
-        self.0.store(Self::OVER, Ordering::Relaxed);
+        self.state.store(Self::OVER, Ordering::Relaxed);
     }
 }
 
@@ -75,8 +101,14 @@ pub fn of_rounds(
     loop {
         let worked = round();
         let (now, passed) = (Instant::now(), packets());
-        match phase.0.load(Ordering::Relaxed) {
-            Phase::COUNTING if worked => busy.add(now - at, passed - before),
+        match phase.state.load(Ordering::Relaxed) {
+            Phase::COUNTING if worked => {
+                let is_first = busy.packets == 0;
+                busy.add(now - at, passed - before);
+                if is_first && busy.packets > 0 {
+                    phase.has_counted.store(true, Ordering::Relaxed);
+                }
+            }
             Phase::OVER => break,
             _ => {}
         }
@@ -97,7 +129,7 @@ mod tests {
     fn a_round_that_was_interrupted_does_not_count() {
         let mut busy = Busy::default();
         busy.add(Duration::from_micros(2), 32);
-        busy.add(Duration::from_millis(3), 32);
+        busy.add(INTERRUPTED, 32);
         assert_eq!((busy.ns(), busy.time()), (2_000.0 / 32.0, Duration::from_micros(2)));
     }
 
@@ -116,6 +148,7 @@ mod tests {
         };
         let Ok(core) = traffic::cores::allowed().map(|cores| cores[0]) else { return };
         let busy = of_rounds(&phase, core, round, || rounds.get()).expect("some count");
+        assert!(phase.has_counted());
         // One packet a round: at most those of rounds 10, 12, ... 28.
         assert!((1..=10).contains(&busy.packets), "{}", busy.packets);
     }

@@ -18,7 +18,7 @@ use crate::links::Links;
 use crate::rig::{Load, Plain, Subject, Upf, Way, frame_len, n3, n6};
 
 /// How long links may take to come up, and packets to come out.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Part of a run that warms it up.
 const WARM_UP: u32 = 10;
 /// Bytes that a packet takes in a ring beside its frame, at most: outer headers that the function puts before it, and the record's own.
@@ -182,6 +182,10 @@ impl Feeder<'_> {
         let (begin, before) = (Instant::now(), *self.drained);
         phase.count();
         self.feed_for(window)?;
+        let until = Instant::now() + PATIENCE;
+        while !phase.has_counted() && Instant::now() < until {
+            self.feed_for(window)?;
+        }
         phase.rest();
         let (packets, time) = (*self.drained - before, begin.elapsed());
         // Whoever gathers would wait for more.

@@ -18,6 +18,7 @@ pub mod link;
 pub mod links;
 pub mod metric;
 pub mod n4;
+pub mod plot;
 pub mod progress;
 pub mod rig;
 pub mod testpmd;

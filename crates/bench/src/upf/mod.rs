@@ -4,20 +4,27 @@
 //! What is compared is the time of a packet; the port's own work is in both. Over synthetic ports the worker finds input in every
 //! poll, by construction: the limit is its own core, and nothing waits for another one.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{anyhow, ensure};
+use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Way, frame_len};
 use crate::{conditions, cores};
 
 mod bare_misses;
 mod clock;
+mod container;
 mod crew;
+mod latency;
 mod models;
 mod payload;
+mod plots;
+mod published;
 mod ridden;
 mod scaling;
 mod search;
@@ -26,6 +33,9 @@ mod skew;
 mod throttle;
 mod whole;
 mod worker;
+mod workers;
+
+pub use container::{Contained, be_contained};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,8 +56,14 @@ pub struct Args {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(22..=9_000))]
     pub payload: u16,
     /// Measure only these parts
-    #[arg(long, value_enum, value_name = "PART")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
+    /// Draw a picture (SVG) of each part into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub plots: Option<PathBuf>,
+    /// Measure nothing: print and draw what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
 }
 
 /// A part of the benchmark.
@@ -59,12 +75,18 @@ pub enum Part {
     Payload,
     /// Cost of a packet against the number of sessions, beside a bare loop that misses the caches as often
     Sessions,
+    /// Throughput against the number of workers
+    Workers,
+    /// Latency against load
+    Latency,
     /// What a packet costs in a pipeline, beside run to completion
     Models,
     /// Workers come and go while the load steps up and down
     Scaling,
     /// Buckets move away from a worker that has become hot
     Skew,
+    /// One worker in an unprivileged container, beside the same bare on the host
+    Container,
 }
 
 impl Args {
@@ -92,39 +114,71 @@ impl Args {
     }
 }
 
-/// Measures and returns the report.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
-    let conditions = conditions::of_this_machine();
+/// Measures, or reads what was measured. A part that fails keeps no other from being measured.
+///
+/// # Errors
+/// If there is no report to read.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(file) = &args.from {
+        return Ok(Outcome { report: Report::read_json(file)?, failure: None });
+    }
+    let mut conditions = conditions::of_this_machine();
     let mut samples = Samples::default();
     let progress = Progress::new();
-    let pair = cores::pair().ok();
-    let core = pair.map_or(0, |pair| pair[1]);
-    let (load, window) = (args.load(), args.window());
-    let mut parts: Vec<(&str, Value)> = vec![];
-    if args.wants(Part::Worker) {
-        parts
-            .push(("worker", worker::measure(args.rounds, window, args.worker_load(), pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Payload) {
-        parts.push(("payload", payload::measure(args.rounds, window, load, core, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Sessions) {
-        parts.push(("sessions", sessions::measure(args.rounds, window, load.payload, core, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Models) {
-        parts.push(("models", models::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Scaling) {
-        parts.push(("scaling", scaling::measure(load, pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Skew) {
-        parts.push(("skew", skew::measure(args.rounds, load, &mut samples, &progress)?));
+    let mut failures = vec![];
+    for part in Part::value_variants().iter().filter(|part| args.wants(**part)) {
+        match part.measure(args, &mut samples, &progress) {
+            Ok(how) => conditions[part.name()] = how,
+            Err(error) => {
+                let failure = format!("{}: {error:#}", part.name());
+                progress.note(&format!("failed: {failure}"));
+                failures.push(failure);
+            }
+        }
     }
     drop(progress);
-    Ok(report(conditions, &samples, load, parts))
+    let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    conditions["failures"] = failures.into();
+    Ok(Outcome { report: report(conditions, &samples, args.load()), failure })
 }
 
-fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str, Value)>) -> Report {
+/// Prints what was published beside the report, and draws the report where that is asked for.
+pub fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
+    published::print(&report.conditions["published"], &mut std::io::stdout().lock())?;
+    let Some(folder) = &args.plots else { return Ok(()) };
+    let files = plots::draw(report, folder)?;
+    ensure!(!files.is_empty(), "the report has nothing that can be drawn");
+    Ok(())
+}
+
+impl Part {
+    /// As in the arguments.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// How it was measured.
+    fn measure(self, args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
+        let pair = cores::pair().ok();
+        let (rounds, load, window) = (args.rounds, args.load(), args.window());
+        match self {
+            Self::Worker => worker::measure(rounds, window, args.worker_load(), pair, samples, progress),
+            Self::Payload => payload::measure(rounds, window, load, pair, samples, progress),
+            Self::Sessions => sessions::measure(rounds, window, load.payload, pair, samples, progress),
+            Self::Workers => workers::measure(rounds, load, samples, progress),
+            Self::Latency => latency::measure(rounds, window, load, samples, progress),
+            Self::Models => models::measure(rounds, window, load, pair, samples, progress),
+            Self::Scaling => scaling::measure(load, pair, samples, progress),
+            Self::Skew => skew::measure(rounds, load, samples, progress),
+            Self::Container => {
+                let core = pair.map_or(0, |pair| pair[1]);
+                container::measure(&container::program()?, rounds, window, load, core, samples, progress)
+            }
+        }
+    }
+}
+
+fn report(mut conditions: Value, samples: &Samples, load: Load) -> Report {
     let metrics = samples.summaries();
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("one core", conditions::placement).into();
     conditions["sessions"] = load.sessions.into();
@@ -137,9 +191,7 @@ fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str
     conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
     conditions["limit"] =
         "the worker's core, where a part does not say otherwise: input in 100 % of its polls, by construction".into();
-    for (name, part) in parts {
-        conditions[name] = part;
-    }
+    conditions["published"] = published::beside(&metrics);
     Report { conditions, metrics }
 }
 
@@ -147,11 +199,16 @@ fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str
 mod tests {
     use super::*;
 
+    fn args() -> Args {
+        let (plots, from) = (None, None);
+        Args { rounds: 1, seconds: 0.01, sessions: None, active: None, payload: 64, only: vec![], plots, from }
+    }
+
     #[test]
     fn every_metric_of_a_way_is_there() {
         let only = vec![Part::Worker, Part::Payload];
-        let args = Args { rounds: 1, seconds: 0.01, sessions: Some(20), active: None, payload: 64, only };
-        let report = run(&args).expect("a run");
+        let args = Args { sessions: Some(20), only, ..args() };
+        let report = run(&args).expect("a run").report;
         for way in ["uplink", "downlink"] {
             for metric in ["added_ns", "vs_forwarder", "ns", "forwarder_ns"] {
                 let is_there = |prefix: &str| report.metrics.contains_key(&format!("{prefix}.{way}.{metric}"));
@@ -159,13 +216,28 @@ mod tests {
                 assert!(is_there("upf") || cores::pair().is_err(), "{way} {metric}");
             }
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.1400B.mpps")), "{way}");
+            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.22B.pipeline_over_rtc")), "{way}");
         }
         assert!(report.metrics["upf.synthetic.uplink.vs_forwarder"].median > 0.0);
     }
 
     #[test]
+    fn what_was_written_is_drawn_without_measuring() {
+        let folder = crate::folder::Folder::new().expect("a folder");
+        let file = folder.path().join("report.json");
+        let mut samples = Samples::default();
+        samples.add("upf.uplink.ns", 90.0, "ns");
+        report(serde_json::json!({}), &samples, args().load()).write_json(&file).expect("a file");
+        let args = Args { from: Some(file), plots: Some(folder.path().join("plots")), ..args() };
+        let outcome = run(&args).expect("a report");
+        show(&args, &outcome.report).expect("a picture");
+        assert!(folder.path().join("plots/worker.svg").is_file());
+        assert!(!folder.path().join("plots/skew.svg").exists());
+    }
+
+    #[test]
     fn as_many_sessions_are_active_as_are_said_and_there() {
-        let args = |sessions, active| Args { rounds: 1, seconds: 0.01, sessions, active, payload: 64, only: vec![] };
+        let args = |sessions, active| Args { sessions, active, ..args() };
         let of = |load: Load| (load.sessions, load.active);
         assert_eq!(of(args(None, None).worker_load()), (100_000, 65_536));
         assert_eq!(of(args(None, None).load()), (1_000, 1_000));
