@@ -153,7 +153,7 @@ impl Chart {
                 [found.min, found.max].map(|end| (x, self.place(if end.is_finite() { end } else { found.median })));
             plot.draw_series([PathElement::new(ends, colour.stroke_width(2))])?;
             let samples = found.samples.iter().copied().filter(|value| value.is_finite());
-            let dot = |value| Circle::new((x + 0.03, self.place(value)), 1, colour.mix(0.6).filled());
+            let dot = |value| Circle::new((x + 0.04, self.place(value)), 2, colour.mix(0.6).filled());
             plot.draw_series(samples.map(dot))?;
         }
         let mark = |point| Circle::new(middle(point), 4, colour.filled());

@@ -82,7 +82,11 @@ pub(super) fn measure(
 
 impl Both {
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        let whole = |model| Whole::new(model, way, load);
+        let whole = |model| -> anyhow::Result<Whole> {
+            let mut whole = Whole::new(model, way, load)?;
+            whole.pass_all(load);
+            Ok(whole)
+        };
         Ok(Self { rtc: whole(Model::RunToCompletion)?, pipeline: whole(Model::Pipeline)? })
     }
 

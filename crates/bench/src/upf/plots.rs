@@ -219,10 +219,10 @@ fn latency(report: &Report) -> Option<Chart> {
 
 fn models(report: &Report) -> Option<Chart> {
     let places = [
-        ("cycles", "dispatcher and worker, a core each"),
-        ("worker_cycles", "worker alone, a core each"),
-        ("one_core.cycles", "dispatcher and worker, one core"),
-        ("one_core.worker_cycles", "worker alone, one core"),
+        ("cycles", "both threads, a core each"),
+        ("worker_cycles", "worker, a core each"),
+        ("one_core.cycles", "both threads, one core"),
+        ("one_core.worker_cycles", "worker, one core"),
     ];
     let of = |at: usize| format!("upf.pipeline_over_rtc.{}", places[at].0);
     let all = vec![apart(series(report, "here, both ways", places.len(), of))];
