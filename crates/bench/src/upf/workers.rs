@@ -1,5 +1,7 @@
 //! Throughput against the number of workers, in both models. What has no core for each of its threads is not measured.
 
+use std::collections::BTreeSet;
+
 use anyhow::{anyhow, ensure};
 use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Terms};
@@ -65,13 +67,17 @@ pub(super) fn crew(model: Model, workers: u16, load: Load) -> anyhow::Result<Cre
     Crew::new(model, workers, Elasticity { signal: Signal::Busy, terms }, load)
 }
 
-/// Has so many of them at work.
+/// Has so many of them at work: each has buckets.
 pub(super) fn engage(elastic: &Elastic, workers: u16) -> anyhow::Result<()> {
-    if elastic.standing().workers != usize::from(workers) {
+    if owners(elastic) != usize::from(workers) {
         elastic.scale_to(workers.into()).map_err(|error| anyhow!("{workers} workers: {error}"))?;
     }
     ensure!(elastic.settle_within(50 * TRIAL), "buckets are on their way for ever");
     Ok(())
+}
+
+fn owners(elastic: &Elastic) -> usize {
+    elastic.standing().owners.into_iter().collect::<BTreeSet<u8>>().len()
 }
 
 /// In packets a second.
@@ -100,7 +106,7 @@ mod tests {
             for workers in [1, 2, 4] {
                 let standing = crew(model, workers, load).expect("a UPF").play(load, &[], |elastic, _| {
                     engage(elastic, workers)?;
-                    Ok(elastic.standing().workers)
+                    Ok(owners(elastic))
                 });
                 assert_eq!(standing.expect("a run"), usize::from(workers), "{name}");
             }
