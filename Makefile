@@ -60,7 +60,7 @@ images: build
 bench: setup build
 	mkdir -p target/bench
 	target/release/kaista bench link --json target/bench/link.json
-	target/release/kaista bench upf --json target/bench/upf.json
+	target/release/kaista bench upf --json target/bench/upf.json --plots target/bench/upf
 	target/release/kaista bench n4 --json target/bench/n4.json
 
 #: make lint       formatting, clippy, licences

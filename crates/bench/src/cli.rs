@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use crate::metric::Report;
+use crate::metric::{Outcome, Report};
 use crate::{count, link, n4, upf};
 
 /// Measure this machine and print figures with their conditions.
@@ -27,10 +27,10 @@ enum What {
         #[command(flatten)]
         output: Output,
     },
-    /// One worker of the UPF beside a plain forwarder
+    /// The UPF: its packet work, its execution models, workers that come and go
     ///
-    /// Both take the same frames from memory, uplink and downlink, in turns. What the UPF's packet work costs is the
-    /// difference.
+    /// One worker beside a plain forwarder, then against payloads, sessions and workers, latency, pipeline beside run to
+    /// completion, dynamic scaling, skew, and in a container. What was published stands beside it.
     Upf {
         #[command(flatten)]
         args: upf::Args,
@@ -57,6 +57,9 @@ enum What {
     /// The program that `instructions` counts
     #[command(hide = true)]
     Counted(count::Counted),
+    /// The program that `upf` measures in a container
+    #[command(hide = true)]
+    Contained(upf::Contained),
     /// The program that `link` measures latency with
     #[command(hide = true)]
     Partner(link::partner::Partner),
@@ -74,14 +77,20 @@ pub struct Output {
 pub fn run(bench: &Bench) -> anyhow::Result<()> {
     match &bench.what {
         What::Link { args, output } => {
-            let link::Outcome { report, failure } = link::run(args)?;
+            let Outcome { report, failure } = link::run(args)?;
             output.take(&report)?;
             failure.map_or(Ok(()), Err)
         }
-        What::Upf { args, output } => output.take(&upf::run(args)?),
+        What::Upf { args, output } => {
+            let Outcome { report, failure } = upf::run(args)?;
+            output.take(&report)?;
+            upf::show(args, &report)?;
+            failure.map_or(Ok(()), Err)
+        }
         What::N4 { args, output } => output.take(&n4::run(args)?),
         What::Instructions { args, output } => output.take(&count::run(args)?),
         What::Counted(counted) => count::be_counted(counted),
+        What::Contained(contained) => upf::be_contained(contained),
         What::Partner(partner) => link::partner::be_partner(partner),
     }
 }

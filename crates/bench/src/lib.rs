@@ -4,6 +4,7 @@
 //! [`link`] measures the direct link beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
 //! forwarder; [`n4`] sessions established beside traffic; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
 
+pub mod busy;
 pub mod cli;
 pub mod companion;
 pub mod conditions;
@@ -17,6 +18,7 @@ pub mod link;
 pub mod links;
 pub mod metric;
 pub mod n4;
+pub mod plot;
 pub mod progress;
 pub mod rig;
 pub mod testpmd;

@@ -168,10 +168,10 @@ impl Upf {
         Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path, _alarms: heard })
     }
 
-    /// One round of the worker.
+    /// One round of the worker. False if there was nothing.
     #[inline]
-    pub fn turn(&mut self) {
-        self.worker.run_once();
+    pub fn turn(&mut self) -> bool {
+        self.worker.run_once()
     }
 
     /// Packets sent so far; known over synthetic ports only.
@@ -206,10 +206,15 @@ impl Plain {
         Ok(Self { forwarder: Forwarder::within(queue, Addresses::Swap), sent })
     }
 
-    /// One round of the forwarder.
+    /// One round of the forwarder; the number of packets found.
     #[inline]
-    pub fn turn(&mut self) {
-        self.forwarder.turn();
+    pub fn turn(&mut self) -> usize {
+        self.forwarder.turn()
+    }
+
+    /// Packets that its port did not take.
+    pub fn refused(&self) -> u64 {
+        self.forwarder.refused()
     }
 
     /// Packets sent so far; known over synthetic ports only.

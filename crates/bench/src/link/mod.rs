@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::{conditions, cores, hugepages, testpmd};
 use traffic::interrupt::Interrupt;
@@ -97,14 +97,6 @@ impl Part {
             Self::Idle => idle::measure(bench, args, found),
         }
     }
-}
-
-/// What was measured, and why that is not all.
-pub struct Outcome {
-    /// All that was measured.
-    pub report: Report,
-    /// Why a part could not be measured to its end.
-    pub failure: Option<anyhow::Error>,
 }
 
 /// Measures. A part that fails keeps no other from being measured.

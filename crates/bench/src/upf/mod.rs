@@ -1,24 +1,31 @@
 //! `kaista bench upf`: the UPF's packet work beside a plain forwarder's and beside bare loops, against the size of packets and the
 //! number of sessions.
 //!
-//! Over synthetic ports the worker finds input in every poll, by construction: the limit is its own core, and nothing
-//! waits for another one. What is compared is the time of a packet; the port's own work is in both.
+//! What is compared is the time of a packet; the port's own work is in both. Over synthetic ports the worker finds input in every
+//! poll, by construction: the limit is its own core, and nothing waits for another one.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{anyhow, ensure};
+use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Way, frame_len};
 use crate::{conditions, cores};
 
 mod bare_misses;
 mod clock;
+mod container;
 mod crew;
 mod dpdk;
+mod latency;
 mod models;
 mod payload;
+mod plots;
+mod published;
 mod ridden;
 mod scaling;
 mod search;
@@ -28,6 +35,9 @@ mod stillness;
 mod throttle;
 mod whole;
 mod worker;
+mod workers;
+
+pub use container::{Contained, be_contained};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -38,15 +48,24 @@ pub struct Args {
     /// Length of each run in seconds
     #[arg(long, default_value_t = 0.5)]
     pub seconds: f64,
-    /// Sessions in force, all of them with traffic, where their number is not what is varied
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub sessions: u32,
+    /// Sessions in force, where their number is not what is varied [default: 100000 for `worker`, 1000 for others]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sessions: Option<u32>,
+    /// How many of them have traffic, at most [default: 65536 for `worker`, all for others]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub active: Option<u32>,
     /// Bytes of inner UDP payload, where they are not what is varied
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(22..=9_000))]
     pub payload: u16,
     /// Measure only these parts
-    #[arg(long, value_enum, value_name = "PART")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
+    /// Draw a picture (SVG) of each part into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub plots: Option<PathBuf>,
+    /// Measure nothing: print and draw what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
 }
 
 /// A part of the benchmark.
@@ -58,6 +77,10 @@ pub enum Part {
     Payload,
     /// Cost of a packet against the number of sessions, beside a bare loop that misses the caches as often
     Sessions,
+    /// Throughput against the number of workers
+    Workers,
+    /// Latency against load
+    Latency,
     /// What a packet costs in a pipeline, beside run to completion
     Models,
     /// Workers come and go while the load steps up and down
@@ -66,6 +89,8 @@ pub enum Part {
     Skew,
     /// The UPF over ports of DPDK, beside testpmd
     Dpdk,
+    /// One worker in an unprivileged container, beside the same bare on the host
+    Container,
 }
 
 impl Args {
@@ -73,8 +98,19 @@ impl Args {
         self.only.is_empty() || self.only.contains(&part)
     }
 
+    /// Of all parts but the first.
     fn load(&self) -> Load {
-        Load { sessions: self.sessions, active: self.sessions, payload: self.payload.into(), pdrs: 1 }
+        let sessions = self.sessions.unwrap_or(1_000);
+        self.load_of(sessions, self.active.unwrap_or(sessions))
+    }
+
+    /// Of the first part: as in the published experiments.
+    fn worker_load(&self) -> Load {
+        self.load_of(self.sessions.unwrap_or(100_000), self.active.unwrap_or(65_536))
+    }
+
+    fn load_of(&self, sessions: u32, active: u32) -> Load {
+        Load { sessions, active: active.min(sessions), payload: self.payload.into(), pdrs: 1 }
     }
 
     fn window(&self) -> Duration {
@@ -82,53 +118,85 @@ impl Args {
     }
 }
 
-/// Measures and returns the report.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
-    let conditions = conditions::of_this_machine();
+/// Measures, or reads what was measured. A part that fails keeps no other from being measured.
+///
+/// # Errors
+/// If there is no report to read.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(file) = &args.from {
+        return Ok(Outcome { report: Report::read_json(file)?, failure: None });
+    }
+    let mut conditions = conditions::of_this_machine();
     let mut samples = Samples::default();
     let progress = Progress::new();
-    let pair = cores::pair().ok();
-    let core = pair.map_or(0, |pair| pair[1]);
-    let (load, window) = (args.load(), args.window());
-    let mut parts: Vec<(&str, Value)> = vec![];
-    if args.wants(Part::Worker) {
-        parts.push(("worker", worker::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Payload) {
-        parts.push(("payload", payload::measure(args.rounds, window, args.sessions, core, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Sessions) {
-        parts.push(("sessions", sessions::measure(args.rounds, window, load.payload, core, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Models) {
-        parts.push(("models", models::measure(args.rounds, window, load, pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Scaling) {
-        parts.push(("scaling", scaling::measure(load, pair, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Skew) {
-        parts.push(("skew", skew::measure(args.rounds, load, &mut samples, &progress)?));
-    }
-    if args.wants(Part::Dpdk) {
-        parts.push(("dpdk", dpdk::measure(args.rounds, window, load.payload, pair, &mut samples, &progress)?));
+    let mut failures = vec![];
+    for part in Part::value_variants().iter().filter(|part| args.wants(**part)) {
+        match part.measure(args, &mut samples, &progress) {
+            Ok(how) => conditions[part.name()] = how,
+            Err(error) => {
+                let failure = format!("{}: {error:#}", part.name());
+                progress.note(&format!("failed: {failure}"));
+                failures.push(failure);
+            }
+        }
     }
     drop(progress);
-    Ok(report(conditions, &samples, load, parts))
+    let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    conditions["failures"] = failures.into();
+    Ok(Outcome { report: report(conditions, &samples, args.load()), failure })
 }
 
-fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str, Value)>) -> Report {
+/// Prints what was published beside the report, and draws the report where that is asked for.
+pub fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
+    published::print(&report.conditions["published"], &mut std::io::stdout().lock())?;
+    let Some(folder) = &args.plots else { return Ok(()) };
+    let files = plots::draw(report, folder)?;
+    ensure!(!files.is_empty(), "the report has nothing that can be drawn");
+    Ok(())
+}
+
+impl Part {
+    /// As in the arguments.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// How it was measured.
+    fn measure(self, args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
+        let pair = cores::pair().ok();
+        let (rounds, load, window) = (args.rounds, args.load(), args.window());
+        match self {
+            Self::Worker => worker::measure(rounds, window, args.worker_load(), pair, samples, progress),
+            Self::Payload => payload::measure(rounds, window, load, pair, samples, progress),
+            Self::Sessions => sessions::measure(rounds, window, load.payload, pair, samples, progress),
+            Self::Workers => workers::measure(rounds, load, samples, progress),
+            Self::Latency => latency::measure(rounds, window, load, samples, progress),
+            Self::Models => models::measure(rounds, window, load, pair, samples, progress),
+            Self::Scaling => scaling::measure(load, pair, samples, progress),
+            Self::Skew => skew::measure(rounds, load, samples, progress),
+            Self::Dpdk => dpdk::measure(rounds, window, load.payload, pair, samples, progress),
+            Self::Container => {
+                let core = pair.map_or(0, |pair| pair[1]);
+                container::measure(&container::program()?, rounds, window, load, core, samples, progress)
+            }
+        }
+    }
+}
+
+fn report(mut conditions: Value, samples: &Samples, load: Load) -> Report {
     let metrics = samples.summaries();
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("one core", conditions::placement).into();
     conditions["sessions"] = load.sessions.into();
+    conditions["active"] = load.active.into();
     conditions["payload_bytes"] = load.payload.into();
     conditions["frame_bytes"] =
         serde_json::json!({"uplink": frame_len(Way::Uplink, load), "downlink": frame_len(Way::Downlink, load)});
-    conditions["ports"] = "synthetic: the same rings and validation over private memory".into();
+    conditions["ports"] =
+        "synthetic (the same rings and validation over private memory), where a part does not say otherwise".into();
     conditions["forwarder"] = "swaps Ethernet addresses, validation on".into();
-    conditions["limit"] = "the worker's core: input in 100 % of its polls, by construction".into();
-    for (name, part) in parts {
-        conditions[name] = part;
-    }
+    conditions["limit"] =
+        "the worker's core, where a part does not say otherwise: input in 100 % of its polls, by construction".into();
+    conditions["published"] = published::beside(&metrics);
     Report { conditions, metrics }
 }
 
@@ -136,17 +204,49 @@ fn report(mut conditions: Value, samples: &Samples, load: Load, parts: Vec<(&str
 mod tests {
     use super::*;
 
+    fn args() -> Args {
+        let (plots, from) = (None, None);
+        Args { rounds: 1, seconds: 0.01, sessions: None, active: None, payload: 64, only: vec![], plots, from }
+    }
+
     #[test]
     fn every_metric_of_a_way_is_there() {
         let only = vec![Part::Worker, Part::Payload];
-        let args = Args { rounds: 1, seconds: 0.01, sessions: 20, payload: 64, only };
-        let report = run(&args).expect("a run");
+        let args = Args { sessions: Some(20), only, ..args() };
+        let report = run(&args).expect("a run").report;
         for way in ["uplink", "downlink"] {
             for metric in ["added_ns", "vs_forwarder", "ns", "forwarder_ns"] {
-                assert!(report.metrics.contains_key(&format!("upf.{way}.{metric}")), "{way} {metric}");
+                let is_there = |prefix: &str| report.metrics.contains_key(&format!("{prefix}.{way}.{metric}"));
+                assert!(is_there("upf.synthetic"), "{way} {metric}");
+                assert!(is_there("upf") || cores::pair().is_err(), "{way} {metric}");
             }
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.1400B.mpps")), "{way}");
+            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.22B.pipeline_over_rtc")), "{way}");
         }
-        assert!(report.metrics["upf.uplink.vs_forwarder"].median > 0.0);
+        assert!(report.metrics["upf.synthetic.uplink.vs_forwarder"].median > 0.0);
+    }
+
+    #[test]
+    fn what_was_written_is_drawn_without_measuring() {
+        let folder = crate::folder::Folder::new().expect("a folder");
+        let file = folder.path().join("report.json");
+        let mut samples = Samples::default();
+        samples.add("upf.uplink.ns", 90.0, "ns");
+        report(serde_json::json!({}), &samples, args().load()).write_json(&file).expect("a file");
+        let args = Args { from: Some(file), plots: Some(folder.path().join("plots")), ..args() };
+        let outcome = run(&args).expect("a report");
+        show(&args, &outcome.report).expect("a picture");
+        assert!(folder.path().join("plots/worker.svg").is_file());
+        assert!(!folder.path().join("plots/skew.svg").exists());
+    }
+
+    #[test]
+    fn as_many_sessions_are_active_as_are_said_and_there() {
+        let args = |sessions, active| Args { sessions, active, ..args() };
+        let of = |load: Load| (load.sessions, load.active);
+        assert_eq!(of(args(None, None).worker_load()), (100_000, 65_536));
+        assert_eq!(of(args(None, None).load()), (1_000, 1_000));
+        assert_eq!(of(args(Some(500), None).worker_load()), (500, 500));
+        assert_eq!(of(args(Some(500), Some(40)).load()), (500, 40));
     }
 }

@@ -7,14 +7,15 @@
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
 //! core's cache. On two, that is in it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use upf::model::Model;
 
 use super::whole::Whole;
+use crate::busy::{Busy, Phase, of_rounds};
 use crate::cores;
 use crate::metric::Samples;
 use crate::progress::Progress;
@@ -22,8 +23,6 @@ use crate::rig::{Load, Way};
 
 /// Bursts between two turns, on one core.
 const BURSTS: usize = 8;
-/// A turn that takes longer has been interrupted: by the system, or by who owns the machine. It does not count.
-const INTERRUPTED: Duration = Duration::from_micros(100);
 /// Part of a run that warms it up.
 const WARM_UP: u32 = 10;
 
@@ -32,6 +31,19 @@ const WARM_UP: u32 = 10;
 struct Costs {
     dispatcher_ns: f64,
     worker_ns: f64,
+}
+
+/// Both models with the same load, to be run in turns.
+pub(super) struct Both {
+    rtc: Whole,
+    pipeline: Whole,
+}
+
+/// Busy nanoseconds of a packet in all threads of a model together.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(super) struct Compared {
+    pub rtc_ns: f64,
+    pub pipeline_ns: f64,
 }
 
 /// Measures both ways in turns; on two cores where there are two.
@@ -50,9 +62,10 @@ pub(super) fn measure(
         rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
         for way in Way::BOTH {
             progress.show(&format!("models, round {round} of {rounds}: {}", way.name()));
-            let rtc_ns = on_a_thread(move || rtc(way, load, window, core))?;
-            let together = on_a_thread(move || one_core(way, load, window, core))?;
-            let apart = pair.map(|pair| two_cores(way, load, window, pair)).transpose()?;
+            let mut both = Both::new(way, load)?;
+            let rtc_ns = rtc(&mut both.rtc, window, core)?;
+            let together = both.one_core(window, core)?;
+            let apart = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
             add(way, rtc_ns, together, apart, samples);
             runs.push(json!({
                 "round": round, "way": way.name(), "link_rtt_ns": rtt_ns, "rtc_ns": rtc_ns, "one_core": together, "two_cores": apart
@@ -67,9 +80,44 @@ pub(super) fn measure(
     }))
 }
 
-/// So that the thread that asks is never bound to a core.
-fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
-    std::thread::spawn(work).join().map_err(|_| anyhow!("a measurement panicked"))?
+impl Both {
+    pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
+        let whole = |model| -> anyhow::Result<Whole> {
+            let mut whole = Whole::new(model, way, load)?;
+            whole.pass_all(load);
+            Ok(whole)
+        };
+        Ok(Self { rtc: whole(Model::RunToCompletion)?, pipeline: whole(Model::Pipeline)? })
+    }
+
+    /// Each once: run to completion on `core`, the pipeline with a core for each thread where there are two, else on `core`, too.
+    pub fn compare(&mut self, window: Duration, core: usize, pair: Option<[usize; 2]>) -> anyhow::Result<Compared> {
+        let rtc_ns = rtc(&mut self.rtc, window, core)?;
+        let costs = match pair {
+            Some(pair) => two_cores(&mut self.pipeline, window, pair)?,
+            None => self.one_core(window, core)?,
+        };
+        Ok(Compared { rtc_ns, pipeline_ns: costs.dispatcher_ns + costs.worker_ns })
+    }
+
+    /// On a thread of its own, so that the one that asks is never bound to a core.
+    fn one_core(&mut self, window: Duration, core: usize) -> anyhow::Result<Costs> {
+        let pipeline = &mut self.pipeline;
+        std::thread::scope(|scope| {
+            let measuring = scope.spawn(|| one_core(pipeline, window, core));
+            measuring.join().map_err(|_| anyhow!("a measurement panicked"))?
+        })
+    }
+}
+
+impl Compared {
+    /// Under names that begin like this.
+    pub fn add(self, prefix: &str, samples: &mut Samples) {
+        let Self { rtc_ns, pipeline_ns } = self;
+        samples.add(format!("{prefix}.rtc_ns"), rtc_ns, "ns");
+        samples.add(format!("{prefix}.pipeline_ns"), pipeline_ns, "ns");
+        samples.add(format!("{prefix}.pipeline_over_rtc"), pipeline_ns / rtc_ns, "1");
+    }
 }
 
 fn add(way: Way, rtc_ns: f64, together: Costs, apart: Option<Costs>, samples: &mut Samples) {
@@ -85,46 +133,24 @@ fn add(way: Way, rtc_ns: f64, together: Costs, apart: Option<Costs>, samples: &m
     }
 }
 
-/// Busy time of one thread, and its packets.
-#[derive(Clone, Copy, Default)]
-struct Busy {
-    time: Duration,
-    packets: u64,
-}
-
-impl Busy {
-    /// A round, if it was not interrupted.
-    #[inline]
-    fn add(&mut self, time: Duration, packets: u64) {
-        if time < INTERRUPTED {
-            self.time += time;
-            self.packets += packets;
-        }
-    }
-
-    fn ns(self) -> f64 {
-        self.time.as_nanos() as f64 / self.packets.max(1) as f64
-    }
-}
-
-fn rtc(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {
-    traffic::cores::pin(core)?;
-    let Whole { mut upf, passage } = Whole::new(Model::RunToCompletion, way, load)?;
-    let worker = upf.workers.first_mut().context("a UPF has a worker")?;
-    let phase = AtomicU8::new(WARM);
+/// Of a UPF that runs to completion, on `core`: busy nanoseconds of a packet.
+pub(super) fn rtc(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<f64> {
+    let (worker, passage) = (whole.upf.workers.first_mut().context("a UPF has a worker")?, &whole.passage);
+    let phase = Phase::default();
     let busy = std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| busy_of(&phase, core, || worker.run_once(), || passage.sent()));
-        through_phases(&phase, window);
+        let measuring = scope.spawn(|| of_rounds(&phase, core, || worker.run_once(), || passage.sent()));
+        std::thread::sleep(window / WARM_UP);
+        phase.count_for(window);
+        phase.end();
         measuring.join().map_err(|_| anyhow!("a measurement panicked"))?
     })?;
-    Whole { upf, passage }.check()?;
+    whole.check()?;
     Ok(busy.ns())
 }
 
 /// Dispatcher and worker in turns.
-fn one_core(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<Costs> {
+fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<Costs> {
     traffic::cores::pin(core)?;
-    let mut whole = Whole::new(Model::Pipeline, way, load)?;
     let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
     let (worker, never) = (&mut whole.upf.workers[0], AtomicBool::new(false));
     let mut run = |time: Duration| {
@@ -155,59 +181,26 @@ fn one_core(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Resu
 }
 
 /// Dispatcher on the first core, worker on the second.
-fn two_cores(way: Way, load: Load, window: Duration, cores: [usize; 2]) -> anyhow::Result<Costs> {
-    let mut whole = Whole::new(Model::Pipeline, way, load)?;
+fn two_cores(whole: &mut Whole, window: Duration, cores: [usize; 2]) -> anyhow::Result<Costs> {
     let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
     let (worker, passage) = (&mut whole.upf.workers[0], &whole.passage);
-    let (phase, never) = (AtomicU8::new(WARM), AtomicBool::new(false));
+    let (phases, never) = ([Phase::default(), Phase::default()], AtomicBool::new(false));
     let (dispatching, working) = std::thread::scope(|scope| {
-        let first = scope.spawn(|| busy_of(&phase, cores[0], || dispatcher.run_once(&never), || passage.given()));
-        let second = scope.spawn(|| busy_of(&phase, cores[1], || worker.run_once(), || passage.sent()));
-        through_phases(&phase, window);
-        let joined = [first, second].map(|thread| thread.join().map_err(|_| anyhow!("a measurement panicked"))?);
-        let [dispatching, working] = joined;
+        let first = scope.spawn(|| of_rounds(&phases[0], cores[0], || dispatcher.run_once(&never), || passage.given()));
+        let second = scope.spawn(|| of_rounds(&phases[1], cores[1], || worker.run_once(), || passage.sent()));
+        std::thread::sleep(window / WARM_UP);
+        phases[1].count();
+        phases[0].count_for(window);
+        phases[1].await_counted();
+        // A dispatcher may wait for room in its last round: the worker goes on until then.
+        phases[0].end();
+        let dispatching = first.join().map_err(|_| anyhow!("a measurement panicked"))?;
+        phases[1].end();
+        let working = second.join().map_err(|_| anyhow!("a measurement panicked"))?;
         anyhow::Ok((dispatching?, working?))
     })?;
     whole.check()?;
     Ok(Costs { dispatcher_ns: dispatching.ns(), worker_ns: working.ns() })
-}
-
-const WARM: u8 = 0;
-const COUNT: u8 = 1;
-const END: u8 = 2;
-
-fn through_phases(phase: &AtomicU8, window: Duration) {
-    for (next, time) in [(COUNT, window / WARM_UP), (END, window)] {
-        std::thread::sleep(time);
-        phase.store(next, Ordering::Relaxed);
-    }
-}
-
-/// Rounds until the end; busy is the time of those with work.
-fn busy_of(
-    phase: &AtomicU8,
-    core: usize,
-    mut round: impl FnMut() -> bool,
-    packets: impl Fn() -> u64,
-) -> anyhow::Result<Busy> {
-    traffic::cores::pin(core)?;
-    let mut busy = Busy::default();
-    let (mut at, mut before) = (Instant::now(), packets());
-    loop {
-        let worked = round();
-        let (now, passed) = (Instant::now(), packets());
-        match phase.load(Ordering::Relaxed) {
-            COUNT if worked => busy.add(now - at, passed - before),
-            END => break,
-            _ => {}
-        }
-        (at, before) = (now, passed);
-        if !worked {
-            std::hint::spin_loop();
-        }
-    }
-    ensure!(busy.packets > 0, "nothing was done: core {core} is not this program's");
-    Ok(busy)
 }
 
 #[cfg(test)]
@@ -226,10 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_was_interrupted_does_not_count() {
-        let mut busy = Busy::default();
-        busy.add(Duration::from_micros(2), 32);
-        busy.add(Duration::from_millis(3), 32);
-        assert_eq!(busy.ns(), 2_000.0 / 32.0);
+    fn both_models_are_compared_again_and_again() {
+        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+        let Ok(cores) = traffic::cores::allowed() else { return };
+        let mut both = Both::new(Way::Downlink, load).expect("two UPFs");
+        let mut samples = Samples::default();
+        for pair in [None, cores::pair().ok()] {
+            let found = both.compare(Duration::from_millis(10), cores[0], pair).expect("packets pass");
+            assert!(found.rtc_ns > 0.0 && found.pipeline_ns > 0.0, "{found:?}");
+            found.add("both", &mut samples);
+        }
+        assert_eq!(samples.of("both.pipeline_over_rtc").len(), 2);
     }
 }

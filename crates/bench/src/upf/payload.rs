@@ -1,4 +1,4 @@
-//! Throughput of one worker against the size of what is in its packets.
+//! Throughput of one worker against the size of what is in its packets, and both models beside each other.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 
 use super::clock::nanoseconds;
+use super::models::Both;
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::{Load, Upf, Way};
@@ -13,32 +14,39 @@ use crate::rig::{Load, Upf, Way};
 /// Bytes of inner UDP payload.
 const PAYLOADS: [usize; 7] = [22, 64, 128, 256, 512, 1_024, 1_400];
 
-/// Measures both ways, on `core`.
+/// Measures both ways, the worker on the second of two cores.
 pub(super) fn measure(
     rounds: u32,
     window: Duration,
-    sessions: u32,
-    core: usize,
+    load: Load,
+    pair: Option<[usize; 2]>,
     samples: &mut Samples,
     progress: &Progress,
 ) -> anyhow::Result<Value> {
     let mut runs = vec![];
+    let core = pair.map_or(0, |pair| pair[1]);
     for round in 1..=rounds {
         for way in Way::BOTH {
             for payload in PAYLOADS {
                 progress.show(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()));
-                let load = Load { sessions, active: sessions, payload, pdrs: 1 };
+                let load = Load { payload, ..load };
                 let ns = std::thread::spawn(move || cost(way, load, window, core))
                     .join()
                     .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
-                let name = |metric: &str| format!("upf.payload.{}.{payload}B.{metric}", way.name());
-                samples.add(name("mpps"), 1e3 / ns, "Mpps");
-                samples.add(name("payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
-                runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns}));
+                let models = Both::new(way, load)?.compare(window, core, pair)?;
+                let prefix = format!("upf.payload.{}.{payload}B", way.name());
+                samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
+                samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
+                models.add(&prefix, samples);
+                runs.push(
+                    json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}),
+                );
             }
         }
     }
-    Ok(json!({"what": "synthetic ports, payload copied once", "sessions": sessions, "runs": runs}))
+    Ok(
+        json!({"what": "synthetic ports, payload copied once; models: busy nanoseconds of a packet in all threads", "sessions": load.sessions, "active": load.active, "runs": runs}),
+    )
 }
 
 fn cost(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {

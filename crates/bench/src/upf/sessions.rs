@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::bare_misses::BareMisses;
 use super::clock::nanoseconds;
+use super::models::{Both, Compared};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Upf, Way, order};
@@ -22,12 +23,13 @@ const COUNTS: [(u32, u32); 6] =
 const FEW: (u32, u32) = (1_000, 1_000);
 const MANY: (u32, u32) = (1_000_000, 1_000_000);
 
-/// UPF, forwarder and bare loop with the same sessions, ready to run in turns.
+/// UPF, forwarder, bare loop and both models with the same sessions, ready to run in turns.
 struct Rig {
     load: Load,
     upf: Upf,
     plain: Plain,
     bare: BareMisses,
+    models: Both,
 }
 
 /// Nanoseconds of a packet.
@@ -36,14 +38,15 @@ struct Costs {
     upf_ns: f64,
     forwarder_ns: f64,
     bare_misses_ns: f64,
+    models: Compared,
 }
 
-/// Measures both ways, on `core`.
+/// Measures both ways, the worker on the second of two cores.
 pub(super) fn measure(
     rounds: u32,
     window: Duration,
     payload: usize,
-    core: usize,
+    pair: Option<[usize; 2]>,
     samples: &mut Samples,
     progress: &Progress,
 ) -> anyhow::Result<Value> {
@@ -52,7 +55,7 @@ pub(super) fn measure(
         progress.show(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()));
         let costs = std::thread::scope(|scope| {
             // On a thread of its own, so that this one is never bound to a core.
-            let measuring = scope.spawn(|| of_way(way, rounds, window, payload, core, progress));
+            let measuring = scope.spawn(|| of_way(way, rounds, window, payload, pair, progress));
             measuring.join().map_err(|_| anyhow::anyhow!("a measurement panicked"))?
         })?;
         for (round, costs) in costs.iter().enumerate() {
@@ -66,6 +69,7 @@ pub(super) fn measure(
         "what": "nanoseconds of a packet with so many sessions held and active, all active ones in an order at random",
         "bare_misses": "uplink 3 cold lines a packet (TEID, rule, policer), downlink 5 (hash table's two, rule's two, policer)",
         "1m_over_bare_misses": "what a packet costs more with 1,000,000 sessions than with 1,000, the forwarder's part taken off, by the same of the bare loop",
+        "models": "busy nanoseconds of a packet in all threads of each model, source throttled",
         "runs": runs,
     }))
 }
@@ -75,14 +79,15 @@ fn of_way(
     rounds: u32,
     window: Duration,
     payload: usize,
-    core: usize,
+    pair: Option<[usize; 2]>,
     progress: &Progress,
 ) -> anyhow::Result<Vec<Vec<Costs>>> {
+    let core = pair.map_or(0, |pair| pair[1]);
     traffic::cores::pin(core)?;
     let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
         let load = Load { sessions, active, payload, pdrs: 1 };
         let bare = BareMisses::new(way, sessions, order(load));
-        Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare })
+        Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare, models: Both::new(way, load)? })
     };
     let mut rigs = COUNTS.iter().map(rig).collect::<anyhow::Result<Vec<_>>>()?;
     let mut all = vec![];
@@ -95,7 +100,7 @@ fn of_way(
                 rig.load.active,
                 rig.load.sessions
             ));
-            costs.push(rig.run(window)?);
+            costs.push(rig.run(window, core, pair)?);
         }
         all.push(costs);
     }
@@ -103,8 +108,8 @@ fn of_way(
 }
 
 impl Rig {
-    fn run(&mut self, window: Duration) -> anyhow::Result<Costs> {
-        let Self { upf, plain, bare, .. } = self;
+    fn run(&mut self, window: Duration, core: usize, pair: Option<[usize; 2]>) -> anyhow::Result<Costs> {
+        let Self { upf, plain, bare, models, .. } = self;
         let forwarder_ns = nanoseconds(window, || {
             plain.turn();
             plain.sent()
@@ -118,16 +123,18 @@ impl Rig {
             bare.passed()
         });
         ensure!(upf.drops().is_empty(), "the UPF dropped packets: {:?}", upf.drops());
-        Ok(Costs { upf_ns, forwarder_ns, bare_misses_ns })
+        Ok(Costs { upf_ns, forwarder_ns, bare_misses_ns, models: models.compare(window, core, pair)? })
     }
 }
 
 fn add_round(way: Way, costs: &[Costs], samples: &mut Samples) {
-    for ((held, active), Costs { upf_ns, forwarder_ns, bare_misses_ns }) in COUNTS.iter().zip(costs) {
-        let name = |metric: &str| format!("upf.sessions.{}.{held}held.{active}active.{metric}", way.name());
+    for ((held, active), Costs { upf_ns, forwarder_ns, bare_misses_ns, models }) in COUNTS.iter().zip(costs) {
+        let prefix = format!("upf.sessions.{}.{held}held.{active}active", way.name());
+        let name = |metric: &str| format!("{prefix}.{metric}");
         samples.add(name("added_ns"), upf_ns - forwarder_ns, "ns");
         samples.add(name("mpps"), 1e3 / upf_ns, "Mpps");
         samples.add(name("bare_misses_ns"), *bare_misses_ns, "ns");
+        models.add(&prefix, samples);
     }
     let of = |count| COUNTS.iter().position(|each| *each == count).map(|at| costs[at]);
     if let (Some(few), Some(many)) = (of(FEW), of(MANY)) {
@@ -145,11 +152,13 @@ mod tests {
     #[test]
     fn what_more_sessions_cost_is_held_against_bare_misses() {
         let mut samples = Samples::default();
-        let costs = |upf_ns, forwarder_ns, bare_misses_ns| Costs { upf_ns, forwarder_ns, bare_misses_ns };
+        let models = Compared { rtc_ns: 40.0, pipeline_ns: 50.0 };
+        let costs = |upf_ns, forwarder_ns, bare_misses_ns| Costs { upf_ns, forwarder_ns, bare_misses_ns, models };
         let mut round = vec![costs(50.0, 10.0, 2.0); COUNTS.len()];
         round[5] = costs(90.0, 20.0, 27.0);
         add_round(Way::Uplink, &round, &mut samples);
         assert_eq!(samples.of("upf.sessions.1m_over_bare_misses"), [(70.0 - 40.0) / 25.0]);
         assert_eq!(samples.of("upf.sessions.uplink.1000000held.1000000active.added_ns"), [70.0]);
+        assert_eq!(samples.of("upf.sessions.uplink.1held.1active.pipeline_over_rtc"), [1.25]);
     }
 }

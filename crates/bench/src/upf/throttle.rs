@@ -8,8 +8,12 @@ use std::sync::{Arc, OnceLock};
 use port::synthetic::Synthetic;
 use port::{Burst, RxCounters, RxQueue};
 
-/// Packets on their way at most: a tenth of what a ring to a worker holds of small ones, several bursts all the same.
+/// Packets on their way at most: a part of what a ring to a worker holds of small ones, several bursts all the same.
 const UNDER_WAY: u64 = 512;
+/// Bytes of them at most, of the 256 KiB that such a ring has: one more burst has to fit.
+const UNDER_WAY_BYTES: usize = 160 << 10;
+/// Bytes of a record beside its frame, at most.
+const RECORD_BYTES: usize = 64;
 
 /// Packets that have gone in and out; each number has one writer.
 #[derive(Default)]
@@ -43,27 +47,31 @@ pub(super) struct Throttled {
     passage: Arc<Passage>,
     /// As last seen: the other core's line is read only where this is too old to go on.
     sent: u64,
+    limit: u64,
 }
 
 impl Throttled {
     /// Gives `frames` over and over, once they are there.
     pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
-        Self { frames, source: None, passage, sent: 0 }
+        Self { frames, source: None, passage, sent: 0, limit: UNDER_WAY }
     }
 
     #[cold]
     fn begin(&mut self) {
         let open = |frames: &Vec<Vec<u8>>| Synthetic::new(frames.clone()).open().queues.remove(0).rx;
-        self.source = self.frames.get().map(open);
+        let Some(frames) = self.frames.get() else { return };
+        let frame_bytes = frames.iter().map(Vec::len).max().unwrap_or(0);
+        self.limit = UNDER_WAY.min((UNDER_WAY_BYTES / (frame_bytes + RECORD_BYTES)) as u64);
+        self.source = Some(open(frames));
     }
 
     /// Whether it is to wait for what is on its way.
     #[inline]
     fn is_full(&mut self, given: u64) -> bool {
-        if given - self.sent > UNDER_WAY {
+        if given - self.sent > self.limit {
             self.sent = self.passage.sent();
         }
-        given - self.sent > UNDER_WAY
+        given - self.sent > self.limit
     }
 }
 

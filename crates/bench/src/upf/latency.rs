@@ -1,0 +1,127 @@
+//! Latency of packets through one worker against load, in both models: from when a packet is due to when the sink has it.
+//!
+//! The source and the sink ride in the polls of whoever receives, so that a pipeline has a core for each of its two threads where
+//! there are two. A packet that is due waits for the next poll: that is in the figure, in both models alike.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use traffic::sink::Latency;
+use upf::model::Model;
+
+use super::crew::drain;
+use super::ridden::Reins;
+use super::scaling::MODELS;
+use super::search::highest_pps;
+use super::workers::{crew, engage, lacking, threads};
+use crate::metric::Samples;
+use crate::progress::Progress;
+use crate::rig::Load;
+
+/// Percent of the highest rate without loss.
+const LOADS: [u32; 4] = [10, 50, 80, 90];
+/// How long a load is on before it is measured.
+const ONSET: Duration = Duration::from_millis(50);
+/// How long the source may take to see what it is told.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// At one load.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Found {
+    percent: u32,
+    latency_us: Latency,
+    refused: u64,
+}
+
+/// Measures the models for whose threads there are cores.
+pub(super) fn measure(
+    rounds: u32,
+    window: Duration,
+    load: Load,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
+    let cores = traffic::cores::allowed()?;
+    let (mut runs, mut missing) = (vec![], vec![]);
+    for round in 1..=rounds {
+        for (name, model) in MODELS {
+            let threads = threads(model, 1);
+            if threads > cores.len() {
+                missing.push(lacking(name, model, 1, cores.len()));
+                continue;
+            }
+            progress.show(&format!("latency, round {round} of {rounds}: {name}"));
+            let (highest_pps, found) = against_load(model, load, window, &cores[..threads])?;
+            samples.add(format!("upf.latency.{name}.zero_loss_mpps"), highest_pps / 1e6, "Mpps");
+            for Found { percent, latency_us: Latency { p50, p99, p999, max }, .. } in &found {
+                for (metric, us) in [("p50", p50), ("p99", p99), ("p999", p999), ("max", max)] {
+                    samples.add(format!("upf.latency.{name}.{percent}pct.{metric}_us"), *us, "us");
+                }
+            }
+            runs.push(json!({"round": round, "model": name, "zero_loss_mpps": highest_pps / 1e6, "loads": found}));
+        }
+    }
+    missing.dedup();
+    Ok(json!({
+        "what": "one way, from when a packet is due to when the sink has it; uplink, one worker, shared-memory ports",
+        "source": "source and sink ride in the polls of whoever receives: the worker (rtc), the dispatcher (pipeline)",
+        "limit": "the pauses of the threads' cores: p99.9 and maximum are those of the machine, too",
+        "not_measurable": missing,
+        "runs": runs,
+    }))
+}
+
+fn against_load(model: Model, load: Load, window: Duration, cores: &[usize]) -> anyhow::Result<(f64, Vec<Found>)> {
+    crew(model, 1, load)?.play(load, cores, |elastic, reins| {
+        engage(elastic, 1)?;
+        let highest_pps = highest_pps(reins, 0.0)?;
+        let found = LOADS.map(|percent| at(percent, highest_pps, window, reins));
+        Ok((highest_pps, found.into_iter().collect::<anyhow::Result<_>>()?))
+    })
+}
+
+fn at(percent: u32, highest_pps: f64, window: Duration, reins: &Reins) -> anyhow::Result<Found> {
+    let before = reins.tally();
+    reins.set_rate(highest_pps * f64::from(percent) / 100.0);
+    std::thread::sleep(ONSET);
+    cut(reins)?;
+    std::thread::sleep(window);
+    let latency = cut(reins)?;
+    drain(reins);
+    let refused = reins.tally().since(before).refused;
+    Ok(Found { percent, latency_us: latency.context("no packet came out")?, refused })
+}
+
+/// Latency since the last change.
+fn cut(reins: &Reins) -> anyhow::Result<Option<Latency>> {
+    let (before, begin) = (reins.stretches().len(), Instant::now());
+    reins.cut();
+    loop {
+        if let Some(stretch) = reins.stretches().get(before) {
+            return Ok(stretch.latency.clone());
+        }
+        ensure!(begin.elapsed() < PATIENCE, "nobody polls the port");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_both_models_have_a_latency_at_any_load() {
+        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        for (name, model) in MODELS {
+            let crew = crew(model, 1, load).expect("a UPF");
+            // A rate that any machine takes.
+            let found = crew.play(load, &[], |elastic, reins| {
+                engage(elastic, 1)?;
+                at(50, 20_000.0, Duration::from_millis(50), reins)
+            });
+            let Latency { p50, p99, p999, max } = found.expect("packets come out").latency_us;
+            assert!(0.0 < p50 && p50 <= p99 && p99 <= p999 && p999 <= max, "{name}: {p50} {p99} {p999} {max}");
+        }
+    }
+}
