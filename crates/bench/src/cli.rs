@@ -101,3 +101,11 @@ impl Output {
         self.json.as_ref().map_or(Ok(()), |path| report.write_json(path))
     }
 }
+
+/// Seconds of a run.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0.001 to 86400".to_owned()),
+    }
+}

@@ -130,7 +130,8 @@ impl FromStr for Sizes {
         }
         if let Some((first, more)) = text.split_once("..") {
             let (last, step) = more.split_once('/').ok_or_else(form)?;
-            return Self::sweep(bytes(first)?, bytes(last)?, bytes(step)?);
+            let step = bytes(step)?;
+            return if step == 0 { Err(form()) } else { Self::sweep(bytes(first)?, bytes(last)?, step) };
         }
         let part = |text: &str| match text.split_once('x') {
             Some((size, weight)) => Ok((bytes(size)?, weight.parse().map_err(|_| form())?)),

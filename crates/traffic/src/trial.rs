@@ -69,14 +69,15 @@ pub struct Trials<'a> {
 impl Trials<'_> {
     /// Tries one pace; returns when everything has come out, or is lost.
     pub fn run(&mut self, pace: Pace) -> Trial {
+        // What is due from here on counts; what making ready takes is not due yet.
+        self.sink.begin_again((self.clock)());
         let begin = (self.clock)();
         let (offered, refused) = (self.generator.offered(), self.generator.refused());
         self.generator.set_pace(pace, begin);
-        self.sink.begin_again(begin);
         let (path, end) = (&mut self.path, begin + self.trial_ns);
         let last = path.run(&mut self.generator, &mut self.sink, end, self.clock, self.stop);
         let (offered, refused) = (self.generator.offered() - offered, self.generator.refused() - refused);
-        path.drain(&mut self.sink, offered - refused, self.clock);
+        path.drain(&mut self.sink, offered - refused, self.clock, self.stop);
 
         let found = self.sink.found();
         let received = found.received - found.duplicates;

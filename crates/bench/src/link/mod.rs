@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Length of each run in seconds
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = crate::cli::seconds)]
     pub seconds: f64,
     /// Frame sizes in bytes, without the check sequence, of the throughput
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1518], value_parser = clap::value_parser!(u16).range(64..=2_000))]
@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub samples: u64,
     /// Length of idleness in seconds, before a first packet and for the cost of idle functions
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = crate::cli::seconds)]
     pub idle_seconds: f64,
 }
 

@@ -79,7 +79,7 @@ pub struct Args {
     #[arg(long)]
     pub without_store: bool,
     /// Length of a slice in seconds
-    #[arg(long, default_value_t = 0.25)]
+    #[arg(long, default_value_t = 0.25, value_parser = crate::cli::seconds)]
     pub seconds: f64,
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use traffic::sink::Latency;
 use upf::model::Model;
@@ -86,24 +86,23 @@ fn at(percent: u32, highest_pps: f64, window: Duration, reins: &Reins) -> anyhow
     reins.set_rate(highest_pps * f64::from(percent) / 100.0);
     std::thread::sleep(ONSET);
     cut(reins)?;
-    std::thread::sleep(window);
-    let latency = cut(reins)?;
+    let begin = Instant::now();
+    let latency_us = loop {
+        std::thread::sleep(window);
+        if let Some(latency) = cut(reins)? {
+            break latency;
+        }
+        ensure!(begin.elapsed() < PATIENCE, "no packet came out");
+    };
     drain(reins);
-    let refused = reins.tally().since(before).refused;
-    Ok(Found { percent, latency_us: latency.context("no packet came out")?, refused })
+    Ok(Found { percent, latency_us, refused: reins.tally().since(before).refused })
 }
 
 /// Latency since the last change.
 fn cut(reins: &Reins) -> anyhow::Result<Option<Latency>> {
-    let (before, begin) = (reins.stretches().len(), Instant::now());
     reins.cut();
-    loop {
-        if let Some(stretch) = reins.stretches().get(before) {
-            return Ok(stretch.latency.clone());
-        }
-        ensure!(begin.elapsed() < PATIENCE, "nobody polls the port");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    reins.settle()?;
+    Ok(reins.stretches().pop().and_then(|stretch| stretch.latency))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::anyhow;
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Length of each run in seconds
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = crate::cli::seconds)]
     pub seconds: f64,
     /// Sessions in force, where their number is not what is varied [default: 100000 for `worker`, 1000 for others]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -151,7 +151,9 @@ pub fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
     published::print(&report.conditions["published"], &mut std::io::stdout().lock())?;
     let Some(folder) = &args.plots else { return Ok(()) };
     let files = plots::draw(report, folder)?;
-    ensure!(!files.is_empty(), "the report has nothing that can be drawn");
+    if files.is_empty() {
+        eprintln!("nothing of this report can be drawn");
+    }
     Ok(())
 }
 

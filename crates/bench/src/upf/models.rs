@@ -23,6 +23,8 @@ use crate::rig::{Load, Way};
 
 /// Bursts between two turns, on one core.
 const BURSTS: usize = 8;
+/// Rounds of a worker after which what it has been given is not to be expected any more.
+const ROUNDS_MAX: u32 = 1 << 20;
 /// Part of a run that warms it up.
 const WARM_UP: u32 = 10;
 
@@ -84,7 +86,7 @@ impl Both {
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
         let whole = |model| -> anyhow::Result<Whole> {
             let mut whole = Whole::new(model, way, load)?;
-            whole.pass_all(load);
+            whole.pass_all(load)?;
             Ok(whole)
         };
         Ok(Self { rtc: whole(Model::RunToCompletion)?, pipeline: whole(Model::Pipeline)? })
@@ -163,8 +165,11 @@ fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<
                 dispatcher.run_once(&never);
             }
             let between = Instant::now();
-            while whole.passage.under_way() > 0 {
+            // What was dropped never leaves: that is told afterwards.
+            let mut rounds = 0;
+            while whole.passage.under_way() > 0 && rounds < ROUNDS_MAX {
                 worker.run_once();
+                rounds += 1;
             }
             let end = Instant::now();
             let packets = whole.passage.sent() - before;

@@ -7,7 +7,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use port::{Burst, QueuePair, RxCounters, RxQueue};
 use traffic::generator::{Generator, Pace};
 use traffic::sink::{Latency, Sink};
@@ -15,6 +17,8 @@ use traffic::stamp::now_ns;
 
 /// Packets on their way where the source waits.
 const UNDER_WAY: u64 = 512;
+/// How long the source may take to hear of something.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Bursts offered in a turn at most: what a source that was held up for long is behind.
 const BURSTS: usize = 4;
 
@@ -25,8 +29,9 @@ pub(super) struct Reins {
     pace: AtomicU64,
     /// Whether the load is skewed.
     is_skewed: AtomicBool,
-    /// Counts up where something is new.
+    /// Counts up where something is new, and what of it is done.
     turn: AtomicU64,
+    obeyed: AtomicU64,
     pub offered: AtomicU64,
     pub refused: AtomicU64,
     pub received: AtomicU64,
@@ -47,9 +52,9 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// Of latency; 0 where no packet came.
+    /// Of latency; where no packet came, so long as nobody polled.
     pub fn p999_us(&self) -> f64 {
-        self.latency.as_ref().map_or(0.0, |latency| latency.p999)
+        self.latency.as_ref().map_or(self.silence_us, |latency| latency.p999)
     }
 }
 
@@ -115,6 +120,16 @@ impl Reins {
             duplicates: self.duplicates.load(Relaxed),
             reordered: self.reordered.load(Relaxed),
         }
+    }
+
+    /// Waits until what was asked for last is so: a stretch has ended then.
+    pub fn settle(&self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while self.obeyed.load(Relaxed) != self.turn.load(Relaxed) {
+            ensure!(begin.elapsed() < PATIENCE, "nobody polls the port");
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Ok(())
     }
 
     /// All stretches that have ended.
@@ -202,6 +217,7 @@ impl Rider {
             refused: refused - std::mem::replace(&mut self.refused_before, refused),
         };
         self.reins.stretches.lock().expect("nobody panics with it").push(stretch);
+        self.reins.obeyed.store(turn, Relaxed);
         let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
         if pace == self.pace && is_skewed == self.is_skewed {
             return;

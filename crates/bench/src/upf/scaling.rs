@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use serde_json::{Value, json};
-use upf::elastic::{Elastic, Elasticity, Signal, Terms};
+use upf::elastic::{Elastic, Elasticity, Signal, Standing, Terms};
 use upf::model::Model;
 
 use super::crew::{Crew, drain};
@@ -95,23 +95,12 @@ fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) 
     let highest_pps = without_loss(elastic, reins)?;
     let (before, cuts) = (reins.tally(), reins.stretches().len());
     let (changes, stop) = (elastic.standing().changes, &AtomicBool::new(false));
-    let mut workers = vec![];
-    std::thread::scope(|scope| {
+    let workers = std::thread::scope(|scope| {
         let deciding = scope.spawn(move || elastic.run(stop));
-        for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
-            reins.set_rate(highest_pps * step);
-            std::thread::sleep(STRETCH);
-            let standing = elastic.standing();
-            reins.cut();
-            std::thread::sleep(STRETCH);
-            workers.push(
-                json!({"first": standing.workers, "steady": elastic.standing().workers, "levels": standing.levels}),
-            );
-        }
-        drain(reins);
+        let workers = through_steps(elastic, reins, highest_pps);
         stop.store(true, Ordering::Relaxed);
         deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
-        anyhow::Ok(())
+        workers
     })?;
     let tally = reins.tally().since(before);
     let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
@@ -130,6 +119,23 @@ fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) 
     }
     let changes = elastic.standing().changes - changes;
     Ok(json!({"packets": tally, "zero_loss_mpps": highest_pps / 1e6, "changes": changes, "steps": steps}))
+}
+
+/// All steps; what workers there were in each.
+fn through_steps(elastic: &Elastic, reins: &Reins, highest_pps: f64) -> anyhow::Result<Vec<Value>> {
+    let mut workers = vec![];
+    for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
+        reins.set_rate(highest_pps * step);
+        reins.settle()?;
+        std::thread::sleep(STRETCH);
+        let Standing { workers: first, levels, .. } = elastic.standing();
+        reins.cut();
+        reins.settle()?;
+        std::thread::sleep(STRETCH);
+        workers.push(json!({"first": first, "steady": elastic.standing().workers, "levels": levels}));
+    }
+    drain(reins);
+    Ok(workers)
 }
 
 /// The highest rate at which two workers that stay refuse nothing, in packets a second.

@@ -18,6 +18,8 @@ use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
+/// The sink tells a million flows apart; hot sessions have four, and all have one more for uniform load.
+const ACTIVE_MAX: u32 = 400_000;
 /// Part of the packets that may be refused where workers do all that they can together.
 const LOSS: f64 = 0.01;
 /// Part of what the workers can do together.
@@ -49,6 +51,10 @@ struct Found {
 /// Measures both models.
 pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
     let cores = traffic::cores::allowed()?;
+    ensure!(
+        load.active <= ACTIVE_MAX,
+        "skew: at most {ACTIVE_MAX} active sessions, for each has several flows (--active)"
+    );
     let mut all = serde_json::Map::new();
     for (name, model) in MODELS {
         let threads = usize::from(WORKERS) + usize::from(model == Model::Pipeline);

@@ -10,8 +10,8 @@ use port::{Burst, RxCounters, RxQueue};
 
 /// Packets on their way at most: a part of what a ring to a worker holds of small ones, several bursts all the same.
 const UNDER_WAY: u64 = 512;
-/// Bytes of them at most, of the 256 KiB that such a ring has: one more burst has to fit.
-const UNDER_WAY_BYTES: usize = 160 << 10;
+/// Bytes of them at most, of the 2 MiB that such a ring has: one more burst has to fit.
+const UNDER_WAY_BYTES: usize = 1 << 20;
 /// Bytes of a record beside its frame, at most.
 const RECORD_BYTES: usize = 64;
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use port::synthetic::Synthetic;
@@ -13,6 +14,9 @@ use upf::side::PortKind;
 
 use super::throttle::{Passage, Throttled};
 use crate::rig::{self, Load, Way};
+
+/// How long it may take until a packet of each session has passed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The UPF, with its sessions in force and packets that go one way waiting.
 pub(super) struct Whole {
@@ -45,12 +49,14 @@ impl Whole {
     }
 
     /// Has every session's packet pass once, so that no memory is touched for the first time while it is measured.
-    pub fn pass_all(&mut self, load: Load) {
-        let (never, upf) = (AtomicBool::new(false), &mut self.upf);
+    pub fn pass_all(&mut self, load: Load) -> anyhow::Result<()> {
+        let (never, begin, upf) = (AtomicBool::new(false), Instant::now(), &mut self.upf);
         while self.passage.sent() < u64::from(load.active) {
+            ensure!(begin.elapsed() < PATIENCE, "packets do not pass: {:?} are dropped", upf.counts.all());
             upf.dispatcher.iter_mut().for_each(|dispatcher| _ = dispatcher.run_once(&never));
             upf.workers[0].run_once();
         }
+        Ok(())
     }
 
     /// Fails where the UPF has dropped packets.
@@ -92,7 +98,7 @@ mod tests {
         let load = Load { sessions: 2_000, active: 1_500, payload: 1_400, pdrs: 1 };
         for model in [Model::RunToCompletion, Model::Pipeline] {
             let mut whole = Whole::new(model, Way::Downlink, load).expect("a UPF");
-            whole.pass_all(load);
+            whole.pass_all(load).expect("packets pass");
             assert!(whole.passage.sent() >= 1_500, "{model:?}");
             whole.check().expect("nothing is dropped");
         }

@@ -49,8 +49,10 @@ impl Signal {
             // Workers that sleep do not poll, and their average stands still.
             _ if busy == 0.0 => 0.0,
             Self::Busy => {
-                let in_round = since(|sample| sample.packets) / since(|sample| sample.rounds).max(1.0);
-                busy * effort.in_full_bursts(in_round)
+                let (packets, rounds) = (since(|sample| sample.packets), since(|sample| sample.rounds));
+                // A worker whose rounds are long may not have shown any since.
+                let is_known = packets > 0.0 && rounds > 0.0;
+                busy * if is_known { effort.in_full_bursts(packets / rounds) } else { 1.0 }
             }
             Self::Backlog => (since(|sample| sample.full_polls) / since(|sample| sample.polls).max(1.0)).min(1.0),
             Self::Ewma => f64::from(now.fill).clamp(0.0, 1.0),
@@ -98,6 +100,19 @@ mod tests {
         });
         for (few, many) in loads.iter().zip(&loads[1..]) {
             assert!((many / few - 2.0).abs() < 1e-6, "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn a_busy_worker_that_has_shown_no_round_since_has_all_it_can_do() {
+        let mut timed = Timed::default();
+        (0..100).for_each(|number| timed.add(1 + number % 8, 100 + 40 * (1 + number % 8)));
+        let mut effort = Effort::default();
+        effort.take(&Timed::default(), &timed);
+        assert!(effort.in_full_bursts(1.0) < 0.5);
+        let unchanged = Sample { at_ns: 2_000, ..BEFORE };
+        for now in [unchanged, Sample { rounds: 20, ..unchanged }] {
+            assert_eq!(Signal::Busy.level(&BEFORE, &now, &effort), 1.0);
         }
     }
 

@@ -66,3 +66,11 @@ fn print_lines(out: &mut impl Write, name: &str, value: &serde_json::Value) -> s
         leaf => writeln!(out, "{name:24} {leaf}"),
     }
 }
+
+/// Seconds of a run; a day at most.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0 to 86400".to_owned()),
+    }
+}

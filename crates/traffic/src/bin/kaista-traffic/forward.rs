@@ -11,7 +11,7 @@ use traffic::forwarding::{self, Plan};
 use traffic::interrupt::Interrupt;
 use traffic::station::PEER_WAIT;
 
-use super::common::{Common, print};
+use super::common::{Common, print, seconds};
 
 /// Its options.
 #[derive(Args)]
@@ -32,10 +32,10 @@ pub struct Forward {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=9_600))]
     size: u16,
     /// How long to forward before counting begins, in seconds
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = seconds)]
     warm_up: f64,
     /// How long to count, in seconds; for ever where absent
-    #[arg(long)]
+    #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Poll without pause instead of sleeping when there is nothing to do
     #[arg(long)]

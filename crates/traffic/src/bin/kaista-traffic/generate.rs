@@ -7,7 +7,7 @@ use traffic::interrupt::Interrupt;
 use traffic::sink::Found;
 use traffic::stamp::now_ns;
 
-use super::common::print;
+use super::common::{print, seconds};
 use super::load::{Load, pace};
 
 /// Its options.
@@ -19,7 +19,7 @@ pub struct Generate {
     #[arg(long, default_value = "1k", value_parser = pace)]
     rate: Pace,
     /// How long to send, in seconds
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
 }
 
@@ -44,7 +44,7 @@ pub fn run(args: &Generate) -> anyhow::Result<()> {
     let end = begin + (args.seconds * 1e9) as u64;
     let now = path.run(&mut generator, &mut sink, end, &mut now_ns, &|| interrupt.has_come());
     let sent = Sent::of(&generator, (now - begin) as f64 / 1e9);
-    path.drain(&mut sink, sent.accepted, &mut now_ns);
+    path.drain(&mut sink, sent.accepted, &mut now_ns, &|| interrupt.has_come());
     let found = args.load.is_judged().then(|| sink.found());
     print(&Generated { sent, found }, args.load.common.json)
 }

@@ -152,8 +152,8 @@ pub fn rate_pps(text: &str) -> Result<f64, String> {
         None => (text, 1.0),
     };
     match number.parse::<f64>() {
-        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate * factor),
-        _ => Err("expected packets a second over 0, such as 500, 20k or 1.5M".to_owned()),
+        Ok(rate) if (0.001..=1e12).contains(&(rate * factor)) => Ok(rate * factor),
+        _ => Err("expected packets a second from 0.001 on, such as 500, 20k or 1.5M".to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@ use traffic::interrupt::Interrupt;
 use traffic::reflector::Reflector;
 use traffic::station::Station;
 
-use super::common::{Common, print};
+use super::common::{Common, print, seconds};
 
 /// Its options.
 #[derive(Args)]
@@ -17,7 +17,7 @@ pub struct Reflect {
     #[arg(long)]
     port: String,
     /// How long, in seconds; for ever where absent
-    #[arg(long)]
+    #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Poll without pause instead of sleeping when there is nothing to do
     #[arg(long)]

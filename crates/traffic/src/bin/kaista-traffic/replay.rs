@@ -9,7 +9,7 @@ use traffic::interrupt::Interrupt;
 use traffic::replay::{self, Frames};
 use traffic::station::PEER_WAIT;
 
-use super::common::{Common, print};
+use super::common::{Common, print, seconds};
 use super::forward::first_queue;
 
 /// Its options.
@@ -25,10 +25,10 @@ pub struct Replay {
     #[arg(long)]
     sink: String,
     /// How long to go on before counting begins, in seconds
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = seconds)]
     warm_up: f64,
     /// How long to count, in seconds
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
     #[command(flatten)]
     common: Common,

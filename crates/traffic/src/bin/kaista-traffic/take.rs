@@ -9,7 +9,7 @@ use traffic::sink::Sink;
 use traffic::stamp::now_ns;
 use traffic::station::Station;
 
-use super::common::{Common, print};
+use super::common::{Common, print, seconds};
 
 /// Its options.
 #[derive(Args)]
@@ -18,7 +18,7 @@ pub struct Take {
     #[arg(long)]
     port: String,
     /// How long to listen, in seconds
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
     #[command(flatten)]
     common: Common,
