@@ -175,7 +175,8 @@ fn packets_of_many_ues_pass_both_ways_in_order() {
         let found = &result["found"];
         assert_eq!(found["flows"], flows, "{result}");
         assert_eq!(found["received"], result["sent"]["accepted"], "{result}");
-        assert!(found["received"].as_u64().is_some_and(|packets| packets > 500), "{result}");
+        // On a busy machine many of those that were due are not offered in time.
+        assert!(found["received"].as_u64().is_some_and(|packets| packets > 2 * u64::from(flows)), "{result}");
         for bad in ["lost", "duplicates", "reordered"] {
             assert_eq!(found[bad], 0, "{result}");
         }
