@@ -5,7 +5,7 @@ mod common;
 use common::{kaista, on_terminal, run, text};
 use std::{
     fs,
-    io::Write,
+    io::{ErrorKind, Write},
     process::{Command, Stdio},
 };
 
@@ -239,7 +239,13 @@ fn a_benchmark_tells_what_it_measured_also_where_a_part_fails() {
     let report = here.path().join("report.json");
     let arguments =
         ["bench", "link", "--only", "throughput,raw", "--alone", "--rounds", "1", "--seconds", "0.1", "--json"];
-    let ended = Command::new(alone).args(arguments).arg(&report).output().unwrap();
+    let ended = loop {
+        // A process that another test has just begun may have the copy open for writing still, until it is another program.
+        match Command::new(&alone).args(arguments).arg(&report).output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            ended => break ended.unwrap(),
+        }
+    };
     assert_eq!(ended.status.code(), Some(1));
     let error = text(&ended.stderr);
     assert!(error.contains("throughput") && error.contains("kaista-traffic is not beside"), "{error}");

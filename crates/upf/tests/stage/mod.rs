@@ -182,7 +182,12 @@ impl Stage {
             port::open(name, &OpenOptions { socket: folder.path().join(function), ..OpenOptions::default() }).unwrap()
         };
         let (gnb, dn) = (open("gnb", "n3"), open("dn", "n6"));
-        let guarded = |second| UdpSocket::bind((Ipv4Addr::new(127, second, net, 3), 8805)).map(|guard| (second, guard));
+        let guarded = |second| {
+            let bind = |last| UdpSocket::bind((Ipv4Addr::new(127, second, net, last), 8805));
+            // A UPF that was left behind would get what this one is asked: several may listen there.
+            bind(1)?;
+            bind(3).map(|guard| (second, guard))
+        };
         let (second, guard) =
             (9..=250).find_map(|second| guarded(second).ok()).expect("a network that nobody plays in");
         let smf = UdpSocket::bind((Ipv4Addr::new(127, second, net, 2), 8805)).unwrap();
