@@ -44,7 +44,8 @@ pub fn run(args: &Generate) -> anyhow::Result<()> {
     let end = begin + (args.seconds * 1e9) as u64;
     let now = path.run(&mut generator, &mut sink, end, &mut now_ns, &|| interrupt.has_come());
     let sent = Sent::of(&generator, (now - begin) as f64 / 1e9);
-    path.drain(&mut sink, sent.accepted, &mut now_ns, &|| interrupt.has_come());
+    // What is on its way when it is told to end is waited for all the same.
+    path.drain(&mut sink, sent.accepted, &mut now_ns, &|| false);
     let found = args.load.is_judged().then(|| sink.found());
     print(&Generated { sent, found }, args.load.common.json)
 }
