@@ -30,7 +30,7 @@ enum What {
     /// The UPF: its packet work, its execution models, workers that come and go
     ///
     /// One worker beside a plain forwarder, then against payloads, sessions and workers, latency, pipeline beside run to
-    /// completion, dynamic scaling, skew, and in a container. What was published stands beside it.
+    /// completion, dynamic scaling, skew, over DPDK's ports beside testpmd, and in a container. What was published stands beside it.
     Upf {
         #[command(flatten)]
         args: upf::Args,

@@ -54,6 +54,7 @@ pub use moving::{Assembly, Luggage};
 const PUBLISH_EVERY: u32 = 1_024;
 /// One round in so many is timed.
 const TIME_EVERY: u32 = 64;
+const _: () = assert!(PUBLISH_EVERY.is_multiple_of(TIME_EVERY));
 /// How long a worker polls for more before it sleeps, at most.
 const SPIN: Duration = Duration::from_micros(50);
 

@@ -1,5 +1,5 @@
-//! `kaista bench upf`: the UPF's packet work beside a plain forwarder's and beside bare loops, against the size of packets and the
-//! number of sessions.
+//! `kaista bench upf`: the UPF's packet work beside a plain forwarder's, bare loops' and testpmd's, against the size of packets and the
+//! number of sessions; its execution models beside each other; workers that come and go, and buckets that move. Each part is a file.
 //!
 //! What is compared is the time of a packet; the port's own work is in both. Over synthetic ports the worker finds input in every
 //! poll, by construction: the limit is its own core, and nothing waits for another one.
