@@ -42,18 +42,21 @@ pub struct Course {
     pub events: u64,
     /// Whether it says on standard error how far it is.
     pub talks: bool,
+    /// Whether what takes too long is a failure: the machine does nothing else.
+    pub is_timely: bool,
     begun: Instant,
 }
 
 impl Course {
     /// Begins now.
     pub fn begin(lasts: Duration, events: u64, talks: bool) -> Self {
-        Self { lasts, events, talks, begun: Instant::now() }
+        Self { lasts, events, talks, is_timely: false, begun: Instant::now() }
     }
 
     /// One of so many parts, which begins now.
     pub fn part(&self, of: u32) -> Self {
-        Self::begin(self.lasts / of, self.events.div_ceil(of.into()), self.talks)
+        let (lasts, events) = (self.lasts / of, self.events.div_ceil(of.into()));
+        Self { lasts, events, begun: Instant::now(), ..*self }
     }
 
     /// Whether another event is to happen after so many.

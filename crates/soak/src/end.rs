@@ -44,8 +44,8 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     die_with_parent();
     let journal = &Journal::open(&options.journal)?;
+    journal.set(Field::ConnectingNs, now_ns());
     let port = attach(&options.socket, "p", PATIENCE, 192)?;
-    journal.set(Field::AttachedNs, now_ns());
     let queues = port.queues.len();
     let mut workers = Workers::new(&port, journal)?;
     let (mut receivers, mut senders): (Vec<RxRing>, Vec<TxRing>) = port.queues.into_iter().unzip();
@@ -118,6 +118,8 @@ struct Judge<'a> {
     invalid: u64,
     stride: u64,
     room: Vec<u8>,
+    /// When a packet came last.
+    last_ns: Option<u64>,
 }
 
 impl<'a> Judge<'a> {
@@ -130,11 +132,16 @@ impl<'a> Judge<'a> {
             _ => Checker::after((0..flows).map(|flow| journal.flow(flow)).collect(), stride),
         };
         let (earlier, invalid) = (journal.tally(), journal.get(Field::Invalid));
-        Self { journal, checker, earlier, invalid, stride, room: Vec::new() }
+        Self { journal, checker, earlier, invalid, stride, room: Vec::new(), last_ns: None }
     }
 
     fn receive(&mut self, rx: &mut RxRing) -> usize {
         let burst = rx.recv();
+        if !burst.is_empty() {
+            let now = now_ns();
+            let before = self.last_ns.replace(now).unwrap_or(now);
+            self.journal.raise(Field::SilenceNs, now.saturating_sub(before));
+        }
         for i in 0..burst.len() {
             match frames::check(&burst.get(i), &mut self.room) {
                 Some(stamp) => self.take(stamp),
@@ -146,13 +153,14 @@ impl<'a> Judge<'a> {
 
     fn take(&mut self, stamp: Stamp) {
         let journal = self.journal;
-        let latest = journal.get(Field::PeerIncarnation);
-        if u64::from(stamp.incarnation) > latest {
-            journal.forget(stamp.incarnation);
-            journal.set(Field::PeerIncarnation, stamp.incarnation.into());
-        }
-        if u64::from(stamp.incarnation) > latest || journal.get(Field::FirstNs) == 0 {
+        let is_new = u64::from(stamp.incarnation) > journal.get(Field::PeerIncarnation);
+        if is_new || journal.get(Field::FirstNs) == 0 {
             journal.set(Field::FirstNs, now_ns());
+        }
+        if is_new {
+            journal.forget(stamp.incarnation);
+            // Whoever sees this takes the time for that of this packet.
+            journal.set(Field::PeerIncarnation, stamp.incarnation.into());
         }
         if let Some(before) = self.checker.take(stamp).filter(|before| before.joins) {
             let began =

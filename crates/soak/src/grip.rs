@@ -1,13 +1,16 @@
 //! What an end of a link has in its hands after a handshake by hand: every byte that it can reach.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use vport::layout::{Index, VERSION};
+use vport::arena::BUFFER_BYTES;
+use vport::layout::{Exchange, Index};
 use vport::wire::{Reply, Request};
 
 use crate::memory::Words;
-use crate::raw::Raw;
+use crate::raw::{Holders, Lent, Raw};
+use crate::victim::{SHAPES, is_zero_copy, port, version};
 
 /// Distance of lines in an index segment.
 const LINE: usize = 128;
@@ -38,6 +41,64 @@ pub struct Grip {
     pub peer_table: Words,
     /// Size of each ring.
     pub ring: usize,
+    /// On a zero-copy link, the group's.
+    pub arena: Option<Arena>,
+}
+
+/// What all members of a trust group can write.
+pub struct Arena {
+    /// The buffers that are there.
+    pub frames: Words,
+    /// Who may use which.
+    pub holders: Holders,
+    /// Buffers that are there, and that there can be.
+    pub present: u32,
+    /// The others are not there yet.
+    pub buffers: u32,
+    /// Ids of this end and of its peer.
+    pub ids: [u16; 2],
+}
+
+impl Arena {
+    fn map(lent: &Lent) -> Result<Self> {
+        // Whole huge pages.
+        let bytes = (lent.present as usize * BUFFER_BYTES).next_multiple_of(2 << 20);
+        Ok(Self {
+            frames: Words::map(lent.fds.first().context("an arena")?, bytes, true)?,
+            holders: lent.holders(),
+            present: lent.present,
+            buffers: lent.buffers,
+            ids: [lent.own, lent.peer],
+        })
+    }
+
+    /// Says that the peer may use a buffer. False, and nothing is said, if it is not this end's: what others in the group would
+    /// miss is not taken from them.
+    pub fn give(&self, buffer: u32) -> bool {
+        let [own, peer] = self.ids;
+        let holder = (buffer < self.present).then(|| self.holders.of(buffer));
+        holder.is_some_and(|holder| holder.compare_exchange(own, peer, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+    }
+
+    /// Says of a buffer of either end that it is the other's.
+    pub fn swap(&self, buffer: u32) {
+        let ([own, peer], holder) = (self.ids, self.holders.of(buffer));
+        let _ = holder
+            .compare_exchange(own, peer, Ordering::Relaxed, Ordering::Relaxed)
+            .or_else(|_| holder.compare_exchange(peer, own, Ordering::Relaxed, Ordering::Relaxed));
+    }
+}
+
+impl Grip {
+    /// How many positions there are in a ring: bytes, or on a zero-copy link descriptors.
+    pub fn reach(&self) -> usize {
+        if self.arena.is_some() { self.exchange().buffers } else { self.ring }
+    }
+
+    /// Of a record segment of one's own, on a zero-copy link.
+    pub fn exchange(&self) -> Exchange {
+        Exchange::new(self.ring, self.peer.len())
+    }
 }
 
 /// A handshake up to one's own segments.
@@ -46,20 +107,27 @@ pub struct Half {
     pub raw: Raw,
     /// Number, size of a record segment, and descriptors.
     pub own: (u64, usize, Vec<OwnedFd>),
+    lent: Option<Lent>,
     queues: [usize; 2],
     ring: usize,
 }
 
 impl Half {
-    /// Greets as `port`, which has so many queues as its peer, and waits for its segments. None if there is somebody else.
-    pub fn take(raw: Raw, port: &str, queues: [usize; 2]) -> Result<Option<Self>> {
-        raw.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: port.into(), resume: 0 });
-        let mut ring = 0;
+    /// Greets as the peer's port on link `n`, and waits for its segments. None if there is somebody else.
+    pub fn take(raw: Raw, n: usize) -> Result<Option<Self>> {
+        raw.say(&Request::Hello { oldest: version(n), newest: version(n), port: port(n), resume: 0 });
+        if is_zero_copy(n) {
+            raw.say(&Request::Holds(Vec::new()));
+        }
+        let (mut ring, mut lent, queues) = (0, None, SHAPES[n].map(usize::from));
         loop {
             match raw.receive() {
                 Some((Reply::Welcome { ring_bytes, .. }, _)) => ring = ring_bytes as usize,
+                Some((Reply::Arena { generation, buffers, present, own, peer }, fds)) => {
+                    lent = Some(Lent { generation, buffers, present, own, peer, fds });
+                }
                 Some((Reply::Own { generation, records_bytes }, fds)) => {
-                    return Ok(Some(Self { raw, own: (generation, records_bytes as usize, fds), queues, ring }));
+                    return Ok(Some(Self { raw, own: (generation, records_bytes as usize, fds), lent, queues, ring }));
                 }
                 Some((Reply::Refused { try_again: true, .. }, _)) | None => return Ok(None),
                 Some((Reply::Refused { reason, .. }, _)) => bail!("refused: {reason}"),
@@ -70,15 +138,16 @@ impl Half {
 
     /// Goes all the way. None if the generation ends on the way.
     pub fn join(self) -> Result<Option<Grip>> {
-        let Self { raw, own: (generation, bytes, fds), queues: [mine, theirs], ring } = self;
+        let Self { raw, own: (generation, bytes, fds), lent, queues: [mine, theirs], ring } = self;
         let (own, table) = map(fds, mine, theirs, bytes, true)?;
+        let arena = lent.as_ref().map(Arena::map).transpose()?;
         raw.say(&Request::Mapped { generation });
         loop {
             match raw.receive() {
                 Some((Reply::Peer { generation: of, records_bytes, .. }, fds)) if of == generation => {
                     let (peer, peer_table) = map(fds, theirs, mine, records_bytes as usize, false)?;
                     raw.say(&Request::Ready { generation });
-                    return Ok(Some(Grip { raw, generation, own, table, peer, peer_table, ring }));
+                    return Ok(Some(Grip { raw, generation, own, table, peer, peer_table, ring, arena }));
                 }
                 Some((Reply::Over { generation: of, .. }, _)) if of == generation => return Ok(None),
                 Some(_) => {}

@@ -13,7 +13,7 @@ use vport::wire::{Reply, Request};
 
 use crate::end::FLOWS;
 use crate::frames::{self, LEN_MIN, Stamp};
-use crate::journal::{Field, Journal, now_ns};
+use crate::journal::Journal;
 use crate::memory::Words;
 use crate::outlet::Outlet;
 use crate::process::die_with_parent;
@@ -115,7 +115,6 @@ impl Hand {
                 None => return Ok(None),
             }
         };
-        self.journal.set(Field::AttachedNs, now_ns());
         self.at("welcomed");
         let (mut lent, mut own) = (None, None);
         loop {

@@ -23,12 +23,14 @@ const KINDS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Field {
-    /// When the broker had let the process in, in nanoseconds of the monotonic clock.
-    AttachedNs,
+    /// When the process was about to connect for the first time, in nanoseconds of the monotonic clock.
+    ConnectingNs,
     /// When the first packet came of the peer's incarnation that came last, or the first at all.
     FirstNs,
     /// That incarnation.
     PeerIncarnation,
+    /// The longest time without a packet, as of late.
+    SilenceNs,
     /// Counts rounds.
     Rounds,
     /// Packets of all kinds that came.
@@ -100,6 +102,16 @@ impl Journal {
     /// Writes a word. Each is written by one process at a time.
     pub fn set(&self, field: Field, value: u64) {
         self.0.word(field as usize * 8).store(value, Ordering::Release);
+    }
+
+    /// Writes a word, if it is less.
+    pub fn raise(&self, field: Field, value: u64) {
+        self.0.word(field as usize * 8).fetch_max(value, Ordering::AcqRel);
+    }
+
+    /// A word, which is 0 then.
+    pub fn take(&self, field: Field) -> u64 {
+        self.0.word(field as usize * 8).swap(0, Ordering::AcqRel)
     }
 
     /// Adds to a word.
@@ -214,6 +226,8 @@ mod tests {
         assert_eq!((other.get(Field::Received), other.accepted(1), other.accepted(0)), (3, 7, 0));
         assert_eq!((other.flow(FLOWS_MAX - 1), other.flow(0)), (flow, Flow::default()));
         assert_eq!(other.tally(), Tally { lost: 1, corrupted: 2, ..Tally::default() });
+        [5, 9, 7].into_iter().for_each(|ns| one.raise(Field::SilenceNs, ns));
+        assert_eq!((other.take(Field::SilenceNs), one.get(Field::SilenceNs)), (9, 0));
     }
 
     #[test]

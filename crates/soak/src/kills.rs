@@ -9,11 +9,12 @@ use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::census::Census;
 use crate::course::{self, Course};
 use crate::end;
 use crate::hand;
-use crate::journal::Field;
-use crate::outcome::Outcome;
+use crate::journal::{Field, now_ns};
+use crate::outcome::{Outcome, Times};
 use crate::pair::Pair;
 use crate::random::Random;
 use crate::site::{Kind, Side};
@@ -65,7 +66,8 @@ const EVENTS: [(Event, usize); 13] = [
     (Event::KeeperStopped, 4),
 ];
 
-/// How soon after its connection a new process should have packets both ways. What takes longer is told with what was going on.
+/// How soon after its connection a new process should have packets both ways, and how long others may have none meanwhile. What
+/// takes longer is told with what was going on; on a machine that does nothing else it is a failure.
 const SOON: Duration = Duration::from_millis(100);
 
 /// Runs the campaign with processes of `program`, over a link of each kind. Each event is a kill or a stop.
@@ -93,7 +95,7 @@ fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
     let done = events(course, &mut pair, &mut random, &mut counts, &mut outcome);
     outcome.failures.extend(done.err().map(|error| format!("{error:#}")));
     if outcome.failures.is_empty() {
-        conclude(&mut pair, &before, &mut outcome)?;
+        conclude(course, &mut pair, &before, &mut outcome)?;
     }
     let named: Vec<String> =
         EVENTS.iter().zip(counts).map(|((event, _), count)| format!("{event:?} {count}")).collect();
@@ -110,17 +112,18 @@ fn events(
     outcome: &mut Outcome,
 ) -> Result<()> {
     let mut first = 0..EVENTS.len();
-    let (mut last, mut said) = ((pair.tally(), pair.reattached.len()), Instant::now());
+    let (mut last, mut said) = (pair.tally(), Instant::now());
     while course.goes_on(outcome.events) {
         let which = first.next().unwrap_or_else(|| choose(random));
         let event = EVENTS[which].0;
         std::thread::sleep(Duration::from_millis(random.below(40) as u64));
+        let (reattached, silences) = (pair.reattached.len(), pair.silences.len());
         outcome.events += happen(event, pair, random)?;
         counts[which] += 1;
-        let now = (pair.tally(), pair.reattached.len());
-        let late = pair.reattached.last().filter(|time| now.1 > last.1 && *time > SOON);
-        if now.0 != last.0 || late.is_some() {
-            let story = format!("after event {} ({event:?}: {}): {}", outcome.events, pair.story.join(", "), now.0);
+        let now = pair.tally();
+        let late = late(&pair.reattached, reattached).or(late(&pair.silences, silences));
+        if now != last || late.is_some() {
+            let story = format!("after event {} ({event:?}: {}): {now}", outcome.events, pair.story.join(", "));
             eprintln!("{story}, late {late:?}\n{}\n{}", pair.picture(), pair.site.last_words());
             outcome.notes.push(story);
         }
@@ -128,6 +131,11 @@ fn events(
         course.say(&mut said, || format!("kills: {} events, {event:?}", outcome.events));
     }
     Ok(())
+}
+
+/// A time that has come to so many others, if it is long.
+fn late(times: &Times, others: usize) -> Option<Duration> {
+    times.last().filter(|time| times.len() > others && *time > SOON)
 }
 
 /// An event by its weight.
@@ -142,14 +150,23 @@ fn choose(random: &mut Random) -> usize {
     0
 }
 
-fn conclude(pair: &mut Pair, before: &crate::census::Census, outcome: &mut Outcome) -> Result<()> {
+fn conclude(course: &Course, pair: &mut Pair, before: &Census, outcome: &mut Outcome) -> Result<()> {
+    let (late, silent) = (pair.reattached.over(SOON), pair.silences.over(SOON));
     outcome.notes.push(format!(
-        "{} new processes had packets both ways after {}; {} later than {SOON:?}",
+        "{} new processes had packets both ways after {}; {late} later than {SOON:?}",
         pair.reattached.len(),
         pair.reattached,
-        pair.reattached.over(SOON)
     ));
-    outcome.notes.push(format!("packets after keeper or daemon was killed or stopped: {}", pair.went_on));
+    outcome.notes.push(format!(
+        "longest time without a packet, {} times that keeper or daemon was killed or stopped: {}; {silent} longer than {SOON:?}",
+        pair.silences.len(),
+        pair.silences
+    ));
+    if course.is_timely && late + silent > 0 {
+        outcome
+            .failures
+            .push(format!("packets both ways took longer than {SOON:?}: {late} times; none came: {silent} times"));
+    }
     outcome.notes.push(format!(
         "{} changes of owners; {} packets were on their way to processes that died",
         pair.journal(Side::Consumer).get(Field::Changes),
@@ -194,8 +211,10 @@ fn happen(event: Event, pair: &mut Pair, random: &mut Random) -> Result<u64> {
                 let received = pair.journal(side).get(Field::Received);
                 pair.spawn(side)?;
                 doze(random, 300);
+                let since = now_ns();
                 pair.signal(side.other(), Signal::SIGCONT)?;
                 pair.settle(&[dead], side, received)?;
+                pair.note_reattached(side, since);
             }
             Ok(2)
         }
@@ -262,11 +281,18 @@ fn at_a_change(event: Event, pair: &mut Pair, random: &mut Random) -> Result<u64
 
 /// Something happens to keeper or daemon. Where both ends are there, packets go on meanwhile.
 fn of_the_node(event: Event, pair: &mut Pair, random: &mut Random) -> Result<()> {
+    if pair.is_waiting() {
+        to_the_node(event, false, pair, random)
+    } else {
+        pair.listen(|pair| to_the_node(event, true, pair, random))
+    }
+}
+
+fn to_the_node(event: Event, flowing: bool, pair: &mut Pair, random: &mut Random) -> Result<()> {
     let status = pair.site.status()?;
     let daemon = matches!(event, Event::DaemonKilled | Event::DaemonStopped);
     let pid = Pid::from_raw(if daemon { status.daemon_pid } else { status.keeper_pid });
-    let (received, start) = (pair.received(), Instant::now());
-    let flowing = !pair.is_waiting();
+    let received = pair.received();
     if matches!(event, Event::DaemonStopped | Event::KeeperStopped) {
         kill(pid, Signal::SIGSTOP)?;
         doze(random, 300);
@@ -279,9 +305,6 @@ fn of_the_node(event: Event, pair: &mut Pair, random: &mut Random) -> Result<()>
         if flowing {
             pair.flows("packets while the node is down", &received)?;
         }
-    }
-    if flowing {
-        pair.went_on.add(start.elapsed());
     }
     pair.until("keeper and daemon are there", |pair| {
         pair.site.status().is_ok_and(|now| {

@@ -1,5 +1,7 @@
 //! A hostile peer: writes random and chosen values into every byte that it can reach, at any time, plays with doorbells,
-//! lies about epochs and buckets, and plays the handshake wrong in every way. Goes on until it is killed.
+//! lies about epochs, buckets and buffers, and plays the handshake wrong in every way. Goes on until it is killed.
+
+mod exchange;
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -26,7 +28,7 @@ use crate::memory::Words;
 use crate::process::die_with_parent;
 use crate::random::Random;
 use crate::raw::Raw;
-use crate::victim::{SHAPES, port};
+use crate::victim::{SHAPES, port, version};
 
 /// Which process this is.
 #[derive(Clone, Debug, clap::Args)]
@@ -64,7 +66,7 @@ struct Liar {
 }
 
 /// Kinds of attacks on a link.
-const KINDS: usize = 19;
+const KINDS: usize = 20;
 /// Connections of the idle kind: fewer than a function may have.
 const IDLE_MAX: usize = 30;
 
@@ -98,7 +100,7 @@ impl Liar {
             3 => self.greet(&raw, [VERSION; 2], "no-such-port", 0),
             4 => {
                 let resume = *self.random.pick(&[1, 2, 7, 1 << 32, u64::MAX]);
-                self.greet(&raw, [VERSION; 2], &name, resume);
+                self.greet(&raw, [version(n); 2], &name, resume);
             }
             5 => {
                 let message = self.mutated();
@@ -107,7 +109,7 @@ impl Liar {
             6 => self.send_descriptors(&raw, &name)?,
             7 => (0..300).for_each(|_| raw.say(&Request::Report(vec![("x".into(), 1)]))),
             8 => {
-                self.greet(&raw, [VERSION; 2], &name, 0);
+                self.greet(&raw, [version(n); 2], &name, 0);
                 (0..1 + self.random.below(8)).for_each(|_| {
                     let message = self.mutated();
                     send(&raw, &message, &[]);
@@ -157,7 +159,7 @@ impl Liar {
 
     fn message(&mut self, generation: u64) -> Request {
         let generation = *self.random.pick(&[generation, generation + 1, 0, u64::MAX]);
-        let (oldest, newest, port) = (0, u16::MAX, port(self.random.below(5)));
+        let (oldest, newest, port) = (0, u16::MAX, port(self.random.below(SHAPES.len() + 1)));
         match self.random.below(10) {
             0 => Request::Hello { oldest, newest, port, resume: generation },
             1 => Request::Mapped { generation },
@@ -205,9 +207,9 @@ impl Liar {
 
     /// Comes to succeed whoever has the port, which is this process by another connection or nobody, and goes on or not.
     fn spoil_succession(&mut self, raw: Raw, n: usize) -> Result<()> {
-        let holder = Half::take(self.connect()?, &port(n), SHAPES[n].map(usize::from))?;
+        let holder = Half::take(self.connect()?, n)?;
         let grip = holder.filter(|_| self.random.once_in(2)).map(Half::join).transpose()?.flatten();
-        raw.say(&Request::Succeed { oldest: VERSION, newest: VERSION, port: port(n) });
+        raw.say(&Request::Succeed { oldest: version(n), newest: version(n), port: port(n) });
         for _ in 0..self.random.below(6) {
             let message = if self.random.once_in(2) { Request::TakeOver } else { self.message(1) };
             raw.say(&message);
@@ -247,7 +249,7 @@ impl Liar {
     /// Spoils its own segments before they are sealed, or says that it has mapped what it has not.
     fn spoil_segments(&mut self, raw: Raw) -> Result<()> {
         let n = self.random.below(SHAPES.len());
-        let Some(half) = Half::take(raw, &port(n), SHAPES[n].map(usize::from))? else { return Ok(()) };
+        let Some(half) = Half::take(raw, n)? else { return Ok(()) };
         let (generation, _, fds) = &half.own;
         for fd in fds {
             spoil(fd, self.random.below(8));
@@ -271,7 +273,7 @@ impl Liar {
     /// A lawful handshake, and then anything.
     fn spoil_link(&mut self, journal: &Journal) -> Result<()> {
         let n = self.random.below(SHAPES.len());
-        let Some(half) = Half::take(self.connect()?, &port(n), SHAPES[n].map(usize::from))? else { return Ok(()) };
+        let Some(half) = Half::take(self.connect()?, n)? else { return Ok(()) };
         let Some(mut grip) = half.join()? else { return Ok(()) };
         journal.add(Field::Received, 1);
         let mut heads = vec![vec![0; grip.peer.len()]; grip.own.len()];
@@ -293,6 +295,9 @@ impl Liar {
     fn attack(&mut self, kind: usize, grip: &mut Grip, heads: &mut [Vec<u64>]) {
         let queue = self.random.below(grip.own.len());
         let peer = self.random.below(grip.peer.len());
+        if self.attack_exchange(kind, grip, [queue, peer], &mut heads[queue][peer]) {
+            return;
+        }
         let places = Places { peers: grip.peer.len() };
         let index = &grip.own[queue].index;
         let put = |offset: usize, value: u64| index.word(offset).store(value, Ordering::Release);
@@ -303,7 +308,7 @@ impl Liar {
             4 => self.lie_about_epochs(grip, queue, false),
             5 => self.scribble_payload(grip, queue),
             6 => {
-                let value = self.chosen(grip.ring);
+                let value = self.chosen(grip.reach());
                 let at = [
                     places.head(peer),
                     places.closed(peer),
@@ -319,7 +324,7 @@ impl Liar {
             8 => index.byte(self.random.below(index.len())).store(self.random.word() as u8, Ordering::Release),
             9 | 10 => self.send_header(grip, queue, peer, &mut heads[queue][peer]),
             11 => {
-                let tail = self.chosen(grip.ring);
+                let tail = self.chosen(grip.reach());
                 put(places.tail(peer), tail);
             }
             12 => self.spoil_table(grip),
@@ -335,7 +340,7 @@ impl Liar {
                 // Lawful records, whose heads flicker.
                 let to = heads[queue][peer];
                 for _ in 0..200 {
-                    let head = self.chosen(grip.ring);
+                    let head = self.chosen(grip.reach());
                     put(places.head(peer), head);
                     put(places.head(peer), to);
                 }
@@ -447,7 +452,7 @@ impl Liar {
             return;
         }
         for peer in 0..grip.peer.len() {
-            let mark = self.chosen(grip.ring);
+            let mark = self.chosen(grip.reach());
             index.word(places.mark(peer)).store(mark, Ordering::Release);
         }
         let epochs = [epoch, epoch + 1, epoch.wrapping_sub(1), 0, u64::MAX];
@@ -482,7 +487,7 @@ impl Liar {
                 let words = *self.random.pick(&all);
                 // Most of a segment of records is never looked at twice.
                 let near = words.len().min(1 << (6 + self.random.below(16)));
-                let value = if self.random.once_in(2) { self.random.word() } else { self.chosen(grip.ring) };
+                let value = if self.random.once_in(2) { self.random.word() } else { self.chosen(grip.reach()) };
                 words.word(self.random.below(near / 8) * 8).store(value, Ordering::Relaxed);
             }
         }

@@ -116,7 +116,9 @@ impl Load {
             // Nothing comes: what is of generations that are over is let go.
             rx.recv();
             if idle {
-                std::thread::sleep(Duration::from_micros(random.below(3_000) as u64));
+                // At times for so long that many changes come and go meanwhile.
+                let most_us = if random.once_in(8) { 50_000 } else { 3_000 };
+                std::thread::sleep(Duration::from_micros(random.below(most_us) as u64));
             }
         }
         sent

@@ -26,6 +26,9 @@ struct Arguments {
     /// How many events each campaign has at least, instead of as many as belong to it
     #[arg(long, value_name = "NUMBER")]
     events: Option<u64>,
+    /// Have `kills` fail where packets take longer than 100 ms to flow again. For a machine that does nothing else
+    #[arg(long)]
+    timely: bool,
     /// How many sessions the UPF has
     #[arg(long, value_name = "NUMBER", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     sessions: u32,
@@ -104,7 +107,8 @@ impl Campaign {
         match self {
             Self::Kills => 1_000,
             Self::Restarts => 100,
-            Self::Steering => 10_000,
+            // Of three parts together.
+            Self::Steering => 30_000,
             Self::Pools => 1_000,
             Self::Hostile => 10_000,
             Self::UpfKills => 100,
@@ -127,7 +131,8 @@ impl Campaign {
     fn run(self, arguments: &Arguments, program: &Path) -> Result<Outcome> {
         let seconds = if self.lasts() { arguments.seconds_each } else { 0 };
         let events = arguments.events.unwrap_or(self.events());
-        let course = Course::begin(Duration::from_secs(seconds), events, true);
+        let mut course = Course::begin(Duration::from_secs(seconds), events, true);
+        course.is_timely = arguments.timely;
         match self {
             Self::Kills => kills::run(&course, program),
             Self::Restarts => restarts::run(&course, program),

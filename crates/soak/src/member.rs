@@ -12,7 +12,7 @@ use vport::{RxRing, TxRing};
 
 use crate::books::{Book, Books};
 use crate::frames::Stamp;
-use crate::journal::{Field, Journal, now_ns};
+use crate::journal::{Field, Journal};
 use crate::ledger::Ledger;
 use crate::load::send_all;
 use crate::process::{die_with_parent, nap, sleep};
@@ -117,6 +117,7 @@ impl<'a> Worker<'a> {
         let burst = rx.recv();
         let packets: Vec<PacketRef<'_>> = (0..burst.len()).map(|i| burst.get(i)).collect();
         let stamps: Vec<Stamp> = packets.iter().map(|packet| self.books.enter(packet.head)).collect();
+        self.books.joined.drain(..).for_each(|first| self.ledger.set_begun(first.flow, first.number));
         let mut noted = 0;
         send_all(tx, &packets, nap, |sent| {
             stamps[noted..sent].iter().for_each(|stamp| self.ledger.set_sent(stamp.flow, stamp.number + 1));
@@ -127,7 +128,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Books that go between processes: as bytes, the time at which they left first.
+/// Books that go between processes, as bytes.
 struct Handed<'a> {
     books: &'a mut Books,
     journal: &'a Journal,
@@ -137,16 +138,15 @@ impl Buckets for Handed<'_> {
     type State = Vec<u8>;
 
     fn leave(&mut self, bucket: u8, to: usize) -> Vec<u8> {
-        let words = self.books.leave(bucket, to).to_words();
-        [now_ns()].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
+        self.books.leave(bucket, to).to_words().into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
     fn arrive(&mut self, bucket: u8, from: usize, state: Vec<u8>) {
         let words: Vec<u64> = state.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let (left, book) = words.split_first().map_or((None, &[][..]), |(left, book)| (Some(*left), book));
-        self.books.arrive(bucket, from, Book::from_words(book));
-        if let Some(left) = left {
-            self.journal.add_arrival(now_ns().saturating_sub(left));
+        let before = self.books.handed.len();
+        self.books.arrive(bucket, from, Book::from_words(&words));
+        if let Some(time) = self.books.handed.last().filter(|_| self.books.handed.len() > before) {
+            self.journal.add_arrival(time.as_nanos() as u64);
         }
     }
 }

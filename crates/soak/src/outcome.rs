@@ -93,6 +93,11 @@ impl Times {
         self.0.push(time);
     }
 
+    /// Those of another.
+    pub fn absorb(&mut self, other: &Self) {
+        self.0.extend(&other.0);
+    }
+
     /// The last one added.
     pub fn last(&self) -> Option<Duration> {
         self.0.last().copied()

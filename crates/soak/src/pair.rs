@@ -27,10 +27,10 @@ pub struct Pair {
     lost: u64,
     /// What is being done to it, in words.
     pub story: Vec<String>,
-    /// From the admission of a new process to the first packets both ways.
+    /// From just before a new process connected, or from when its peer went on if that was later, to the first packets both ways.
     pub reattached: Times,
-    /// From what was done to keeper or daemon to the next packets both ways.
-    pub went_on: Times,
+    /// The longest time in which an end that could send and receive had no packet, each time that keeper or daemon was away.
+    pub silences: Times,
 }
 
 struct End {
@@ -52,8 +52,8 @@ impl Pair {
             Ok(End { journal: Journal::create(&site.file(side.name()))?, incarnation: 0, child: None, gaps_before: 0 })
         };
         let ends = [end(Side::Producer)?, end(Side::Consumer)?];
-        let (story, reattached, went_on) = (Vec::new(), Times::default(), Times::default());
-        let mut pair = Self { site, kind, ends, lost: 0, story, reattached, went_on };
+        let (story, reattached, silences) = (Vec::new(), Times::default(), Times::default());
+        let mut pair = Self { site, kind, ends, lost: 0, story, reattached, silences };
         Side::BOTH.into_iter().try_for_each(|side| pair.spawn(side))?;
         pair.flows("traffic flows", &Side::BOTH.map(|side| (side, 0)))?;
         Ok(pair)
@@ -83,7 +83,7 @@ impl Pair {
         end.incarnation += 1;
         (0..side.queues()).for_each(|kind| end.journal.set_accepted(kind, 0));
         end.journal.set(Field::StopAt, 0);
-        end.journal.set(Field::AttachedNs, 0);
+        end.journal.set(Field::ConnectingNs, 0);
         command.arg("--journal").arg(file).args(["--incarnation", &end.incarnation.to_string()]).args(arguments);
         end.child = Some(command.stdout(Stdio::null()).spawn().context(part.to_owned())?);
         Ok(())
@@ -157,9 +157,25 @@ impl Pair {
         let received = self.journal(side).get(Field::Received);
         self.spawn(side)?;
         self.settle(dead, side, received)?;
-        let attached = self.journal(side).get(Field::AttachedNs);
+        self.note_reattached(side, 0);
+        Ok(())
+    }
+
+    /// Notes how long a new process of a side took, whose peer could answer from `since_ns` on.
+    pub fn note_reattached(&mut self, side: Side, since_ns: u64) {
+        let connecting = self.journal(side).get(Field::ConnectingNs);
         let first = Side::BOTH.map(|side| self.journal(side).get(Field::FirstNs)).into_iter().max().unwrap_or(0);
-        self.reattached.add(Duration::from_nanos(first.saturating_sub(attached)));
+        self.reattached.add(Duration::from_nanos(first.saturating_sub(connecting.max(since_ns))));
+    }
+
+    /// Runs what is done to keeper or daemon, and lets packets flow again; notes the longest time in which an end had none.
+    pub fn listen(&mut self, happens: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let silence = |pair: &Self| Side::BOTH.map(|side| pair.journal(side).take(Field::SilenceNs)).into_iter().max();
+        silence(self);
+        happens(self)?;
+        let received = self.received();
+        self.flows("packets beside another keeper or daemon", &received)?;
+        self.silences.add(Duration::from_nanos(silence(self).unwrap_or(0)));
         Ok(())
     }
 

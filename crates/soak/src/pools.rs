@@ -249,12 +249,14 @@ impl<'a> Scene<'a> {
     }
 
     /// Kills members that have these buckets, and has others go on with them, or one of the same name that `returns`. What
-    /// is missing then is what they held: it came behind what they had sent, and before the others began.
+    /// is missing then is what they held: of each flow what came behind what they had sent, and before what the next one got first.
     fn bury(&mut self, dead: &[usize], buckets: u128, returns: bool) -> Result<()> {
         let flows: Vec<u16> = flows_of(buckets).collect();
         self.load.doubt(buckets);
-        let (sent, start) = (self.ledger.sent(&flows), Instant::now());
+        let start = Instant::now();
+        let alive = self.ledger.sent(&flows);
         dead.iter().try_for_each(|member| self.kill(*member))?;
+        let sent = self.ledger.sent(&flows);
         self.events += dead.len() as u64;
         if returns || self.living().is_empty() {
             self.start(dead[0])?;
@@ -262,9 +264,17 @@ impl<'a> Scene<'a> {
         let owners = if returns { self.owners } else { balanced(&self.owners, &queues_of(&self.living())) };
         self.steer(&owners)?;
         self.recovered.add(start.elapsed());
-        let begun = self.pass(buckets)?;
-        let range = flows.iter().zip(sent.iter().zip(begun));
-        let held = range.map(|(flow, (sent, begun))| self.load.excuse(*flow, *sent, begun)).sum();
+        self.pass(buckets)?;
+        // Where a follower has begun, and sent on, before it was asked what the dead one had, that is not known but for what it had
+        // while it lived.
+        let begun = self.ledger.begun(&flows);
+        let from =
+            alive.iter().zip(&sent).zip(&begun).map(|((alive, sent), begun)| if sent <= begun { sent } else { alive });
+        let held = flows
+            .iter()
+            .zip(from.zip(&begun))
+            .map(|(flow, (from, begun))| self.load.excuse(*flow, *from, *begun))
+            .sum();
         self.load.doubt(0);
         self.held += held;
         self.held_most = self.held_most.max(held);
@@ -391,16 +401,15 @@ impl<'a> Scene<'a> {
     fn rest(&mut self) -> Result<()> {
         let owners = self.owners;
         self.steer(&owners)?;
-        self.pass(0xff).map(drop)
+        self.pass(0xff)
     }
 
-    /// Has a packet of each flow of these buckets pass. Returns the numbers that they had reached before.
-    fn pass(&mut self, buckets: u128) -> Result<Vec<u64>> {
+    /// Has a packet of each flow of these buckets pass.
+    fn pass(&mut self, buckets: u128) -> Result<()> {
         let flows: Vec<u16> = flows_of(buckets).collect();
         let numbers = self.load.next(&flows);
         self.load.call(buckets);
-        self.until("a packet of each flow arrives", |scene| Ok(scene.load.has_come(&flows, &numbers)))?;
-        Ok(numbers)
+        self.until("a packet of each flow arrives", |scene| Ok(scene.load.has_come(&flows, &numbers)))
     }
 
     /// Waits until something holds, as long as all members live.

@@ -37,9 +37,11 @@ fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
     let done = (|| -> Result<()> {
         while course.goes_on(outcome.events) {
             let ups = pair.site.ups();
-            restart(&mut pair, &mut away)?;
+            pair.listen(|pair| {
+                restart(pair, &mut away)?;
+                pair.until("both ends are back", |pair| pair.site.ups() > ups)
+            })?;
             outcome.events += 1;
-            pair.until("both ends are back", |pair| pair.site.ups() > ups)?;
             course.say(&mut said, || format!("restarts: {}", outcome.events));
         }
         Ok(())
@@ -53,8 +55,10 @@ fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
         outcome.failures.extend(pair.site.quarantines());
         let packets: u64 = pair.received().iter().map(|(_, received)| received).sum();
         outcome.notes.push(format!(
-            "{packets} packets; {resumed} of {} times an end went on with the segments it had; until a daemon answered: {away}",
-            2 * outcome.events
+            "{packets} packets; {resumed} of {} times an end went on with the segments it had; until a daemon answered: {away}; \
+             longest time without a packet: {}",
+            2 * outcome.events,
+            pair.silences
         ));
         outcome.notes.extend(what);
     }

@@ -59,23 +59,27 @@ impl Rig {
 
     /// Links two ports of functions, each with a number of queues, steered by UE address. Returns the link's name.
     pub fn link(&self, ends: [(&str, &str, u16); 2]) -> Result<String> {
+        self.link_of(LinkKind::Direct, ends)
+    }
+
+    /// As [`Rig::link`], of a kind.
+    pub fn link_of(&self, kind: LinkKind, ends: [(&str, &str, u16); 2]) -> Result<String> {
         let [(one, port, queues), (other, its_port, its_queues)] = ends;
-        self.link_pools([(&[one], port, queues), (&[other], its_port, its_queues)])
+        self.add(kind, [(&[one], port, queues), (&[other], its_port, its_queues)])
     }
 
     /// As [`Rig::link`]; an end with several functions is a pool, of which each member has so many queues.
     pub fn link_pools(&self, ends: [(&[&str], &str, u16); 2]) -> Result<String> {
+        self.add(LinkKind::Direct, ends)
+    }
+
+    fn add(&self, kind: LinkKind, ends: [(&[&str], &str, u16); 2]) -> Result<String> {
         let name = ends.map(|(functions, port, _)| format!("{}.{port}", functions[0])).join("-");
         let ends = ends.map(|(functions, port, queues)| {
             let port = PortInfo { queues, steering: Steering::UeAddress, ..PortInfo::named(port) };
             EndSpec { functions: functions.iter().map(|function| (*function).to_owned()).collect(), port }
         });
-        self.broker.add_link(LinkSpec {
-            name: name.clone(),
-            ends,
-            ring_bytes: RING_BYTES_MIN,
-            kind: LinkKind::Direct,
-        })?;
+        self.broker.add_link(LinkSpec { name: name.clone(), ends, ring_bytes: RING_BYTES_MIN, kind })?;
         Ok(name)
     }
 

@@ -126,6 +126,8 @@ pub fn under_load(course: &Course, part: Part, outcome: &mut Outcome) -> Result<
         outcome.tally.reordered += works.iter().map(|(books, _)| books.wrong).sum::<u64>();
         outcome.tally.lost += works.iter().map(|(_, rx)| rx.counters().invalid).sum::<u64>();
         outcome.failures.extend(states(&works, changes.moved));
+        let mut handed = Times::default();
+        works.iter().for_each(|(books, _)| handed.absorb(&books.handed));
         outcome.failures.extend(rig.events.try_iter().filter_map(|event| match event {
             Event::Quarantined { reason, .. } => Some(format!("quarantined: {reason}")),
             _ => None,
@@ -136,7 +138,7 @@ pub fn under_load(course: &Course, part: Part, outcome: &mut Outcome) -> Result<
         }
         outcome.notes.push(format!(
             "{part:?}: {} changes between {workers} workers, {renewals} new generations meanwhile, {} buckets handed over, {sent:?} \
-             packets; until closed: {}",
+             packets; until closed: {}; a bucket from hand to hand: {handed}",
             changes.times.len(),
             changes.moved,
             changes.times

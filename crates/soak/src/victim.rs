@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use vport::client::{Attachment, attach};
+use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
-use vport::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
+use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::steering::BUCKETS;
 use vport::{RxRing, TxRing};
 
@@ -18,11 +19,23 @@ use crate::random::Random;
 use crate::rig::PATIENCE;
 
 /// Queues of the peer's ports and of the victim's, for each link between them.
-pub const SHAPES: [[u16; 2]; 4] = [[1, 1], [1, 4], [3, 4], [2, 1]];
+pub const SHAPES: [[u16; 2]; 6] = [[1, 1], [1, 4], [3, 4], [2, 1], [1, 1], [2, 3]];
+/// The links from here on are zero-copy links.
+const ZERO_COPY: usize = 4;
 
 /// The name of the victim's port, and of the peer's, on link `n`.
 pub fn port(n: usize) -> String {
     format!("p{n}")
+}
+
+/// Whether link `n` is a zero-copy link.
+pub fn is_zero_copy(n: usize) -> bool {
+    n >= ZERO_COPY
+}
+
+/// What an end of link `n` must speak.
+pub fn version(n: usize) -> u16 {
+    if is_zero_copy(n) { VERSION_ZERO_COPY } else { VERSION }
 }
 
 /// Which process this is.
@@ -117,7 +130,13 @@ impl Exposed {
     fn turn(&mut self, inspector: &mut Inspector<'_>, random: &mut Random) -> bool {
         let mut busy = false;
         for (queue, (rx, tx)) in self.queues.iter_mut().enumerate() {
-            busy |= inspector.receive(rx) > 0;
+            let burst = rx.recv();
+            busy |= !burst.is_empty();
+            inspector.look_at(&burst);
+            if random.once_in(4) {
+                // As it came: of a zero-copy link, in buffers that the peer can write still.
+                tx.send_burst(&burst, 0);
+            }
             if let Some(owner) = self.owners.get_mut(queue) {
                 busy |= owner.settle(&mut self.holding[queue]);
             }
@@ -142,7 +161,7 @@ impl Exposed {
 /// Looks at what a hostile peer has sent: whether it is what a port may deliver.
 struct Inspector<'a> {
     journal: &'a Journal,
-    /// Where records are mapped, as far as it is known.
+    /// Where records and arenas are mapped, as far as it is known.
     records: Vec<std::ops::Range<usize>>,
     room: Vec<u8>,
 }
@@ -152,18 +171,16 @@ impl<'a> Inspector<'a> {
         Self { journal, records: Vec::new(), room: vec![0; FRAME_MAX] }
     }
 
-    fn receive(&mut self, rx: &mut RxRing) -> usize {
-        let burst = rx.recv();
+    fn look_at(&mut self, burst: &Burst<'_>) {
         for i in 0..burst.len() {
             if !self.is_lawful(&burst.get(i)) {
                 self.journal.add(Field::Corrupted, 1);
             }
         }
         self.journal.add(Field::Received, burst.len() as u64);
-        burst.len()
     }
 
-    /// Whether a frame has a length that frames have, a private head, and a rest within a ring, which can be copied.
+    /// Whether a frame has a length that frames have, a private head, and a rest within a ring or an arena, which can be copied.
     fn is_lawful(&mut self, packet: &PacketRef<'_>) -> bool {
         if !(1..=FRAME_MAX).contains(&packet.len()) || packet.head.len() > HEAD_MAX {
             return false;
@@ -184,10 +201,11 @@ impl<'a> Inspector<'a> {
     }
 }
 
-/// Where this process has mapped records.
+/// Where this process has mapped records and arenas.
 fn mapped_records() -> Vec<std::ops::Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let lines = maps.lines().filter(|line| line.contains("/memfd:kaista-records"));
+    let lines =
+        maps.lines().filter(|line| ["/memfd:kaista-records", "/memfd:kaista-arena"].iter().any(|of| line.contains(of)));
     let range = |line: &str| {
         let (from, to) = line.split(' ').next()?.split_once('-')?;
         Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
