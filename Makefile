@@ -9,9 +9,9 @@ CARGO   ?= cargo
 host    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 built   := target/$(host)/release
 tools   := target/tools
-programs := kaista kaistad kaista-upf kaista-ran kaista-traffic
-# The same, whose ports may be DPDK's.
-dpdk_programs := kaista-upf-dpdk kaista-ran-dpdk kaista-traffic-dpdk
+# The last is the functions with ports over DPDK: one file, which acts as the one by whose name it is called.
+programs := kaista kaistad kaista-upf kaista-ran kaista-traffic kaista-dpdk
+dpdk_names := kaista-upf-dpdk kaista-ran-dpdk kaista-traffic-dpdk
 fuzz_targets := gtpu packets pfcp descriptor handshake records descriptors
 FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
@@ -30,7 +30,9 @@ help:
 demo: setup build images
 	examples/first-slice/demo.sh
 
+# Nothing is built twice here that an incremental build would make quicker.
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
+test: export CARGO_INCREMENTAL := 0
 test: setup build images lint models fuzz
 	scripts/test.sh
 
@@ -40,12 +42,13 @@ setup:
 #: make build      target/release/kaista and its companions
 build:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked $(addprefix --bin ,$(programs) $(dpdk_programs))
+	$(CARGO) build --release --locked $(addprefix --bin ,$(programs))
 	@mkdir -p target/release
-	@for program in $(programs) $(dpdk_programs); do \
+	@for program in $(programs); do \
 		strip --strip-debug -o target/release/$$program.new $(built)/$$program || exit 1; \
 		mv target/release/$$program.new target/release/$$program; \
 	done
+	@cd target/release && for name in $(dpdk_names); do ln -f kaista-dpdk $$name || exit 1; done
 	@objcopy --only-keep-debug $(built)/kaista target/release/kaista.debug
 	@cd target/release && objcopy --add-gnu-debuglink=kaista.debug kaista kaista.new && mv kaista.new kaista
 	@$(MAKE) --no-print-directory capi
@@ -69,9 +72,9 @@ lint: $(tools)/bin/cargo-deny
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
 
-#: make models     explores executions of the ring, the doorbell, changes of the bucket table and take-overs of ports (loom)
+#: make models     explores executions of the ring, the doorbell, changes of the bucket table and take-overs of ports (loom); says how many of each
 models:
-	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/modelled-rustc $(CARGO) test --locked -p vport --lib models::
+	scripts/models.sh
 
 #: make sanitize   tests of the ports under the address, thread and realtime sanitizers
 sanitize:
@@ -94,7 +97,8 @@ $(tools)/bin/cargo-deny:
 install: build install-capi
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kaista
 	install -m 755 target/release/kaista $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(addprefix target/release/,kaistad kaista-upf kaista-ran kaista-traffic $(dpdk_programs)) $(DESTDIR)$(PREFIX)/libexec/kaista/
+	install -m 755 $(addprefix target/release/,$(filter-out kaista,$(programs))) $(DESTDIR)$(PREFIX)/libexec/kaista/
+	cd $(DESTDIR)$(PREFIX)/libexec/kaista && for name in $(dpdk_names); do ln -f kaista-dpdk $$name || exit 1; done
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(built)/kaista man $(DESTDIR)$(PREFIX)/share/man/man1

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use port::{BURST_MAX, Burst, HEAD_MAX, Lease, PacketRef, RxCounters, RxQueue, Slot};
+use port::{BURST_MAX, Burst, HEAD_MAX, Lease, RxCounters, RxQueue, Slot};
 
 use crate::device::Device;
 use crate::ffi;
@@ -30,10 +30,13 @@ impl Held {
         Self { state: AtomicU32::new(GONE), mbuf: core::ptr::null_mut() }
     }
 
-    /// The buffer that a packet was lent with by a queue of this crate.
+    /// What stands for a buffer that was lent by a queue of this crate.
+    ///
+    /// # Safety
+    /// The lease must be that of a packet that is borrowed for `'a`.
     #[inline(always)]
-    pub(crate) fn of<'a>(packet: &PacketRef<'a>) -> Option<&'a Self> {
-        let Lease { buffer, back } = packet.rest.lease();
+    pub(crate) unsafe fn of<'a>(lease: Lease) -> Option<&'a Self> {
+        let Lease { buffer, back } = lease;
         // SAFETY: only `Rx` makes leases of that number, with a pointer to the first field of one of these, which stays as long
         // as the packet is borrowed.
         (buffer == LENT && !back.is_null()).then(|| unsafe { &*back.cast::<Self>() })
@@ -43,9 +46,10 @@ impl Held {
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<*mut Mbuf> {
         // One thread has the burst, so nobody comes between.
-        let is_lent = self.state.load(Ordering::Relaxed) == LENT;
-        self.state.store(GONE, Ordering::Relaxed);
-        is_lent.then_some(self.mbuf)
+        (self.state.load(Ordering::Relaxed) == LENT).then(|| {
+            self.state.store(GONE, Ordering::Relaxed);
+            self.mbuf
+        })
     }
 
     /// Whether this is the buffer.
@@ -77,6 +81,9 @@ pub(crate) struct Rx {
     held: Box<[Held]>,
     /// How many of these are of the last burst.
     count: usize,
+    /// Room for a burst on its way from the driver, or back to a pool.
+    mbufs: [*mut Mbuf; BURST_MAX],
+    frame_max: usize,
     peek: usize,
     counters: RxCounters,
 }
@@ -89,48 +96,57 @@ impl Rx {
     pub(crate) fn new(device: Arc<Device>, source: Source, peek: usize) -> Self {
         Self {
             source,
+            frame_max: device.frame_max(),
             device,
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             held: [const { Held::none() }; BURST_MAX].into(),
             count: 0,
+            mbufs: [core::ptr::null_mut(); BURST_MAX],
             peek: peek.clamp(64, HEAD_MAX),
             counters: RxCounters::default(),
         }
     }
 
     /// What was not sent on goes back to its pool.
+    #[inline(always)]
     fn give_back(&mut self) {
-        let mut mbufs = [core::ptr::null_mut(); BURST_MAX];
         let mut count = 0;
-        for mbuf in self.held[..self.count].iter().filter_map(Held::take) {
-            mbufs[count] = mbuf;
+        for (mbuf, to) in self.held[..self.count].iter().filter_map(Held::take).zip(&mut self.mbufs) {
+            *to = mbuf;
             count += 1;
         }
         self.count = 0;
-        free(&mut mbufs[..count]);
+        free(&mut self.mbufs[..count]);
     }
 
-    /// Lends a packet buffer to the next slot. False where it is not one that the function could handle.
+    /// Lends the first `received` packet buffers to slots, but for those that the function could not handle.
     #[inline(always)]
-    fn lend(&mut self, mbuf: *mut Mbuf) -> bool {
-        // SAFETY: the driver has filled it and keeps it no more.
-        let Mbuf { buf_addr, data_off, nb_segs, pkt_len, .. } = unsafe { &*mbuf };
-        let len = *pkt_len as usize;
-        if *nb_segs != 1 || !(ETHERNET_HEADER..=self.device.frame_max()).contains(&len) {
-            return false;
+    fn lend(&mut self, received: usize) {
+        let (mut count, mut bytes) = (0, 0);
+        let mut empty = self.slots.iter_mut().zip(&mut self.held);
+        for mbuf in &mut self.mbufs[..received] {
+            // SAFETY: the driver has filled it and keeps it no more.
+            let Mbuf { buf_addr, data_off, nb_segs, pkt_len, .. } = unsafe { &**mbuf };
+            let len = *pkt_len as usize;
+            if *nb_segs != 1 || !(ETHERNET_HEADER..=self.frame_max).contains(&len) {
+                self.counters.invalid += 1;
+                free(core::slice::from_mut(mbuf));
+                continue;
+            }
+            let Some((slot, held)) = empty.next() else { break };
+            *held = Held { state: AtomicU32::new(LENT), mbuf: *mbuf };
+            let lease = Lease { buffer: LENT, back: core::ptr::from_ref(held).cast() };
+            let head = len.min(self.peek);
+            // SAFETY: the buffer is this queue's until the next receive, or until it is sent on, and `held` stays where it is;
+            // drivers write frames within buffers.
+            unsafe { slot.lend(*buf_addr, *data_off, head as u16, (len - head) as u32, lease) };
+            port::prefetch(slot.head());
+            count += 1;
+            bytes += len as u64;
         }
-        let held = &mut self.held[self.count];
-        *held = Held { state: AtomicU32::new(LENT), mbuf };
-        let lease = Lease { buffer: LENT, back: core::ptr::from_ref(held).cast() };
-        let head = len.min(self.peek);
-        let slot = &mut self.slots[self.count];
-        // SAFETY: the buffer is this queue's until the next receive, or until it is sent on, and `held` stays where it is; drivers
-        // write frames within buffers.
-        unsafe { slot.lend(*buf_addr, *data_off, head as u16, (len - head) as u32, lease) };
-        port::prefetch(slot.head());
-        self.count += 1;
-        self.counters.bytes += len as u64;
-        true
+        self.count = count;
+        self.counters.packets += count as u64;
+        self.counters.bytes += bytes;
     }
 }
 
@@ -138,23 +154,13 @@ impl RxQueue for Rx {
     fn recv(&mut self) -> Burst<'_> {
         thread::make_known();
         self.give_back();
-        let mut mbufs = [core::ptr::null_mut(); BURST_MAX];
         let received = match &mut self.source {
-            Source::Queue(queue) => receive(self.device.port(), *queue, &mut mbufs),
-            Source::Share(share) => share.receive(&mut mbufs),
+            Source::Queue(queue) => receive(self.device.port(), *queue, &mut self.mbufs),
+            Source::Share(share) => share.receive(&mut self.mbufs),
         };
-        let mut refused = 0;
-        for i in 0..received {
-            if !self.lend(mbufs[i]) {
-                mbufs[refused] = mbufs[i];
-                refused += 1;
-            }
-        }
-        free(&mut mbufs[..refused]);
+        self.lend(received);
         self.counters.polls += 1;
-        self.counters.packets += self.count as u64;
         self.counters.empty_polls += u64::from(self.count == 0);
-        self.counters.invalid += refused as u64;
         Burst::new(&mut self.slots[..self.count])
     }
 

@@ -1,10 +1,9 @@
 //! Sending: frames in packet buffers as they are, all others copied into such.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use port::{BURST_MAX, PacketRef, TxCounters, TxQueue};
+use port::{BURST_MAX, Burst, PacketRef, Placed, TxCounters, TxQueue};
 
 use crate::device::Device;
 use crate::ffi;
@@ -19,7 +18,10 @@ pub(crate) struct Tx {
     queue: u16,
     /// Who else sends by it.
     turn: Option<Turn>,
-    frames: RangeInclusive<usize>,
+    frame_max: usize,
+    /// What is on its way to the driver, and which packets these are of.
+    mbufs: [*mut Mbuf; BURST_MAX],
+    of: [u8; BURST_MAX],
     spare: Spare,
     counters: TxCounters,
 }
@@ -30,65 +32,135 @@ unsafe impl Send for Tx {}
 impl Tx {
     /// Sends by a queue of the device, taking turns where others do too.
     pub(crate) fn new(device: Arc<Device>, queue: u16, turn: Option<Turn>) -> Self {
-        let frames = ETHERNET_HEADER..=device.frame_max();
-        Self { device, queue, turn, frames, spare: Spare::new(), counters: TxCounters::default() }
+        Self {
+            queue,
+            turn,
+            frame_max: device.frame_max(),
+            device,
+            mbufs: [core::ptr::null_mut(); BURST_MAX],
+            of: [0; BURST_MAX],
+            spare: Spare::new(),
+            counters: TxCounters::default(),
+        }
     }
 
-    /// Sends up to [`BURST_MAX`] packets. Returns how many the caller is rid of.
-    fn send_some(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        let mut mbufs = [core::ptr::null_mut(); BURST_MAX];
-        // Which packets these are of.
-        let mut of = [0_u8; BURST_MAX];
-        let (mut count, mut handled) = (0, 0);
-        for (n, packet) in packets.iter().enumerate() {
-            match self.buffer(packet) {
+    /// Sends so many packets, of which `placed` says where they stand, as far as it knows. Returns how many the caller is rid of.
+    #[inline(always)]
+    fn send_all<'a>(
+        &mut self,
+        packets: usize,
+        packet: impl Fn(usize) -> PacketRef<'a>,
+        placed: impl Fn(usize) -> Option<Placed>,
+    ) -> usize {
+        thread::make_known();
+        let mut done = 0;
+        while done < packets {
+            let some = BURST_MAX.min(packets - done);
+            let handled = self.send_some(some, |n| packet(done + n), |n| placed(done + n));
+            done += handled;
+            if handled < some {
+                self.refuse(packets - done);
+                break;
+            }
+        }
+        done
+    }
+
+    /// The same of up to [`BURST_MAX`].
+    #[inline(always)]
+    fn send_some<'a>(
+        &mut self,
+        packets: usize,
+        packet: impl Fn(usize) -> PacketRef<'a>,
+        placed: impl Fn(usize) -> Option<Placed>,
+    ) -> usize {
+        let (mut count, mut handled, mut bytes) = (0, 0, 0);
+        for n in 0..packets {
+            let placed = placed(n).and_then(|placed| {
+                // SAFETY: of a packet that the caller has borrowed.
+                let held = unsafe { Held::of::<'a>(placed.lease) };
+                held.map(|held| (held, placed))
+            });
+            let (len, buffer) = match placed {
+                Some((held, placed)) => (placed.len, self.lent(held, placed)),
+                None => {
+                    let packet = packet(n);
+                    (packet.len(), self.buffer(packet))
+                }
+            };
+            match buffer {
                 Buffer::Ready(mbuf) => {
-                    (mbufs[count], of[count]) = (mbuf, n as u8);
+                    (self.mbufs[count], self.of[count]) = (mbuf, n as u8);
                     count += 1;
+                    bytes += len as u64;
                 }
                 Buffer::Never => {}
                 Buffer::NotNow => break,
             }
             handled = n + 1;
         }
-        let sent = self.hand_over(&mut mbufs[..count]);
-        if sent < count {
-            handled = of[sent].into();
-            (sent..count).for_each(|k| self.keep(&packets[usize::from(of[k])], mbufs[k]));
+        let sent = self.hand_over(count);
+        for k in sent..count {
+            let packet = packet(self.of[k].into());
+            self.keep(&packet, self.mbufs[k]);
+            bytes -= packet.len() as u64;
         }
-        let bytes = of[..sent].iter().map(|n| packets[usize::from(*n)].len() as u64).sum::<u64>();
+        if sent < count {
+            handled = self.of[sent].into();
+        }
         self.counters.packets += sent as u64;
         self.counters.bytes += bytes;
         self.counters.discarded += (handled - sent) as u64;
         handled
     }
 
-    /// Gives buffers to the driver. Returns how many it took.
+    /// Gives the first `count` buffers to the driver. Returns how many it took.
     #[inline(always)]
-    fn hand_over(&self, mbufs: &mut [*mut Mbuf]) -> usize {
+    fn hand_over(&mut self, count: usize) -> usize {
         let _turn = self.turn.as_ref().map(Turn::take);
+        let mbufs = &mut self.mbufs[..count];
         // SAFETY: so many buffers with a frame each, which are this queue's; one thread has the queue, or the turn.
         usize::from(unsafe { ffi::kaista_send(self.device.port(), self.queue, mbufs.as_mut_ptr(), mbufs.len() as u16) })
     }
 
-    /// A buffer with the packet in it, ready to be sent.
     #[inline(always)]
-    fn buffer(&mut self, packet: &PacketRef<'_>) -> Buffer {
-        let len = packet.len();
-        if !self.frames.contains(&len) {
+    fn is_frame(&self, len: usize) -> bool {
+        (ETHERNET_HEADER..=self.frame_max).contains(&len)
+    }
+
+    /// The buffer that a packet was lent with and still is in.
+    #[inline(always)]
+    fn lent(&self, held: &Held, placed: Placed) -> Buffer {
+        if !self.is_frame(placed.len) {
             return Buffer::Never;
         }
-        let Some(held) = Held::of(packet) else { return self.copied(packet, len) };
         let Some(mbuf) = held.take() else { return Buffer::Never };
-        if !place(mbuf, packet, len) {
+        // SAFETY: the buffer was in the function's hands until now, and nobody else looks at it; `Rx` lent it from its beginning
+        // on, so that the frame lies within it.
+        unsafe { (*mbuf).set_frame(placed.offset, placed.len as u16) };
+        Buffer::Ready(mbuf)
+    }
+
+    /// A buffer with the packet in it, ready to be sent.
+    #[inline(always)]
+    fn buffer(&mut self, packet: PacketRef<'_>) -> Buffer {
+        let len = packet.len();
+        if !self.is_frame(len) {
+            return Buffer::Never;
+        }
+        // SAFETY: of a packet that the caller has borrowed.
+        let Some(held) = (unsafe { Held::of(packet.rest.lease()) }) else { return self.copied(packet, len) };
+        let Some(mbuf) = held.take() else { return Buffer::Never };
+        if !place(mbuf, &packet, len) {
             held.put_back();
             return self.copied(packet, len);
         }
         Buffer::Ready(mbuf)
     }
 
-    #[inline(always)]
-    fn copied(&mut self, packet: &PacketRef<'_>, len: usize) -> Buffer {
+    /// Not inlined, and the packet by value, so that one which is in a buffer already need not stand in memory for it.
+    #[inline(never)]
+    fn copied(&mut self, packet: PacketRef<'_>, len: usize) -> Buffer {
         let Some(mbuf) = self.spare.take(&self.device) else { return Buffer::NotNow };
         // SAFETY: the buffer is this queue's alone, and has room for the longest frame behind the headroom.
         unsafe {
@@ -102,7 +174,8 @@ impl Tx {
     /// What was not sent stays: the caller's if it was lent to it, or else for the next copy.
     #[cold]
     fn keep(&mut self, packet: &PacketRef<'_>, mbuf: *mut Mbuf) {
-        match Held::of(packet).filter(|held| held.is(mbuf)) {
+        // SAFETY: of a packet that the caller has borrowed.
+        match unsafe { Held::of(packet.rest.lease()) }.filter(|held| held.is(mbuf)) {
             Some(held) => held.put_back(),
             None => self.spare.put_back(mbuf),
         }
@@ -167,17 +240,12 @@ fn place(mbuf: *mut Mbuf, packet: &PacketRef<'_>, len: usize) -> bool {
 
 impl TxQueue for Tx {
     fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        thread::make_known();
-        let mut done = 0;
-        for some in packets.chunks(BURST_MAX) {
-            let handled = self.send_some(some);
-            done += handled;
-            if handled < some.len() {
-                self.refuse(packets.len() - done);
-                break;
-            }
-        }
-        done
+        self.send_all(packets.len(), |n| packets[n], |_| None)
+    }
+
+    fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        let count = burst.len().saturating_sub(from);
+        self.send_all(count, |n| burst.get(from + n), |n| burst.placed(from + n))
     }
 
     fn counters(&self) -> TxCounters {

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+mod program;
+use program::program;
+
 /// What the forwarder takes to start, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -22,7 +25,7 @@ fn starts() -> bool {
 }
 
 fn forwarder() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaista-traffic-dpdk"));
+    let mut command = program("kaista-traffic-dpdk");
     command.args(["forward", "--json", "--port", "dpdk:net_null0,size=64", "--port", "dpdk:net_null1,size=100"]);
     command
 }
@@ -66,7 +69,7 @@ fn what_cannot_be_opened_is_named_with_the_reason() {
         ("dpdk:net_memif0,zero-copy=yes", "zero-copy=yes would let the peer"),
         ("vpp:x", "dpdk:DEVICE[,ARGUMENT=VALUE...]"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kaista-traffic-dpdk"));
+        let mut command = program("kaista-traffic-dpdk");
         let output = command.args(["forward", "--port", port]).output().expect("the program runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(

@@ -3,13 +3,16 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod program;
+use program::program;
 
 /// How long a program may take to be ready, and to end: several share a core and all of them poll.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,7 +65,7 @@ impl Lab {
             port(Link::N6),
             self.0.path().join("control").display(),
         );
-        Running::start(env!("CARGO_BIN_EXE_kaista-upf-dpdk"), &self.write("upf.yaml", &text))
+        Running::start("kaista-upf-dpdk", &self.write("upf.yaml", &text))
     }
 
     fn ran(&self, sessions: u32) -> Running {
@@ -73,14 +76,14 @@ impl Lab {
             self.port(Link::N3, End::Client, ",port-address=10.3.0.2/24"),
             self.port(Link::Uu, End::Server, ""),
         );
-        Running::start(env!("CARGO_BIN_EXE_kaista-ran-dpdk"), &self.write("ran.yaml", &text))
+        Running::start("kaista-ran-dpdk", &self.write("ran.yaml", &text))
     }
 
     /// Sends paced packets of `flows` UEs one way, and judges what comes out at the other end.
     fn traffic(&self, uplink: bool, flows: u32) -> Value {
         let uu = self.port(Link::Uu, End::Client, ",port-address=10.60.0.1/24");
         let n6 = self.port(Link::N6, End::Client, ",port-address=10.6.0.2/24");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kaista-traffic-dpdk"));
+        let mut command = program("kaista-traffic-dpdk");
         command.args(["generate", "--rate", "2k", "--seconds", "0.5", "--json", "--flows", &flows.to_string()]);
         match uplink {
             true => command.args(["--port", &uu, "--sink", &n6, "--from", "10.60.0.1", "--to", "10.6.0.2"]),
@@ -114,8 +117,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(program: &str, config: &Path) -> Self {
-        let mut child = Command::new(program)
+    fn start(name: &str, config: &Path) -> Self {
+        let mut child = program(name)
             .arg("--config")
             .arg(config)
             .stdout(Stdio::piped())
