@@ -1,5 +1,6 @@
 //! Other programs of ours that a measurement runs.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -40,4 +41,11 @@ pub fn path(name: &str) -> anyhow::Result<PathBuf> {
         .into_iter()
         .find(|path| path.is_file())
         .with_context(|| format!("{name} is not beside {}", own.display()))
+}
+
+/// Runs one of our programs over DPDK, `kaista-...-dpdk`: one file is all of them, and acts as the one whose name it is given.
+pub fn over_dpdk(name: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(path("kaista-dpdk")?);
+    command.arg0(name);
+    Ok(command)
 }

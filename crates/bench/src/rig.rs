@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use gtpu::Direction;
 use port::synthetic::Synthetic;
-use port::{PacketRef, PortInfo, QueuePair, RxQueue, TxCounters, TxQueue};
+use port::{Burst, PacketRef, PortInfo, QueuePair, RxQueue, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
 use traffic::generator::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
@@ -400,13 +400,26 @@ impl TxQueue for Counted {
     #[inline]
     fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
         let accepted = self.inner.send(packets);
-        // One thread counts: no read-modify-write.
-        self.sent.store(self.sent.load(Ordering::Relaxed) + accepted as u64, Ordering::Relaxed);
-        accepted
+        self.count(accepted)
+    }
+
+    #[inline]
+    fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        let accepted = self.inner.send_burst(burst, from);
+        self.count(accepted)
     }
 
     fn counters(&self) -> TxCounters {
         self.inner.counters()
+    }
+}
+
+impl Counted {
+    #[inline]
+    fn count(&self, accepted: usize) -> usize {
+        // One thread counts: no read-modify-write.
+        self.sent.store(self.sent.load(Ordering::Relaxed) + accepted as u64, Ordering::Relaxed);
+        accepted
     }
 }
 

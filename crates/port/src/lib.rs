@@ -12,7 +12,9 @@ pub use kinds::{Kind, add_kind};
 pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
-pub use vport::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketMut, PacketRef, Rest, Slot};
+pub use vport::packet::{
+    BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketMut, PacketRef, Placed, Rest, Slot,
+};
 pub use vport::pool;
 pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
@@ -59,8 +61,8 @@ pub trait TxQueue: Send {
     /// refused because the peer is full, slow or away.
     fn send(&mut self, packets: &[PacketRef<'_>]) -> usize;
 
-    /// Sends the packets of a burst from number `from` on: as [`TxQueue::send`], but that between zero-copy links packets
-    /// which were received and not changed cost less this way.
+    /// Sends the packets of a burst from number `from` on: as [`TxQueue::send`], but that packets cost less this way which go on in
+    /// the buffers they came in: between zero-copy links where they were not changed, by backends that lend their buffers in any case.
     fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
         burst.with_views(from, |packets| self.send(packets))
     }

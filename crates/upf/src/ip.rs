@@ -59,8 +59,20 @@ impl<'a, const V6: bool> Packet<'a, V6> {
 
     /// Reads the header at the start of `bytes`. `available` is how long the packet can be at most; `bytes` may hold less
     /// of it, or more.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8], available: usize) -> Result<Self, IpError> {
+        if let Some(&[0x45, _, l0, l1, ..]) = bytes.first_chunk::<20>().filter(|_| !V6) {
+            let len = u16::from_be_bytes([l0, l1]);
+            if (20..=available).contains(&len.into()) {
+                return Ok(Self { bytes: &bytes[..bytes.len().min(len.into())], len });
+            }
+        }
+        Self::parse_any(bytes, available)
+    }
+
+    /// The same for any header.
+    #[inline(never)]
+    fn parse_any(bytes: &'a [u8], available: usize) -> Result<Self, IpError> {
         let header_len = match bytes.first() {
             Some(first) if first >> 4 != if V6 { 6 } else { 4 } => return Err(IpError::Version),
             Some(first) if !V6 => usize::from(first & 0xf) * 4,
@@ -241,6 +253,18 @@ impl Upper<'_> {
             _ => None,
         }
     }
+}
+
+/// The 32 bits at an offset, which is within the array.
+#[inline(always)]
+pub(crate) fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The 16 bits at an offset, which is within the array.
+#[inline(always)]
+pub(crate) fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// The Internet checksum's sum over `bytes`, not yet folded. Sums may be added while fewer than 2^47 bytes are summed.

@@ -6,10 +6,11 @@
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use port::FRAME_MAX;
-use vport::tally::{Line, Tallies};
+use vport::tally::{LINE_WORDS, Tallies};
 
 /// Tokens that a byte costs.
 const TOKENS_PER_BYTE: u64 = 8 * 1_000_000_000;
@@ -32,13 +33,18 @@ pub struct Meter {
 /// Beyond all indices, so that what is shared is found out where an index is checked.
 const SHARED: u32 = 1 << 31;
 
-/// The changing half: tokens, when they were right in nanoseconds, and generation. Each is on a cache line of its own.
+/// The changing half: tokens, when they were right in nanoseconds, and generation. Two are on a cache line, nearly always those of
+/// one session both ways, as they are given out one after the other: what all of them take decides how often a packet waits for
+/// memory, and for its page's address.
 ///
 /// That of one session belongs to the worker that owns the session's home bucket, and goes with the bucket: nobody else
 /// writes it, and one worker hands it to the next by the message that brings the bucket.
 const TOKENS: usize = 0;
 const AT: usize = 1;
 const GENERATION: usize = 2;
+const STATE_WORDS: usize = LINE_WORDS / 2;
+/// One of these halves.
+type PolicerState = [AtomicU64; STATE_WORDS];
 
 /// The states of all policers. They take no memory before they are used. Clones are the same.
 #[derive(Clone, Debug)]
@@ -80,7 +86,7 @@ impl Meter {
 
     /// Fills the bucket with what has come since, and returns the tokens that it has then.
     #[inline(always)]
-    fn refill(&self, state: &Line, now: u64) -> u64 {
+    fn refill(&self, state: &PolicerState, now: u64) -> u64 {
         if state[GENERATION].load(Relaxed) != u64::from(self.generation.get()) {
             state[AT].store(now, Relaxed);
             state[GENERATION].store(self.generation.get().into(), Relaxed);
@@ -94,7 +100,7 @@ impl Meter {
     }
 
     /// The same where other workers may do so at this moment: whoever moves the time on refills for it.
-    fn refill_shared(&self, state: &Line, now: u64) {
+    fn refill_shared(&self, state: &PolicerState, now: u64) {
         let (seen, own) = (state[GENERATION].load(Relaxed), u64::from(self.generation.get()));
         if seen != own {
             // A packet of another worker may find the former tokens for a moment.
@@ -112,7 +118,7 @@ impl Meter {
     }
 
     /// Puts tokens into the bucket of several workers.
-    fn put_back(&self, state: &Line, tokens: u64) {
+    fn put_back(&self, state: &PolicerState, tokens: u64) {
         let fill = |held: u64| Some(held.saturating_add(tokens).min(self.burst));
         // Whatever it holds, it is filled.
         let _ = state[TOKENS].fetch_update(Relaxed, Relaxed, fill);
@@ -122,13 +128,18 @@ impl Meter {
 impl Policers {
     /// States for meters with an index under `capacity`.
     pub fn new(capacity: usize) -> io::Result<Self> {
-        Ok(Self(Arc::new(Tallies::private(capacity)?)))
+        Ok(Self(Arc::new(Tallies::private(capacity.div_ceil(2))?)))
+    }
+
+    #[inline(always)]
+    fn state(&self, index: u32) -> Option<&PolicerState> {
+        self.0.lines().as_flattened().get(index as usize * STATE_WORDS..)?.first_chunk()
     }
 
     /// Asks for the state of a meter that will soon be needed.
     #[inline(always)]
     pub(crate) fn ask(&self, meter: &Meter) {
-        if let Some(state) = self.0.lines().get(meter.index() as usize) {
+        if let Some(state) = self.state(meter.index()) {
             port::prefetch(state);
         }
     }
@@ -137,7 +148,7 @@ impl Policers {
     /// it is charged.
     #[inline(always)]
     pub fn admit(&self, meter: &Meter, len: usize, now: u64) -> bool {
-        let Some(state) = self.0.lines().get(meter.index as usize) else { return self.admit_shared(meter, len, now) };
+        let Some(state) = self.state(meter.index) else { return self.admit_shared(meter, len, now) };
         let tokens = meter.refill(state, now);
         let left = tokens.checked_sub(cost(len));
         state[TOKENS].store(left.unwrap_or(tokens), Relaxed);
@@ -147,7 +158,7 @@ impl Policers {
     /// The same for a meter of sessions of several workers. None of them waits for another.
     #[inline(never)]
     fn admit_shared(&self, meter: &Meter, len: usize, now: u64) -> bool {
-        let Some(state) = self.0.lines().get(meter.index() as usize) else { return true };
+        let Some(state) = self.state(meter.index()) else { return true };
         meter.refill_shared(state, now);
         state[TOKENS].fetch_update(Relaxed, Relaxed, |held| held.checked_sub(cost(len))).is_ok()
     }
@@ -164,7 +175,7 @@ impl Policers {
     #[cold]
     pub fn give_back(&self, meters: impl Iterator<Item = Meter>, len: usize) {
         for meter in meters {
-            let Some(state) = self.0.lines().get(meter.index() as usize) else { continue };
+            let Some(state) = self.state(meter.index()) else { continue };
             if state[GENERATION].load(Relaxed) == u64::from(meter.generation.get()) {
                 meter.put_back(state, cost(len));
             }

@@ -220,8 +220,14 @@ impl Side {
         if v6 { self.own_v6.contains(&bits) } else { self.own_v4.contains(&(bits as u32)) }
     }
 
+    /// Whether the IPv4 address is the first of the UPF's own.
+    #[inline(always)]
+    pub(crate) fn is_first_v4(&self, bits: u32) -> bool {
+        self.own_v4.first() == Some(&bits)
+    }
+
     /// Where packets for the address go. The longest prefix decides; none if no route leads there.
-    #[inline]
+    #[inline(always)]
     pub fn route(&self, v6: bool, bits: u128) -> Option<NextHop> {
         if v6 {
             self.routes_v6.iter().find(|route| bits & route.mask == route.net).map(|route| route.to)

@@ -26,7 +26,7 @@ use crate::nat::held::Held;
 use crate::nat::translation::Translation;
 use crate::packet::ahead::Lists;
 use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, ahead, classify, classify_from, decide, uncount,
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, ahead, classify, classify_to, decide_usual, uncount,
 };
 use crate::path::Path;
 use crate::policer::Policers;
@@ -397,60 +397,66 @@ impl Worker {
 
 impl Hands {
     /// A burst from a port: finds all sessions, then decides and rewrites packet by packet, then sends.
-    fn serve(&mut self, tables: &Version, from: PortId, mut burst: Burst<'_>, exits: &mut Exits) {
+    #[inline(always)]
+    fn serve(&mut self, tables: &Version, from: PortId, burst: Burst<'_>, exits: &mut Exits) {
+        match tables.network(from).side.kind.has_tunnels() {
+            true => self.serve_from::<true>(tables, from, burst, exits),
+            false => self.serve_from::<false>(tables, from, burst, exits),
+        }
+    }
+
+    /// The same from a network whose packets are in tunnels, or not.
+    #[inline(never)]
+    fn serve_from<const TUNNELS: bool>(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        mut burst: Burst<'_>,
+        exits: &mut Exits,
+    ) {
         let now = self.now();
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
         let (network, mut lists) = (tables.network(from), Lists::default());
-        match network.side.kind.has_tunnels() {
-            true => {
-                ahead::ask::<true>(tables, network, &self.state.policers, &burst, &mut lists);
-                classify_all::<true>(tables, network, &burst, &lists, &mut classes[..count]);
-            }
-            false => {
-                ahead::ask::<false>(tables, network, &self.state.policers, &burst, &mut lists);
-                classify_all::<false>(tables, network, &burst, &lists, &mut classes[..count]);
-            }
-        }
+        ahead::ask::<TUNNELS>(tables, network, &self.state.policers, &burst, &mut lists);
+        classify_all::<TUNNELS>(tables, network, &burst, &lists, &mut classes[..count]);
         if let Some(board) = &self.counts {
             count_homes(board, &classes[..count]);
         }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
-        let mut left = 0;
+        let (mut left, mut ports) = (0, 0_u32);
         for at in 0..count {
             let mut packet = burst.get_mut(at);
             let owner = self.owner(&classes[at]);
             if owner == self.index {
-                let behind = &mut Rest::EMPTY.clone();
-                let fate = self.conclude(tables, from, &classes[at], &mut packet, behind, now);
-                left += usize::from(fate.is_some());
+                let fate = self.conclude::<TUNNELS>(tables, from, &classes[at], &mut packet, now);
+                if let Some(fate) = fate {
+                    left += 1;
+                    ports |= 1 << fate.port.number();
+                }
                 fates[at] = fate;
             } else {
                 self.hand_over(owner, from, &packet.as_ref());
             }
         }
-        // Nearly always all packets of a burst leave by one port.
-        let mut done = 0_u32;
-        while left > 0 {
-            let mut ports = fates[..count].iter().flatten().map(|fate| fate.port);
-            let Some(port) = ports.find(|port| done & 1 << port.number() == 0) else { break };
-            done |= 1 << port.number();
-            let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
-            let mut leave = 0;
-            for (at, _) in fates[..count].iter().enumerate().filter(|(_, fate)| leaves_by(fate, port)) {
-                leaving[leave] = burst.get(at);
-                leave += 1;
-            }
-            let sent = self.send(port, &leaving[..leave], exits);
+        while ports != 0 {
+            let port = PortId::new(ports.trailing_zeros() as usize);
+            let exit = &mut *exits[port.number()];
+            let leaving = || fates[..count].iter().zip(&classes).filter(|(fate, _)| leaves_by(fate, port));
+            // Nearly always all packets of a burst leave by one port.
+            let (leave, sent) = match left == count && ports.is_power_of_two() {
+                true => (count, exit.send_burst(&burst, 0)),
+                false => send_some(exit, &burst, |at| leaves_by(&fates[at], port)),
+            };
             if sent < leave {
-                let leaving = fates[..count].iter().zip(&classes).filter(|(fate, _)| leaves_by(fate, port));
-                for (fate, class) in leaving.skip(sent) {
+                self.drops.add(self.full(port), (leave - sent) as u64);
+                for (fate, class) in leaving().skip(sent) {
                     fate.iter().for_each(|fate| fate.uncount(tables));
                     self.trace_refused(tables, from, port, class, now);
                 }
             }
-            left -= leave;
+            (left, ports) = (left - leave, ports & (ports - 1));
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();
@@ -458,30 +464,27 @@ impl Hands {
     }
 
     /// Has the packet function decide, and rewrites the packet. Returns where to send it, if anywhere, and what it
-    /// was counted as. `behind` is the part of the packet that follows what `packet` holds.
+    /// was counted as.
     #[inline(always)]
-    fn conclude(
+    fn conclude<const TUNNELS: bool>(
         &mut self,
         tables: &Version,
         from: PortId,
         class: &Class,
         packet: &mut PacketMut<'_>,
-        behind: &mut Rest<'_>,
         now: u64,
     ) -> Option<Fate> {
+        let behind = &mut Rest::EMPTY.clone();
         if self.tracer.is_on() {
             return self.conclude_watched(tables, from, class, packet, behind, now);
         }
-        match decide(tables, &mut self.state, class, packet.head(), now) {
-            Ok(forward) if forward.resolved => {
-                self.rewrite(&forward, packet, behind);
+        match decide_usual::<TUNNELS>(tables, &mut self.state, class, packet.head(), now) {
+            Some(Ok(forward)) => {
+                self.rewrite(&forward, packet, &mut Rest::EMPTY.clone());
                 Some(fate(&forward))
             }
-            Ok(forward) => {
-                self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
-                None
-            }
-            Err(rare) => self.conclude_rarely(tables, from, class, rare, packet, behind, now),
+            Some(Err(rare)) => self.conclude_rarely(tables, from, class, rare, packet, behind, now),
+            None => self.conclude_any(tables, from, class, packet, behind, now),
         }
     }
 
@@ -587,7 +590,7 @@ fn classify_all<const TUNNELS: bool>(
 ) {
     for (at, (class, list)) in classes.iter_mut().zip(lists).enumerate() {
         let packet = burst.get(at);
-        *class = classify_from::<TUNNELS>(tables, from, packet.head, packet.len(), *list);
+        classify_to::<TUNNELS>(tables, from, packet.head, packet.len(), *list, class);
     }
 }
 
@@ -601,6 +604,18 @@ fn count_homes(board: &Board, classes: &[Class]) {
 
 fn classify_frame(tables: &Version, from: PortId, frame: &[u8]) -> Class {
     classify(tables, from, &frame[..frame.len().min(HEAD_MAX)], frame.len())
+}
+
+/// Sends those packets of a burst that leave. Returns how many these are, and how many the port took.
+#[inline(never)]
+fn send_some(exit: &mut dyn TxQueue, burst: &Burst<'_>, leaves: impl Fn(usize) -> bool) -> (usize, usize) {
+    let mut leaving = [PacketRef { head: &[], rest: Rest::EMPTY }; BURST_MAX];
+    let mut leave = 0;
+    for at in (0..burst.len()).filter(|at| leaves(*at)) {
+        leaving[leave] = burst.get(at);
+        leave += 1;
+    }
+    (leave, exit.send(&leaving[..leave]))
 }
 
 #[inline]

@@ -182,6 +182,17 @@ impl<'a> PacketRef<'a> {
     }
 }
 
+/// Where a frame stands that lies as a whole in the buffer that it was received in.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// The buffer.
+    pub lease: Lease,
+    /// Its first byte, from the beginning of the buffer as [`Slot::lend`] was told it.
+    pub offset: u16,
+    /// Length of the frame in bytes. It ends where it did when it was lent, or before.
+    pub len: usize,
+}
+
 /// One received packet's private memory. Receive queues own an array of these and fill them; functions see
 /// [`PacketMut`].
 #[repr(C, align(64))]
@@ -286,7 +297,7 @@ impl Slot {
     pub unsafe fn lend(&mut self, base: *mut u8, offset: u16, head: u16, rest: u32, lease: Lease) {
         debug_assert!(usize::from(head) <= HEAD_MAX);
         (self.base, self.lease) = (base, lease);
-        (self.start, self.end, self.rest_len) = (offset, offset + head, rest);
+        self.set_shape(offset.into(), head.into(), rest as usize);
         // SAFETY: within the frame.
         self.rest_ptr = unsafe { base.add(usize::from(offset + head)) };
     }
@@ -302,12 +313,24 @@ impl Slot {
     /// The same, to rewrite.
     #[inline(always)]
     fn head_mut(&mut self) -> &mut [u8] {
-        if self.is_gone() {
-            self.keep_head();
-        }
+        self.make_own();
+        self.own_head_mut()
+    }
+
+    /// The same, of one that nobody else may look at.
+    #[inline(always)]
+    fn own_head_mut(&mut self) -> &mut [u8] {
         let base = if self.base.is_null() { self.head.as_mut_ptr() } else { self.base };
         // SAFETY: as above; a buffer that was not sent on is nobody else's.
         unsafe { core::slice::from_raw_parts_mut(base.add(usize::from(self.start)), self.head_len()) }
+    }
+
+    /// From here on changes are not seen by whoever has what was sent.
+    #[inline(always)]
+    fn make_own(&mut self) {
+        if self.is_gone() {
+            self.keep_head();
+        }
     }
 
     #[inline(always)]
@@ -335,6 +358,13 @@ impl Slot {
         }
         (self.start, self.end) = (start as u16, self.head.len() as u16);
         self.base = core::ptr::null_mut();
+    }
+
+    /// Where the frame stands, if that is in a buffer: there the rest always follows the head.
+    #[inline(always)]
+    fn placed(&self) -> Option<Placed> {
+        let len = self.head_len() + self.rest_len as usize;
+        (!self.base.is_null()).then_some(Placed { lease: self.lease, offset: self.start, len })
     }
 
     /// Length of the whole frame in bytes.
@@ -415,27 +445,23 @@ impl PacketMut<'_> {
     #[inline]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         let slot = self.slot_mut();
-        if slot.is_gone() {
-            slot.keep_head();
-        }
+        slot.make_own();
         let start = usize::from(slot.start).checked_sub(n)?;
         // As much as a head with all of its headroom has.
         if usize::from(slot.end) - start > HEADROOM + HEAD_MAX {
             return None;
         }
         slot.start = start as u16;
-        Some(&mut slot.head_mut()[..n])
+        slot.own_head_mut().get_mut(..n)
     }
 
     /// Takes `strip` bytes off the front, keeps `keep` bytes behind them, and opens `open` bytes before these for the caller to
     /// fill: another header in one step. None, and nothing done, where the head is shorter than what is to be stripped or the
     /// headroom is used up.
-    #[inline]
+    #[inline(always)]
     pub fn reshape(&mut self, strip: usize, keep: usize, open: usize) -> Option<&mut [u8]> {
         let slot = self.slot_mut();
-        if slot.is_gone() {
-            slot.keep_head();
-        }
+        slot.make_own();
         let head = slot.head_len();
         let kept = usize::from(slot.start) + strip;
         let end = usize::from(slot.end).min(kept + keep);
@@ -443,9 +469,9 @@ impl PacketMut<'_> {
         if strip > head || end - start > HEADROOM + HEAD_MAX {
             return None;
         }
-        slot.rest_len = slot.rest_len.min((strip + keep).saturating_sub(head) as u32);
-        (slot.start, slot.end) = (start as u16, end as u16);
-        Some(&mut slot.head_mut()[..open])
+        let rest = slot.rest_len.min((strip + keep).saturating_sub(head) as u32);
+        slot.set_shape(start, end - start, rest as usize);
+        slot.own_head_mut().get_mut(..open)
     }
 
     /// Keeps the first `len` bytes of the frame.
@@ -620,6 +646,16 @@ impl<'q> Burst<'q> {
                 lent.packet(i).unwrap_or_else(|| slot_ref(&self.slots[i]))
             }
         }
+    }
+
+    /// Where packet `i` stands, if it lies in a buffer that a slot was lent: for a port that sends it on with its buffer, and
+    /// needs to look at nothing else.
+    #[inline(always)]
+    pub fn placed(&self, i: usize) -> Option<Placed> {
+        if self.lent.is_some() {
+            return None;
+        }
+        self.slots[i].placed()
     }
 
     /// Packet `i`, to change.

@@ -73,11 +73,15 @@ impl Stage {
 }
 
 /// Which functions are of a stage: part of the file's path, and of the function's name. The first that suits counts.
-const FUNCTIONS: [(&str, &str, Stage); 15] = [
+const FUNCTIONS: [(&str, &str, Stage); 20] = [
     ("port/src/synthetic.rs", "recv", Stage::Receive),
     ("vport/src/local.rs", "recv", Stage::Receive),
     ("upf/src/packet/ahead.rs", "", Stage::Ahead),
     ("upf/src/packet/classify.rs", "", Stage::Classify),
+    ("upf/src/packet/usual.rs", "gpdu", Stage::Classify),
+    ("upf/src/packet/usual.rs", "plain", Stage::Classify),
+    ("upf/src/packet/usual.rs", "ip_len", Stage::Classify),
+    ("upf/src/packet/usual.rs", "", Stage::Decide),
     ("upf/src/packet/decide.rs", "count", Stage::Count),
     ("upf/src/packet/decide.rs", "", Stage::Decide),
     ("upf/src/policer.rs", "", Stage::Police),
@@ -87,6 +91,7 @@ const FUNCTIONS: [(&str, &str, Stage); 15] = [
     ("upf/src/worker.rs", "rewrite", Stage::Rewrite),
     ("port/src/synthetic.rs", "send", Stage::Send),
     ("vport/src/local.rs", "send", Stage::Send),
+    ("port/src/lib.rs", "send_burst", Stage::Send),
     ("bench/src/rig.rs", "send", Stage::Send),
     ("upf/src/worker", "", Stage::Worker),
 ];
@@ -122,7 +127,7 @@ mod tests {
     fn an_instruction_belongs_to_the_innermost_function_of_a_stage() {
         let std = frame("core::slice::get", "library/core/src/slice/mod.rs");
         let tables = frame("upf::tables::version::Version::by_teid", "crates/upf/src/tables/version.rs");
-        let classify = frame("upf::packet::classify::classify_from", "crates/upf/src/packet/classify.rs");
+        let classify = frame("upf::packet::classify::classify_any", "crates/upf/src/packet/classify.rs");
         let serve = frame("upf::worker::Hands::serve", "crates/upf/src/worker.rs");
         assert_eq!(Stage::of(&[std.clone(), tables, classify, serve.clone()]), Some(Stage::Classify));
         assert_eq!(Stage::of(&[std.clone(), serve]), Some(Stage::Worker));

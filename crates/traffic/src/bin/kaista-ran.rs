@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use tracing_subscriber::EnvFilter;
 use traffic::ran::config::Config;
 use traffic::ran::run::run;
@@ -13,7 +13,7 @@ use traffic::ran::run::run;
 ///
 /// Runs until SIGTERM, and then deletes its sessions. KAISTA_LOG sets what is logged (info by default).
 #[derive(Parser)]
-#[command(name = env!("CARGO_BIN_NAME"), version)]
+#[command(version)]
 struct Cli {
     /// Configuration file
     #[arg(long, value_name = "FILE", default_value = "/etc/kaista/ran.yaml")]
@@ -23,16 +23,20 @@ struct Cli {
     check: bool,
 }
 
-/// What the program does; `kaista-ran-dpdk` does the same.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    run_as("kaista-ran")
+}
+
+/// What the program does, under one of its names; the other is `kaista-ran-dpdk`.
+pub fn run_as(name: &'static str) -> ExitCode {
+    let cli = Cli::from_arg_matches(&Cli::command().name(name).get_matches()).unwrap_or_else(|error| error.exit());
     let filter = EnvFilter::try_from_env("KAISTA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let done = Config::read(&cli.config).and_then(|config| if cli.check { Ok(()) } else { run(&config) });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error:#}", env!("CARGO_BIN_NAME"));
+            eprintln!("{name}: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Of many sessions little is in the caches. A packet that is classified and decided upon waits for four or five lines, one
 //! after the other, and the processor does not look far enough ahead to have the next packet's lines come meanwhile. Three
-//! short passes over the burst have the lines of all packets on their way together: where the rules lie, the rules, and
-//! what these point to. They believe what headers seem to say: whoever is mistaken has asked for a line in vain.
+//! short passes over the burst have the lines of all packets on their way together: where it says where the rules lie, the rules,
+//! and what these point to. They believe what headers seem to say: whoever is mistaken has asked for a line in vain.
 
 use port::{BURST_MAX, Burst};
 
@@ -45,35 +45,54 @@ fn ask_all<const TUNNELS: bool>(
     burst: &Burst<'_>,
     lists: &mut Lists,
 ) {
-    for (at, list) in lists.iter_mut().enumerate().take(burst.len()) {
-        let head = burst.get(at).head;
-        *list = if TUNNELS { tunnelled(tables, head) } else { plain(from, head) };
+    let mut keys = [None; BURST_MAX];
+    for (at, key) in keys.iter_mut().enumerate().take(burst.len()) {
+        *key = key_of::<TUNNELS>(burst.get(at).head);
+        match *key {
+            Some(Key::Short(key)) if TUNNELS => tables.ask_teid(key),
+            Some(Key::Short(key)) => from.ask_ue_v4(key),
+            _ => {}
+        }
     }
-    let found = || lists.iter().flatten();
-    found().for_each(|list| tables.rules(*list).ask());
-    found().for_each(|list| tables.rules(*list).ask_behind(policers));
+    for (list, key) in lists.iter_mut().zip(&keys) {
+        *list = match *key {
+            Some(Key::Short(key)) if TUNNELS => tables.by_teid(key).map(|rules| rules.list()),
+            Some(Key::Short(key)) => from.ue(false, key.into()),
+            Some(Key::Long(key)) => from.ue(true, key),
+            None => None,
+        };
+        if let Some(list) = *list {
+            tables.rules(list).ask();
+        }
+    }
+    lists.iter().flatten().for_each(|list| tables.rules(*list).ask_behind(policers));
+}
+
+/// What a session is found by.
+#[derive(Clone, Copy)]
+enum Key {
+    /// TEID, or IPv4 address.
+    Short(u32),
+    /// IPv6 address.
+    Long(u128),
 }
 
 #[inline(always)]
-fn tunnelled(tables: &Version, head: &[u8]) -> Option<u32> {
-    let at = if ethertype(head) == ETHERTYPE_IPV6 { TEID_V6 } else { TEID_V4 };
-    let teid = head.get(at..)?.first_chunk().map(|octets| u32::from_be_bytes(*octets))?;
-    tables.by_teid(teid).map(|rules| rules.list())
-}
-
-#[inline(always)]
-fn plain(from: &Network, head: &[u8]) -> Option<u32> {
-    match ethertype(head) {
-        ETHERTYPE_IPV4 => {
-            let octets = head.get(DESTINATION_V4..)?.first_chunk()?;
-            from.ue(false, u32::from_be_bytes(*octets).into())
+fn key_of<const TUNNELS: bool>(head: &[u8]) -> Option<Key> {
+    let is_v6 = match ethertype(head) {
+        ETHERTYPE_IPV4 => false,
+        ETHERTYPE_IPV6 => true,
+        _ => return None,
+    };
+    let at = match (TUNNELS, is_v6) {
+        (true, false) => TEID_V4,
+        (true, true) => TEID_V6,
+        (false, false) => DESTINATION_V4,
+        (false, true) => {
+            return head.get(DESTINATION_V6..)?.first_chunk().map(|octets| Key::Long(u128::from_be_bytes(*octets)));
         }
-        ETHERTYPE_IPV6 => {
-            let octets = head.get(DESTINATION_V6..)?.first_chunk()?;
-            from.ue(true, u128::from_be_bytes(*octets))
-        }
-        _ => None,
-    }
+    };
+    head.get(at..)?.first_chunk().map(|octets| Key::Short(u32::from_be_bytes(*octets)))
 }
 
 #[inline(always)]

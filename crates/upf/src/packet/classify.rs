@@ -2,7 +2,7 @@
 
 use gtpu::{MessageType, ParseError};
 
-use super::{Arrival, Class, ETHERNET_LEN, Punt};
+use super::{Arrival, Class, ETHERNET_LEN, Punt, usual};
 use crate::drops::DropReason;
 use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Packet, UDP};
 use crate::side::PortId;
@@ -19,15 +19,52 @@ const UDP_LEN: usize = 8;
 pub fn classify(tables: &Version, from: PortId, head: &[u8], len: usize) -> Class {
     let network = tables.network(from);
     match network.side.kind.has_tunnels() {
-        true => classify_from::<true>(tables, network, head, len, None),
-        false => classify_from::<false>(tables, network, head, len, None),
+        true => classify_any::<true>(tables, network, head, len, None),
+        false => classify_any::<false>(tables, network, head, len, None),
     }
 }
 
 /// The same for a network whose packets are in tunnels, or not. The list of rules of the UE that a plain packet goes to may have been
-/// looked up before.
+/// looked up before. The class is written where it is to stand, field by field: it is read so, and a copy of it at once would wait
+/// for all of them.
 #[inline(always)]
-pub fn classify_from<const TUNNELS: bool>(
+pub(crate) fn classify_to<const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    head: &[u8],
+    len: usize,
+    list: Option<u32>,
+    to: &mut Class,
+) {
+    let usual = match TUNNELS {
+        true => usual_tunnelled(tables, from, head, len),
+        false => usual_plain(tables, from, head, len, list),
+    };
+    match usual {
+        Some(class) => *to = class,
+        None => *to = classify_any::<TUNNELS>(tables, from, head, len, list),
+    }
+}
+
+#[inline(always)]
+fn usual_tunnelled(tables: &Version, from: &Network, head: &[u8], len: usize) -> Option<Class> {
+    let usual::Gpdu { teid, flow, len } = usual::gpdu(&from.side, head, len)?;
+    let rules = tables.by_teid(teid)?;
+    let arrival = Arrival::Tunnelled { v6: false, flow: Some(flow) };
+    Some(Class::User { list: rules.list(), home: rules.home(), arrival, at: usual::INNER as u16, len })
+}
+
+#[inline(always)]
+fn usual_plain(tables: &Version, from: &Network, head: &[u8], len: usize, list: Option<u32>) -> Option<Class> {
+    let (destination, len) = usual::plain(&from.side, head, len)?;
+    let list = list.or_else(|| from.ue(false, destination.into()))?;
+    let home = tables.rules(list).home();
+    Some(Class::User { list, home, arrival: Arrival::Plain, at: ETHERNET_LEN as u16, len })
+}
+
+/// The same for any frame.
+#[inline(never)]
+pub(super) fn classify_any<const TUNNELS: bool>(
     tables: &Version,
     from: &Network,
     head: &[u8],

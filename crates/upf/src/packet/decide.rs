@@ -274,7 +274,7 @@ fn find_plain_by_key<'t, const V6: bool>(tables: &'t Version, first: Rule<'t>, u
 
 /// Gates, then quotas, then maximum bit rates.
 #[inline(always)]
-fn enforce(
+pub(super) fn enforce(
     tables: &Version,
     state: &mut State,
     rule: Rule<'_>,
@@ -349,16 +349,27 @@ pub(crate) fn out_of<'t, const V6: bool>(
         NextHop::Gateway(number) => Some(network.gateway(number)),
     };
     let hop = hop.map(|index| tables.hop(index));
-    let ethernet = hop.and_then(|hop| hop.ethernet.as_ref());
-    Ok(Forward {
+    Ok(out_by::<V6>(port, hop.and_then(|hop| hop.ethernet.as_ref()), at, inner.len() as u16, counted))
+}
+
+/// The same, `len` octets to the neighbour with these addresses, if they are known.
+#[inline(always)]
+pub(super) fn out_by<const V6: bool>(
+    port: PortId,
+    ethernet: Option<&[u8; 12]>,
+    at: u16,
+    len: u16,
+    counted: u32,
+) -> Forward<'_> {
+    Forward {
         port,
         strip: at,
-        keep: inner.len() as u16,
+        keep: len,
         prepend: Prepend::Plain { ethernet: ethernet.unwrap_or(&UNRESOLVED), ether_type: Packet::<V6>::ETHER_TYPE },
         resolved: ethernet.is_some(),
         marking: Marking::default(),
         counted,
-    })
+    }
 }
 
 /// Ethernet addresses of a frame whose next hop is not resolved.

@@ -1,20 +1,23 @@
 //! The packet function: what becomes of a packet, from the tables, the session's state, the first bytes of the packet, and
 //! the time. It sends nothing and changes no packet; whoever calls it carries the verdict out.
 //!
-//! It comes in two halves: [`classify`] finds the session, [`decide`] applies its rules. Before both, where there are many sessions,
-//! [`ahead`] asks for what a whole burst needs of them.
+//! It comes in two halves: [`classify`] finds the session, by a short way for headers as nearly all packets have them ([`usual`]);
+//! [`decide`] applies its rules. Before both, where there are many sessions, [`ahead`] asks for what a whole burst needs of them.
 
 pub(crate) mod ahead;
 mod aside;
 mod classify;
 mod decide;
+mod usual;
 
 use std::net::IpAddr;
 
 pub use aside::{Duplicate, Untranslated, besides, forgo};
-pub use classify::{classify, classify_from};
+pub use classify::classify;
+pub(crate) use classify::classify_to;
 pub(crate) use decide::{User, count, counted, find_plain, find_tunnelled, into_tunnel, out_of, remark};
 pub use decide::{decide, matching};
+pub(crate) use usual::decide as decide_usual;
 
 use crate::drops::DropReason;
 use crate::ip;
@@ -122,7 +125,7 @@ pub enum Punt {
 }
 
 /// A packet whose session is found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Discard it.
     Drop(DropReason),

@@ -9,6 +9,7 @@
 
 pub(crate) mod blocks;
 mod compile;
+mod direct;
 mod filter;
 mod homes;
 mod hops;
@@ -249,9 +250,7 @@ impl Tables {
     /// Puts all updates into force at once, or none. Returns when every worker forwards by them.
     pub fn apply(&self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
         let mut writer = self.writer();
-        // The lock is held through the publication, so that nobody takes a TEID meanwhile for one of the other kind.
-        let teids = self.teids();
-        writer.apply(updates, &|teid| teids.holds(teid))
+        writer.apply(updates)
     }
 
     /// Whether sessions are missing for a while that will be there again.

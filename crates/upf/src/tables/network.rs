@@ -5,16 +5,20 @@ use std::net::IpAddr;
 
 use hashbrown::HashMap;
 
+use super::direct::Direct;
 use super::mix::Mix;
 use super::version::UeKey;
 use crate::side::{self, Side};
+
+/// Neighbours that have places of their own, as those of one network that is not larger.
+const NEIGHBOURS: usize = 1 << 12;
 
 /// A port's part of the tables. UEs of two data networks may have the same address.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// Its addresses and routes.
     pub side: Side,
-    ues_v4: HashMap<u32, u32, Mix>,
+    ues_v4: Direct,
     /// Sessions by IPv4 networks behind their UEs, longest first.
     routes_v4: Vec<(u8, HashMap<u32, u32>)>,
     /// Sessions by IPv6 prefixes of 64 bits.
@@ -24,29 +28,36 @@ pub struct Network {
     /// Gateways in order (see [`Side::gateways`]), as indices of hops.
     pub(super) gateways: Box<[u32]>,
     /// Other neighbours, as indices of hops.
-    neighbours_v4: HashMap<u32, u32, Mix>,
+    neighbours_v4: Direct,
     neighbours_v6: HashMap<u128, u32>,
 }
 
 impl Network {
-    pub(super) fn new(side: Side) -> Self {
+    /// Without any, for so many UEs as have places of their own, a power of two.
+    pub(super) fn new(side: Side, ues: usize) -> Self {
         Self {
             side,
-            ues_v4: HashMap::default(),
+            ues_v4: Direct::new(ues),
             routes_v4: Vec::new(),
             ues_v6: HashMap::default(),
             ues_v6_other: Vec::new(),
             gateways: Box::new([]),
-            neighbours_v4: HashMap::default(),
+            neighbours_v4: Direct::new(NEIGHBOURS),
             neighbours_v6: HashMap::new(),
         }
+    }
+
+    /// Asks for what [`Network::ue`] will look at, of an IPv4 address.
+    #[inline(always)]
+    pub(crate) fn ask_ue_v4(&self, bits: u32) {
+        self.ues_v4.ask(bits);
     }
 
     /// The list of rules of the UE with this address (IPv4 in the low 32 bits).
     #[inline]
     pub fn ue(&self, v6: bool, bits: u128) -> Option<u32> {
         match v6 {
-            false => self.ues_v4.get(&(bits as u32)).copied().or_else(|| self.route_v4(bits as u32)),
+            false => self.ues_v4.get(bits as u32).or_else(|| self.route_v4(bits as u32)),
             true => self.ue_v6(bits),
         }
     }
@@ -72,7 +83,7 @@ impl Network {
     /// Of the UE with just this address or network.
     pub(super) fn at(&self, key: UeKey) -> Option<u32> {
         match key {
-            UeKey::V4(address) => self.ues_v4.get(&address).copied(),
+            UeKey::V4(address) => self.ues_v4.get(address),
             UeKey::V6(net, 64) => self.ues_v6.get(&((net >> 64) as u64)).copied(),
             UeKey::V4Net(net, len) => of_len(&self.routes_v4, len)?.get(&net).copied(),
             UeKey::V6(net, len) => of_len(&self.ues_v6_other, len)?.get(&net).copied(),
@@ -82,12 +93,12 @@ impl Network {
     /// Index of the neighbour with this address (IPv4 in the low 32 bits), if it is known.
     #[inline]
     pub fn neighbour(&self, v6: bool, bits: u128) -> Option<u32> {
-        if v6 { self.neighbours_v6.get(&bits).copied() } else { self.neighbours_v4.get(&(bits as u32)).copied() }
+        if v6 { self.neighbours_v6.get(&bits).copied() } else { self.neighbours_v4.get(bits as u32) }
     }
 
     pub(super) fn set_ue(&mut self, key: UeKey, list: Option<u32>) {
         match key {
-            UeKey::V4(address) => set(&mut self.ues_v4, address, list),
+            UeKey::V4(address) => self.ues_v4.set(address, list),
             UeKey::V6(net, 64) => set(&mut self.ues_v6, (net >> 64) as u64, list),
             UeKey::V4Net(net, len) => set_net(&mut self.routes_v4, net, len, list),
             UeKey::V6(net, len) => set_net(&mut self.ues_v6_other, net, len, list),
@@ -98,7 +109,7 @@ impl Network {
         // In tunnels neighbours are found by the index that the tunnel has.
         match address {
             _ if self.side.kind.has_tunnels() => {}
-            IpAddr::V4(address) => set(&mut self.neighbours_v4, address.to_bits(), index),
+            IpAddr::V4(address) => self.neighbours_v4.set(address.to_bits(), index),
             IpAddr::V6(address) => set(&mut self.neighbours_v6, address.to_bits(), index),
         }
     }
@@ -127,7 +138,7 @@ fn longest(prefixes: &[(u8, HashMap<u128, u32>)], bits: u128) -> Option<u32> {
     prefixes.iter().find_map(|(len, ues)| ues.get(&(bits & side::mask(true, *len))).copied())
 }
 
-pub(super) fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {
+fn set<K: Hash + Eq, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: Option<V>) {
     match value {
         Some(value) => map.insert(key, value),
         None => map.remove(&key),

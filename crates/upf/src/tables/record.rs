@@ -28,8 +28,6 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Tunnelled {
     pub teid: u32,
-    /// Whether it is of the UPF's choice.
-    pub own: bool,
     pub list: u32,
 }
 
@@ -77,9 +75,7 @@ impl Record {
     }
 
     fn change(&self, place: impl Fn(u32) -> Option<u32>, changes: &mut Vec<Change>) {
-        for &Tunnelled { teid, own, list } in &self.tunnelled {
-            changes.push(if own { Change::Teid(teid, place(list)) } else { Change::OtherTeid(teid, place(list)) });
-        }
+        changes.extend(self.tunnelled.iter().map(|&Tunnelled { teid, list }| Change::Teid(teid, place(list))));
         changes.extend(self.plain.iter().map(|&Plain { port, ue, list }| Change::Ue(port, ue, place(list))));
     }
 }

@@ -1,9 +1,9 @@
 //! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from it.
 //!
-//! A rule is two cache lines of a block ([`super::blocks`]): what a packet over and with IPv4 is matched with and held against
-//! is on the first, what becomes of it on the second. What few rules have lies further behind in the block, so many lines
-//! behind the rule itself. Whatever the words of a block are, reading them is sound, and soon at an end, as numbers are read with
-//! 16 bits; what they mean is then up to them.
+//! A rule is two cache lines of a block ([`super::blocks`]). The first has what nearly all packets need: what a packet over and
+//! with IPv4 is matched with and held against, and where it goes out of a tunnel or into one. The second has what else may become
+//! of it. What few rules have lies further behind in the block, so many lines behind the rule itself. Whatever the words of a
+//! block are, reading them is sound, and soon at an end, as numbers are read with 16 bits; what they mean is then up to them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -131,12 +131,13 @@ pub struct Outer {
 
 // Words of a rule's first line.
 
-/// Octets: flags, kind of the action with one more flag, port or reason, home; then, of 16 bits each, the number of rules from here on in the
-/// list, and the PDR's ID.
+/// Octets: flags, kind of the action with one more flag, port or reason or the tunnel's QoS flow, home; then, of 16 bits each, the
+/// number of rules from here on in the list, and the PDR's ID.
 const BRIEF: usize = 0;
 /// IPv4 addresses: of the F-TEID, and in the upper half of the UE.
 const V4: usize = 1;
-const QFIS: usize = 2;
+/// Where packets are put into a tunnel, its path, and in the upper half its TEID: what comes plain has no QFI. Else the QFIs.
+const QFIS_OR_TUNNEL: usize = 2;
 /// Places of counters: the only one, or where they lie; in the upper half how many there are.
 const USAGES: usize = 3;
 /// The only meter's state: index, and in the upper half generation; or where several meters lie.
@@ -149,8 +150,9 @@ const BEHIND: usize = 7;
 // Words of its second line.
 
 const UP_SEID: usize = 0;
-/// Path, and in the upper half TEID of the tunnel. Of a relay it is that of packets with a PDU session container.
-const TUNNEL: usize = 1;
+/// Of a relay: path of packets with a PDU session container, and in the upper half the TEID. Where packets are put into a tunnel,
+/// the QFIs.
+const RELAY_OR_QFIS: usize = 1;
 /// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, whether N4 is
 /// told of them, and whether packets are translated.
 const MANNER: usize = 2;
@@ -200,6 +202,11 @@ mod kind {
     pub const MASK: u8 = 0x7f;
 }
 
+/// What a rule that is treated the short way has.
+const USUAL: u64 = flag::OPEN | flag::HAS_UE_V4;
+/// What it has not, and its kind.
+const UNUSUAL: u64 = flag::ASIDE | flag::FILTERED | (kind::MASK as u64) << 8;
+
 impl Draft {
     /// Writes a list of rules, which all have this home, to the end of `image`. Returns where it begins.
     pub fn write_list(rules: &[Self], home: Bucket, image: &mut Image) -> usize {
@@ -226,6 +233,7 @@ impl Draft {
 
     fn write(&self, at: usize, home: Bucket, left: usize, image: &mut Image) {
         let (kind, port, flow, marking, tunnel, other, waiting) = self.action_words();
+        let (matched, relay) = if kind == kind::TUNNEL { (tunnel, self.qfis) } else { (self.qfis, tunnel) };
         let flags = [
             (self.any_ue, flag::ANY_UE),
             (self.removes_v4, flag::REMOVES_V4),
@@ -241,7 +249,7 @@ impl Draft {
         let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
         image[at][BRIEF] = octets | (left as u64 & 0xffff) << 32 | u64::from(self.pdr) << 48;
         image[at][V4] = whole(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
-        image[at][QFIS] = self.qfis;
+        image[at][QFIS_OR_TUNNEL] = matched;
         self.write_usages(at, image);
         let meters = self.write_meters(at, image);
         let more = self.write_more(at, image);
@@ -249,7 +257,7 @@ impl Draft {
         let manner = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8 | u64::from(self.translated) << 56;
         let acts = at + 1;
         image[acts][UP_SEID] = self.up_seid;
-        image[acts][TUNNEL] = tunnel;
+        image[acts][RELAY_OR_QFIS] = relay;
         image[acts][MANNER] = manner | u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24 | waiting;
         image[acts][OTHER_PATHS] = other;
         self.write_copies(at, image);
@@ -263,7 +271,9 @@ impl Draft {
             Action::Drop(reason) => (kind::DROP, reason as u8, None, none, 0, 0, 0),
             Action::Route(port) => (kind::ROUTE, port.number() as u8, None, none, 0, 0, 0),
             Action::RouteMarked(port, marking) => (kind::ROUTE_MARKED, port.number() as u8, None, marking, 0, 0, 0),
-            Action::Tunnel(Tunnel { path, teid, flow }) => (kind::TUNNEL, 0, Some(flow), none, whole(path, teid), 0, 0),
+            Action::Tunnel(Tunnel { path, teid, flow }) => {
+                (kind::TUNNEL, flow & 0x7f, None, none, whole(path, teid), 0, 0)
+            }
             Action::Relay(Relay { bare, marked, marker, teid, flow, downlink }) => {
                 (kind::RELAY, downlink.into(), flow, none, whole(marked, teid), whole(bare, marker), 0)
             }
@@ -375,11 +385,11 @@ impl<'t> Rules<'t> {
         Rule::at(self.tables, self.first)
     }
 
-    /// Asks for the first rule.
+    /// Asks for the first line of the first rule, which nearly all packets do with.
     #[inline(always)]
     pub(crate) fn ask(&self) {
         if let Some(rule) = self.first() {
-            rule.0.iter().for_each(port::prefetch);
+            port::prefetch(&rule.0[0]);
         }
     }
 
@@ -387,6 +397,9 @@ impl<'t> Rules<'t> {
     #[inline(always)]
     pub(crate) fn ask_behind(&self, policers: &Policers) {
         let Some(rule) = self.first() else { return };
+        if rule.needs_second_line() {
+            port::prefetch(&rule.0[1]);
+        }
         if rule.meter_count() == 1 {
             policers.ask(&rule.meter());
         }
@@ -439,6 +452,14 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     fn brief(self) -> u64 {
         self.word(BRIEF)
+    }
+
+    /// Whether more than the first line says what becomes of packets.
+    #[inline(always)]
+    fn needs_second_line(self) -> bool {
+        let brief = self.brief();
+        let is_on_first = matches!((brief >> 8) as u8 & kind::MASK, kind::DROP | kind::ROUTE | kind::TUNNEL);
+        !is_on_first || brief & (flag::ASIDE | flag::FILTERED) != 0
     }
 
     /// So many rules are there in its list, from this one on.
@@ -511,6 +532,27 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     pub fn removes(self, v6: bool) -> bool {
         self.has(if v6 { flag::REMOVES_V6 } else { flag::REMOVES_V4 })
+    }
+
+    /// The port to a data network that an open rule without more to it routes a packet to, which came from the UE with the
+    /// address `source` to `local` in a tunnel over IPv4, in this QoS flow. None where the rule is another one.
+    #[inline(always)]
+    pub(crate) fn usual_uplink(self, local: u32, source: u32, flow: Option<u8>) -> Option<PortId> {
+        const ALL: u64 = USUAL | flag::UPLINK | flag::REMOVES_V4 | flag::HAS_LOCAL_V4 | (kind::ROUTE as u64) << 8;
+        let brief = self.brief();
+        let is_it = brief & (UNUSUAL | ALL) == ALL
+            && self.word(V4) == whole(local, source)
+            && matches(self.word(QFIS_OR_TUNNEL), flow);
+        is_it.then(|| PortId::new((brief >> 16) as usize % PortId::MAX))
+    }
+
+    /// The tunnel that an open rule without more to it puts a packet into, which came plain to the UE with the address
+    /// `destination`. None where the rule is another one.
+    #[inline(always)]
+    pub(crate) fn usual_downlink(self, destination: u32) -> Option<Tunnel> {
+        const ALL: u64 = USUAL | (kind::TUNNEL as u64) << 8;
+        let is_it = self.brief() & (UNUSUAL | ALL) == ALL && (self.word(V4) >> 32) as u32 == destination;
+        is_it.then(|| self.to_tunnel())
     }
 
     /// Where it comes from.
@@ -630,10 +672,13 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     pub fn tunnel(self) -> Option<Tunnel> {
         let is_it = (self.brief() >> 8) as u8 & kind::MASK == kind::TUNNEL;
-        is_it.then(|| {
-            let (tunnel, manner) = (self.act_word(TUNNEL), self.act_word(MANNER));
-            Tunnel { path: tunnel as u32, teid: (tunnel >> 32) as u32, flow: manner as u8 }
-        })
+        is_it.then(|| self.to_tunnel())
+    }
+
+    #[inline(always)]
+    fn to_tunnel(self) -> Tunnel {
+        let tunnel = self.word(QFIS_OR_TUNNEL);
+        Tunnel { path: tunnel as u32, teid: (tunnel >> 32) as u32, flow: (self.brief() >> 16) as u8 & 0x7f }
     }
 
     /// What the FAR does.
@@ -665,7 +710,7 @@ impl<'t> Rule<'t> {
 
     #[inline(never)]
     fn relay(self) -> Relay {
-        let (tunnel, other) = (self.act_word(TUNNEL), self.act_word(OTHER_PATHS));
+        let (tunnel, other) = (self.act_word(RELAY_OR_QFIS), self.act_word(OTHER_PATHS));
         let (manner, direction) = (self.act_word(MANNER), self.brief() >> 16);
         Relay {
             bare: other as u32,
@@ -679,8 +724,8 @@ impl<'t> Rule<'t> {
 
     #[inline(always)]
     fn flow_matches(self, flow: Option<u8>) -> bool {
-        let qfis = self.word(QFIS);
-        qfis == 0 || flow.is_some_and(|flow| qfis >> (flow & 63) & 1 != 0)
+        let is_tunnel = (self.brief() >> 8) as u8 & kind::MASK == kind::TUNNEL;
+        matches(if is_tunnel { self.act_word(RELAY_OR_QFIS) } else { self.word(QFIS_OR_TUNNEL) }, flow)
     }
 
     #[inline(always)]
@@ -725,6 +770,12 @@ impl<'t> Rule<'t> {
         let framed = self.behind(tables, usize::from(behind) + 1, 5 * (head[1] as u16 as usize));
         Some((head, framed))
     }
+}
+
+/// Whether a packet in this QoS flow is in one of these, as bits; any if there are none.
+#[inline(always)]
+fn matches(qfis: u64, flow: Option<u8>) -> bool {
+    qfis == 0 || flow.is_some_and(|flow| qfis >> (flow & 63) & 1 != 0)
 }
 
 #[inline(always)]

@@ -3,17 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use port::PortInfo;
 use serde::{Deserialize, Serialize};
 use vport::tally::{Line, Tallies};
 
 use super::Bucket;
-use super::network::{Network, set};
+use super::direct::Direct;
+use super::network::Network;
 use super::rule::{Rule, Rules};
 use crate::counters::Counters;
 use crate::path::{Form, Path, PathKey, Tunnel};
-use crate::side::{PortId, Side, Sides};
+use crate::side::{NextHop, PortId, Side, Sides};
 
 /// The tables. Sessions are found as the places of their lists of rules.
 #[derive(Clone, Debug)]
@@ -21,11 +21,8 @@ pub struct Version {
     sides: Sides,
     /// By the numbers of their ports. Beyond the last one nothing is found.
     networks: Box<[Network; PortId::MAX]>,
-    /// Sessions by TEIDs of the UPF's choice: index is the TEID's low bits; the TEID, and in the upper half the list.
-    teids: Vec<u64>,
-    teid_mask: u32,
-    /// Sessions by TEIDs of the SMF's choice.
-    other_teids: HashMap<u32, u32>,
+    /// Lists of rules by TEIDs.
+    teids: Direct,
     hops: Vec<Hop>,
     paths: Vec<Path>,
     nowhere: Path,
@@ -96,8 +93,6 @@ pub(super) enum UeKey {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Teid(u32, Option<u32>),
-    /// Of the SMF's choice.
-    OtherTeid(u32, Option<u32>),
     Ue(PortId, UeKey, Option<u32>),
     Hop(u32, Hop),
     /// There are few, and they are large.
@@ -106,9 +101,8 @@ pub(super) enum Change {
 }
 
 impl Version {
-    /// Empty tables with `teids` (a power of two) slots for TEIDs of the UPF's choice.
+    /// Empty tables for so many TEIDs of the UPF's choice, a power of two.
     pub fn new(sides: &Sides, teids: usize, blocks: Arc<Tallies>, counters: Counters) -> Self {
-        assert!(teids.is_power_of_two());
         let nowhere = PathKey {
             port: PortId::N3,
             source: Ipv4Addr::UNSPECIFIED.into(),
@@ -116,15 +110,13 @@ impl Version {
             tos: 0,
             form: Form::Bare,
         };
-        let none = || Network::new(Side::new(&PortInfo::named(""), &[]));
-        let networks = sides.iter().map(|(_, side)| Network::new(side.clone()));
+        let none = || Network::new(Side::new(&PortInfo::named(""), &[]), 1);
+        let networks = sides.iter().map(|(_, side)| Network::new(side.clone(), teids));
         let networks: Vec<_> = networks.chain(std::iter::repeat_with(none)).take(PortId::MAX).collect();
         Self {
             sides: sides.clone(),
             networks: networks.try_into().expect("so many were taken"),
-            teids: Vec::new(),
-            teid_mask: (teids - 1) as u32,
-            other_teids: HashMap::new(),
+            teids: Direct::new(teids),
             hops: Vec::new(),
             paths: Vec::new(),
             nowhere: Path::new(&nowhere, 0, nowhere.peer).expect("both addresses are of one version"),
@@ -151,21 +143,23 @@ impl Version {
         &self.network(port).side
     }
 
-    /// Whether there are, or were, so many sessions that their rules are not in a core's own caches, which hold some 10,000 lines.
+    /// Whether there are so many sessions that their rules are not in a core's own caches, which hold some 10,000 lines.
     #[inline(always)]
     pub(crate) fn is_large(&self) -> bool {
         const MANY: usize = 2_048;
-        self.teids.len() + self.other_teids.len() >= MANY
+        self.teids.len() >= MANY
+    }
+
+    /// Asks for what [`Version::by_teid`] will look at.
+    #[inline(always)]
+    pub(crate) fn ask_teid(&self, teid: u32) {
+        self.teids.ask(teid);
     }
 
     /// Uplink rules for the TEID.
     #[inline(always)]
     pub fn by_teid(&self, teid: u32) -> Option<Rules<'_>> {
-        match self.teids.get((teid & self.teid_mask) as usize) {
-            Some(slot) if *slot as u32 == teid && teid != 0 => Some(self.rules((slot >> 32) as u32)),
-            _ if self.other_teids.is_empty() => None,
-            _ => self.other_teids.get(&teid).map(|list| self.rules(*list)),
-        }
+        self.teids.get(teid).map(|list| self.rules(list))
     }
 
     /// Downlink rules for the UE address (IPv4 in the low 32 bits) in the data network of `port`.
@@ -220,6 +214,16 @@ impl Version {
         &self.hops[index as usize]
     }
 
+    /// The neighbour that packets for an IPv4 address in the network go to. None where no route leads there, or it is not known.
+    #[inline(always)]
+    pub(crate) fn hop_v4(&self, network: &Network, destination: u32) -> Option<&Hop> {
+        let index = match network.side.route(false, destination.into())? {
+            NextHop::Link => network.neighbour(false, destination.into())?,
+            NextHop::Gateway(number) => network.gateway(number),
+        };
+        Some(self.hop(index))
+    }
+
     /// What is to be done when this version is taken.
     pub fn news(&self) -> Arc<[News]> {
         self.news.clone()
@@ -235,14 +239,7 @@ impl Version {
 
     pub(super) fn make(&mut self, change: Change) {
         match change {
-            Change::Teid(teid, list) => {
-                let slot = (teid & self.teid_mask) as usize;
-                if slot >= self.teids.len() {
-                    self.teids.resize(slot + 1, 0);
-                }
-                self.teids[slot] = list.map_or(0, |list| u64::from(list) << 32 | u64::from(teid));
-            }
-            Change::OtherTeid(teid, list) => set(&mut self.other_teids, teid, list),
+            Change::Teid(teid, list) => self.teids.set(teid, list),
             Change::Ue(port, key, list) => self.networks[port.number()].set_ue(key, list),
             Change::Path(number, path) => {
                 let number = number as usize;
@@ -290,7 +287,7 @@ mod tests {
         version.make(Change::Teid(0x123, Some(7)));
         assert_eq!(list(version.by_teid(0x123)), Some(7));
         assert!(version.by_teid(0x223).is_none() && version.by_teid(3).is_none());
-        version.make(Change::OtherTeid(0x223, Some(8)));
+        version.make(Change::Teid(0x223, Some(8)));
         assert_eq!(list(version.by_teid(0x223)), Some(8));
         version.make(Change::Teid(0x123, None));
         assert!(version.by_teid(0x123).is_none() && version.by_teid(0).is_none());

@@ -170,13 +170,12 @@ impl Writer {
         self.publisher.version().by_teid(teid).is_some()
     }
 
-    /// Puts the updates into force. `own` tells which TEIDs are of the UPF's choice.
-    pub fn apply(&mut self, updates: Vec<SessionUpdate>, own: &dyn Fn(u32) -> bool) -> Result<(), ApplyError> {
+    /// Puts the updates into force.
+    pub fn apply(&mut self, updates: Vec<SessionUpdate>) -> Result<(), ApplyError> {
         let updates = last_of_each(updates);
         self.check(&updates)?;
         let (mut changes, mut news) = (Vec::new(), Vec::new());
-        let steps: Vec<_> =
-            updates.iter().map(|(&seid, update)| self.step(seid, update.as_ref(), own, &mut news)).collect();
+        let steps: Vec<_> = updates.iter().map(|(&seid, update)| self.step(seid, update.as_ref(), &mut news)).collect();
         if let Err(error) = self.provide(&steps) {
             steps.iter().for_each(|step| self.undo(step));
             self.paths.forget_fresh(&mut self.hops);
@@ -270,13 +269,7 @@ impl Writer {
     }
 
     /// Compiles what a session is to be, with all that it needs, and says what workers are to do.
-    fn step(
-        &mut self,
-        up_seid: u64,
-        update: Option<&Session>,
-        own: &dyn Fn(u32) -> bool,
-        news: &mut Vec<News>,
-    ) -> Step {
+    fn step(&mut self, up_seid: u64, update: Option<&Session>, news: &mut Vec<News>) -> Step {
         let before = self.record(up_seid);
         let had = before.as_ref().map_or(0, |(block, _)| self.blocks.home(*block));
         if update.is_some_and(|session| session.parting.drop_buffered) {
@@ -299,7 +292,7 @@ impl Writer {
             news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: had }));
             for (teid, rules) in compiled.tunnelled {
                 let list = Draft::write_list(&rules, home, &mut image) as u32;
-                record.tunnelled.push(Tunnelled { teid, own: own(teid), list });
+                record.tunnelled.push(Tunnelled { teid, list });
             }
             for downlink in compiled.downlinks {
                 record.buffers |= downlink.rules.iter().any(buffers);

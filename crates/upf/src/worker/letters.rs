@@ -76,7 +76,7 @@ impl Hands {
         let mut burst = Burst::new(&mut slots);
         let mut behind = Rest::from_slice(behind);
         let mut packet = burst.get_mut(0);
-        if let Some(fate) = self.conclude(tables, from, class, &mut packet, &mut behind, now)
+        if let Some(fate) = self.conclude_any(tables, from, class, &mut packet, &mut behind, now)
             && self.send(fate.port, &[whole(&packet, behind)], exits) == 0
         {
             fate.uncount(tables);

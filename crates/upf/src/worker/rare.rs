@@ -12,6 +12,33 @@ use crate::side::PortId;
 use crate::tables::Version;
 
 impl Hands {
+    /// As [`Hands::conclude`], with any packet. `behind` is the part of it that follows what `packet` holds.
+    #[inline(never)]
+    pub(super) fn conclude_any(
+        &mut self,
+        tables: &Version,
+        from: PortId,
+        class: &Class,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+        now: u64,
+    ) -> Option<Fate> {
+        if self.tracer.is_on() {
+            return self.conclude_watched(tables, from, class, packet, behind, now);
+        }
+        match decide(tables, &mut self.state, class, packet.head(), now) {
+            Ok(forward) if forward.resolved => {
+                self.rewrite(&forward, packet, behind);
+                Some(fate(&forward))
+            }
+            Ok(forward) => {
+                self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
+                None
+            }
+            Err(rare) => self.conclude_rarely(tables, from, class, rare, packet, behind, now),
+        }
+    }
+
     /// The same while someone watches, or for a packet that came translated. By itself, so that otherwise no verdict need be in
     /// memory.
     #[cold]

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -75,7 +75,7 @@ impl Upf {
         let folder = Folder::new()?;
         let n4 = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a port for N4")?.local_addr()?;
         std::fs::write(folder.path().join("upf.yaml"), config(&folder, n4, sessions))?;
-        let mut command = Command::new(companion::path("kaista-upf-dpdk")?);
+        let mut command = companion::over_dpdk("kaista-upf-dpdk")?;
         command.arg("--config").arg(folder.path().join("upf.yaml")).stderr(Stdio::null());
         let mut upf = Self { process: Companion::start(&mut command)?, folder };
         let mut manager = upf.associate(n4)?.without_usage();
@@ -128,7 +128,7 @@ impl Forwarder {
     /// On `core`.
     pub fn start(core: usize) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
-        let mut command = Command::new(companion::path("kaista-traffic-dpdk")?);
+        let mut command = companion::over_dpdk("kaista-traffic-dpdk")?;
         command.args(["forward", "--poll", "--core", &core.to_string()]);
         for side in [Side::N3, Side::N6] {
             command.args(["--port", &side.server(&folder)]);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod common;
 mod forward;
@@ -19,7 +19,7 @@ mod take;
 /// `packet:INTERFACE`; for kaista-traffic-dpdk also `dpdk:DEVICE[,ARGUMENT=VALUE...]`, see docs/dpdk.md. docs/traffic.md has
 /// examples.
 #[derive(Parser)]
-#[command(name = env!("CARGO_BIN_NAME"), version)]
+#[command(version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -54,9 +54,13 @@ enum Command {
     Replay(replay::Replay),
 }
 
-/// What the program does; `kaista-traffic-dpdk` does the same.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    run_as("kaista-traffic")
+}
+
+/// What the program does, under one of its names; the other is `kaista-traffic-dpdk`.
+pub fn run_as(name: &'static str) -> ExitCode {
+    let cli = Cli::from_arg_matches(&Cli::command().name(name).get_matches()).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         Command::Generate(args) => generate::run(&args),
         Command::Search(args) => search::run(&args),
@@ -68,7 +72,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error:#}", env!("CARGO_BIN_NAME"));
+            eprintln!("{name}: {error:#}");
             ExitCode::FAILURE
         }
     }
