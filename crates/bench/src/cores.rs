@@ -1,11 +1,13 @@
 //! The two cores of a measurement: which they are, and how far they are from each other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use traffic::cores::{allowed, pin};
+
+use crate::line::Line;
 
 /// A round trip below this many nanoseconds means that the cores are near.
 pub const NEAR_NS: f64 = 150.0;
@@ -18,15 +20,12 @@ pub fn pair() -> anyhow::Result<[usize; 2]> {
     }
 }
 
-#[repr(align(128))]
-struct Line(AtomicU64);
-
 /// Time for one cache line to go to the other core and back, in nanoseconds: the median of many stretches, each so short
 /// that few are interrupted.
 pub fn round_trip_ns(cores: [usize; 2]) -> anyhow::Result<f64> {
     const STRETCHES: usize = 1_000;
     const TRIPS: u64 = 100;
-    let line = Arc::new(Line(AtomicU64::new(0)));
+    let line = Arc::new(Line::default());
     let echo = std::thread::spawn({
         let line = line.clone();
         move || -> anyhow::Result<()> {

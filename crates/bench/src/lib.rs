@@ -14,6 +14,7 @@ pub mod cpu_time;
 pub mod fed;
 pub mod folder;
 pub mod hugepages;
+pub mod line;
 pub mod link;
 pub mod links;
 pub mod metric;

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use gtpu::Direction;
@@ -28,6 +27,8 @@ use upf::side::{PortId, Side};
 use upf::tables::{SessionUpdate, Settings, Tables};
 use upf::trace::Tracer;
 use upf::worker::{Assembly, Habits, Links, Worker};
+
+use crate::line::Line;
 
 /// The way that packets go through the UPF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -102,7 +103,7 @@ const MBR_BPS: u64 = 100_000_000_000;
 /// The UPF: one worker, with sessions, a gate, a policer and a QFI each.
 pub struct Upf {
     worker: Worker,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Line>,
     _tables: Tables,
     _slow_path: Inbox,
     _alarms: AlarmReceiver,
@@ -111,13 +112,13 @@ pub struct Upf {
 /// The plain forwarder: takes from one port and sends back to it, Ethernet addresses swapped.
 pub struct Plain {
     forwarder: Forwarder,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Line>,
 }
 
 impl Upf {
     /// A UPF over synthetic ports that receives packets going `way`, all sessions in turn, over and over.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        let sent = Arc::new(AtomicU64::new(0));
+        let sent = Arc::new(Line::default());
         Self::build(load, sent.clone(), |teids| {
             let frames = frames(way, load, teids);
             let (from_n3, from_n6) = if way == Way::Uplink { (frames, vec![]) } else { (vec![], frames) };
@@ -137,7 +138,7 @@ impl Upf {
 
     fn build(
         load: Load,
-        sent: Arc<AtomicU64>,
+        sent: Arc<Line>,
         queues: impl FnOnce(&[u32]) -> anyhow::Result<(QueuePair, QueuePair)>,
     ) -> anyhow::Result<Self> {
         let (n3, n6) = (n3(), n6());
@@ -177,7 +178,7 @@ impl Upf {
     /// Packets sent so far; known over synthetic ports only.
     #[inline]
     pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.get()
     }
 
     /// Packets dropped so far, as last published, by reason.
@@ -201,7 +202,7 @@ impl Plain {
 
     /// A forwarder over a synthetic port that receives the frames which [`Upf::new`] receives with the same arguments.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        let sent = Arc::new(AtomicU64::new(0));
+        let sent = Arc::new(Line::default());
         let queue = queue(frames(way, load, &Self::teids(load)), if way == Way::Uplink { n3() } else { n6() }, &sent)?;
         Ok(Self { forwarder: Forwarder::within(queue, Addresses::Swap), sent })
     }
@@ -220,7 +221,7 @@ impl Plain {
     /// Packets sent so far; known over synthetic ports only.
     #[inline]
     pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.get()
     }
 }
 
@@ -379,21 +380,21 @@ pub fn n6() -> PortInfo {
 }
 
 /// The queue of a synthetic port, whose sending half adds what it accepts to `sent`.
-fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<AtomicU64>) -> anyhow::Result<QueuePair> {
+fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<Line>) -> anyhow::Result<QueuePair> {
     let port = Synthetic::new(frames).info(info).open();
     let queue = port.queues.into_iter().next().context("a port has a queue")?;
     Ok(counted(queue.rx, queue.tx, sent))
 }
 
 /// A queue whose sending half adds what it accepts to `sent`.
-pub fn counted(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, sent: &Arc<AtomicU64>) -> QueuePair {
+pub fn counted(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, sent: &Arc<Line>) -> QueuePair {
     QueuePair { rx, tx: Box::new(Counted { inner: tx, sent: sent.clone() }) }
 }
 
 /// Counts what is sent, where the thread that measures can see it.
 struct Counted {
     inner: Box<dyn TxQueue>,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Line>,
 }
 
 impl TxQueue for Counted {
@@ -418,7 +419,7 @@ impl Counted {
     #[inline]
     fn count(&self, accepted: usize) -> usize {
         // One thread counts: no read-modify-write.
-        self.sent.store(self.sent.load(Ordering::Relaxed) + accepted as u64, Ordering::Relaxed);
+        self.sent.set(self.sent.get() + accepted as u64);
         accepted
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use kinds::{Kind, add_kind};
 pub use vport::counters::{RxCounters, TxCounters};
+pub use vport::held::Held;
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
 pub use vport::packet::{
@@ -34,6 +35,16 @@ pub trait RxQueue: Send {
     /// Takes up to [`BURST_MAX`] packets, and gives back to the sender what the last call returned. Empty when nothing
     /// waits. Never blocks, allocates or makes a system call while packets flow (kernel backends: one call a packet).
     fn recv(&mut self) -> Burst<'_>;
+
+    /// As [`RxQueue::recv`], of packets that stay where their sender put them until they are given back, so that another thread can
+    /// take them from there by a [`relay`]. None where that is not possible; that may change when all is given back.
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        None
+    }
+
+    /// Gives back what is held up to a position, which a [`Held`] has said the end of. While anything is held, nothing is received in
+    /// any other way, and nobody sleeps.
+    fn give_back(&mut self, _position: u64) {}
 
     /// Announces that the caller will sleep. True: sleep on [`RxQueue::poll_fds`], of which one is readable at once if
     /// anything waits after all. False: receive first.

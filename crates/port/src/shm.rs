@@ -6,7 +6,9 @@ use vport::client::{AttachError, Coming, attach_as};
 use vport::packet::{Burst, PacketRef};
 use vport::{RxRing, TxRing};
 
-use crate::{Control, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, Succession, TxCounters, TxQueue};
+use crate::{
+    Control, Held, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, Succession, TxCounters, TxQueue,
+};
 
 pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
     let coming = match options.succession {
@@ -34,6 +36,14 @@ pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError>
 impl RxQueue for RxRing {
     fn recv(&mut self) -> Burst<'_> {
         Self::recv(self)
+    }
+
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        Self::recv_held(self)
+    }
+
+    fn give_back(&mut self, position: u64) {
+        Self::give_back(self, position);
     }
 
     fn arm(&mut self) -> bool {

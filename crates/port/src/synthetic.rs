@@ -8,7 +8,7 @@ use vport::local::{LocalSink, LocalSource, Then};
 use vport::steering::BucketTable;
 
 use crate::{
-    Burst, FRAME_MAX, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
+    Burst, FRAME_MAX, Held, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
 };
 
 /// A synthetic port in the making. Its queues run the same code as shared-memory ones, over private memory.
@@ -103,6 +103,14 @@ struct Rx(LocalSource);
 impl RxQueue for Rx {
     fn recv(&mut self) -> Burst<'_> {
         self.0.recv()
+    }
+
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        Some(self.0.recv_held())
+    }
+
+    fn give_back(&mut self, position: u64) {
+        self.0.give_back(position);
     }
 
     fn arm(&mut self) -> bool {

@@ -1,10 +1,13 @@
 //! The two kinds of channel: records that are copied, and buffers that change hands. Which one it is stays the same for a
 //! generation.
 
+use std::sync::Arc;
+
 use crate::giver::Giver;
 use crate::lent::{Lent, Place};
+use crate::mapping::Mapping;
 use crate::packet::{PacketRef, Slot, Slots};
-use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
+use crate::reader::{Filled, Mapped, Places, Reader, Source, Wanted};
 use crate::ring::Violation;
 use crate::taker::Taker;
 use crate::writer::{Pushed, Writer};
@@ -33,6 +36,30 @@ impl Inlet {
             (Self::Buffers(taker), Some(lent)) => taker.lend(lent, slots.len(), peek),
             (inlet, _) => inlet.fill(slots, peek, |_, _| Wanted::Yes),
         }
+    }
+
+    /// Where records' frames are, and what keeps them mapped; None where buffers change hands.
+    #[inline(always)]
+    pub(crate) fn places(&self) -> Option<(Places, &Arc<Mapping>)> {
+        match self {
+            Self::Records { reader, source } => Some((source.places(reader.ring()), source.mapping())),
+            Self::Buffers(_) => None,
+        }
+    }
+
+    /// See [`Reader::release_to`].
+    #[inline(always)]
+    pub(crate) fn release_to(&mut self, position: u64) -> Option<u64> {
+        match self {
+            Self::Records { reader, .. } => reader.release_to(position),
+            Self::Buffers(_) => None,
+        }
+    }
+
+    /// Whether records were read that were not given back.
+    #[inline(always)]
+    pub(crate) fn is_holding(&self) -> bool {
+        matches!(self, Self::Records { reader, .. } if reader.is_holding())
     }
 
     /// See [`Reader::release`].

@@ -31,7 +31,7 @@
 //! - [`tally`] is words that outlive the process.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
 //! - `exposed` is zero-copy channels without ports around them, for tests and fuzz targets that play the other end.
-//! - [`relay`] is a channel between two threads of one process.
+//! - [`relay`] is a channel between two threads of one process; [`held`] is frames that it need not copy.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
 //! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
@@ -56,6 +56,7 @@ pub mod frames;
 mod generations;
 mod giver;
 mod handover;
+pub mod held;
 mod home;
 pub mod info;
 pub mod latency;

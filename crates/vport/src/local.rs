@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
+use crate::held::{Held, Origins};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
-use crate::reader::{Mapped, Reader, Source, Wanted};
+use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
 use crate::ring::{Ring, record_bytes};
 use crate::writer::{Pushed, Writer};
 
@@ -34,6 +35,7 @@ pub enum Then {
 /// The receiving half: frames from memory.
 pub struct LocalSource {
     slots: Box<[Slot]>,
+    origins: Origins,
     reader: Reader,
     source: Lap,
     index: Arc<Mapping>,
@@ -96,6 +98,7 @@ impl LocalSource {
         let records = Mapped::new(ring, &records, 0, &index, |index| Heads::at(index, HEAD));
         Ok(Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
+            origins: Origins::new(),
             reader: Reader::new(ring),
             source: Lap { records, ring, then, head: Cell::new(0) },
             index,
@@ -112,10 +115,39 @@ impl LocalSource {
             self.index.word(TAIL).store(tail, Ordering::Release);
         }
         let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_, _| Wanted::Yes);
+        self.count(filled);
+        Burst::new(&mut self.slots[..filled.packets])
+    }
+
+    /// The same, of packets which stay where they are until they are given back.
+    #[inline]
+    pub fn recv_held(&mut self) -> Held<'_> {
+        self.counters.polls += 1;
+        let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
+        let note = |_: &Slot, at| {
+            self.origins.note(taken, places.frame(at));
+            taken += 1;
+            Wanted::Yes
+        };
+        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, note);
+        self.count(filled);
+        let burst = Burst::new(&mut self.slots[..filled.packets]);
+        Held::new(burst, self.origins.of(filled.packets), self.source.records.mapping(), self.reader.tail())
+    }
+
+    /// Gives packets back, up to a position that a [`Held`] has said the end of.
+    #[inline]
+    pub fn give_back(&mut self, position: u64) {
+        if let Some(tail) = self.reader.release_to(position) {
+            self.index.word(TAIL).store(tail, Ordering::Release);
+        }
+    }
+
+    #[inline(always)]
+    fn count(&mut self, filled: Filled) {
         self.counters.packets += filled.packets as u64;
         self.counters.bytes += filled.bytes;
         self.counters.empty_polls += u64::from(filled.packets == 0);
-        Burst::new(&mut self.slots[..filled.packets])
     }
 
     /// Whether a receive would find something.

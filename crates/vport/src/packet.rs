@@ -624,6 +624,12 @@ impl<'q> Burst<'q> {
         Self { slots, lent }
     }
 
+    /// The slots of packets that do not stand elsewhere.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.slots
+    }
+
     /// Number of packets.
     #[inline]
     pub fn len(&self) -> usize {

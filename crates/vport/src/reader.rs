@@ -360,6 +360,22 @@ impl Reader {
         })
     }
 
+    /// The same up to `position`, which the reader has come past. Nothing where it has not, or has given that back before.
+    #[inline(always)]
+    pub(crate) fn release_to(&mut self, position: u64) -> Option<u64> {
+        let (further, read) = (position.wrapping_sub(self.released), self.tail.wrapping_sub(self.released));
+        (further > 0 && further <= read).then(|| {
+            self.released = position;
+            position
+        })
+    }
+
+    /// Whether something was read that was not given back.
+    #[inline(always)]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.tail != self.released
+    }
+
     /// Whether there is something to read.
     pub fn has_more<S: Source>(&self, source: &S) -> bool {
         if self.broken.is_some() || self.head != self.tail {
@@ -378,6 +394,12 @@ impl Reader {
     pub fn tail(&self) -> u64 {
         self.tail
     }
+
+    /// The ring that it reads.
+    #[inline(always)]
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
 }
 
 /// A ring in mapped memory.
@@ -388,13 +410,40 @@ pub(crate) struct Mapped {
     stamp: *const AtomicU64,
     lone: *const lone::Words,
     /// What the pointers point into.
-    _keep: [Arc<Mapping>; 2],
+    keep: [Arc<Mapping>; 2],
 }
 
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Mapped {}
 
+/// Where records' frames are.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    ring: Ring,
+    data: *const u8,
+}
+
+impl Places {
+    /// The first byte of the frame whose record is at a position.
+    #[inline(always)]
+    pub(crate) fn frame(self, position: u64) -> *const u8 {
+        self.data.wrapping_add(self.ring.offset(position) + HEADER as usize)
+    }
+}
+
 impl Mapped {
+    /// Where frames of records are, which are in a ring of this size.
+    #[inline(always)]
+    pub(crate) fn places(&self, ring: Ring) -> Places {
+        Places { ring, data: self.data }
+    }
+
+    /// What holds the records.
+    #[inline(always)]
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.keep[0]
+    }
+
     /// The ring of `ring` bytes at `offset` of `records`, with its head and what stands beside it in `index`.
     ///
     /// # Panics
@@ -409,7 +458,7 @@ impl Mapped {
         const BLOCK: usize = 64;
         let data = records.area(offset, ring.size() as usize + BLOCK);
         let Heads { head, stamp, lone } = words(index);
-        Self { data, head, stamp, lone, _keep: [records.clone(), index.clone()] }
+        Self { data, head, stamp, lone, keep: [records.clone(), index.clone()] }
     }
 }
 

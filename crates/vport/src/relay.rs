@@ -1,133 +1,324 @@
-//! A channel between two threads of one process: the ring of a link, without ports, doorbells and generations.
+//! A channel between two threads of one process: one line after the other says where frames lie, and the receiver takes each as
+//! it would have received it by itself.
 //!
-//! Its sender can *mark* the place where an epoch of owners begins. There its receiver stops until it is let on.
+//! Frames that the sender holds ([`crate::held`]) stay where they are, and it gives them back to whoever sent them when the receiver
+//! has dealt with them. All others it copies to a ring of the channel's own first.
+//!
+//! The sender can *mark* the place where an epoch of owners begins. There the receiver stops until it is let on.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::counters::RxCounters;
 use crate::epoch::reaches;
-use crate::layout::{Heads, LINE, RECORDS_PAD};
+use crate::held::{Held, Origin};
+use crate::layout::RECORDS_PAD;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot};
-use crate::reader::{Mapped, Reader, Wanted};
+use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
+use crate::prefetch;
 use crate::ring::Ring;
-use crate::sync::{AtomicBool, AtomicU64};
-use crate::writer::{Writer, is_sendable};
+use crate::steering::Steering;
+use crate::sync::{self, AtomicBool, AtomicU64};
+use crate::writer::is_sendable;
 
-/// Head and tail lie on lines of their own, and not on neighbours.
-const HEAD: usize = 0;
-const TAIL: usize = 2 * LINE;
-const INDEX_BYTES: usize = 4096;
+/// So many bytes of the ring for copies there is an entry: more would be used only by frames that are smaller.
+const BYTES_AN_ENTRY: u64 = 256;
+/// Copies begin on lines.
+const LINE: u64 = 64;
+/// So many bytes ahead of a copy lines are asked for to be written.
+const COPY_AHEAD: u64 = 512;
+/// So many frames ahead lines are asked for to be read.
+const AHEAD: u64 = 12;
+
+/// Entries of a line, and how far ahead their lines are asked for.
+const ENTRIES_A_LINE: u64 = 4;
+const ENTRIES_AHEAD: u64 = 48;
+
+/// Where a frame lies, and what is said of it: length, bucket, and up to where the ring for copies was filled then.
+type Entry = [AtomicU64; 2];
+
+const LEN_BITS: u32 = 16;
+/// From this bit on: the bucket that the frame was sent here for, and one. 0: whatever bucket it is of.
+const BUCKET_SHIFT: u32 = LEN_BITS;
+/// From this bit on: the lowest bits of a position in the ring for copies.
+const COPIED_SHIFT: u32 = 24;
 
 /// The sending end.
 #[derive(Debug)]
 pub struct RelayTx {
-    writer: Writer,
-    marks: Arc<Marks>,
+    shared: Arc<Shared>,
+    /// The entry that comes next.
+    head: u64,
+    /// Entries before this one are seen by the receiver.
+    published: u64,
+    /// Entries before this one are free again, as far as is known.
+    tail: u64,
+    /// Where the next copy goes, and up to where copies are needed.
+    copied: u64,
+    needed: u64,
+    /// What holds frames that are not copies, the newest last.
+    kept: Vec<Kept>,
+}
+
+/// What keeps frames mapped.
+#[derive(Debug)]
+struct Kept {
+    mapping: Arc<Mapping>,
+    /// Entries for them are before this one.
+    until: u64,
 }
 
 /// The receiving end.
 pub struct RelayRx {
+    shared: Arc<Shared>,
     slots: Box<[Slot]>,
-    reader: Reader,
-    source: Mapped,
-    index: Arc<Mapping>,
-    marks: Arc<Marks>,
+    /// The entry that comes next.
+    tail: u64,
+    /// Entries before this one are there.
+    head: u64,
     peek: usize,
+    steering: Steering,
     counters: RxCounters,
+    /// The processor has wide registers.
+    wide: bool,
 }
 
-/// Where the last epoch begins.
+/// What both ends have.
+#[derive(Debug)]
+struct Shared {
+    entries: Box<[Entry]>,
+    copies: Mapping,
+    ring: Ring,
+    sent: Sent,
+    progress: Progress,
+    /// What holds frames that are not copies, where the sender is gone.
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// The sender's.
 #[derive(Debug, Default)]
-struct Marks {
+#[repr(align(128))]
+struct Sent {
+    /// Entries before this one are there.
+    head: AtomicU64,
     epoch: AtomicU64,
     /// The head before anything of that epoch.
     mark: AtomicU64,
-    /// The receiver's.
-    progress: Progress,
     is_closed: AtomicBool,
 }
 
-/// On a line that the sender does not look at.
+/// The receiver's, on a line that the sender rarely looks at.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
-    /// The position that the receiver has come to.
+    /// Entries before this one are taken.
     tail: AtomicU64,
+    /// Those before this one are dealt with.
+    done: AtomicU64,
     /// The epoch whose packets it may take.
     open: AtomicU64,
 }
 
 /// Where an epoch begins: there the receiver stops until it is let on.
 #[derive(Clone, Debug)]
-pub struct Ford(Arc<Marks>);
+pub struct Ford(Arc<Shared>);
 
-/// A channel over a ring of so many bytes, a power of two; up to `peek` bytes of each frame are copied on receive.
+/// A channel with so many bytes for copies, a power of two of at least 64 KiB; up to `peek` bytes of each frame are copied on
+/// receive. By `steering` the receiver knows the bucket of a frame.
 ///
 /// # Errors
-/// There is no such ring, or no memory.
-pub fn relay(ring_bytes: u64, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
-    let ring = Ring::new(ring_bytes).ok_or(io::ErrorKind::InvalidInput)?;
-    let records = Arc::new(Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?);
-    let index = Arc::new(Mapping::anonymous(INDEX_BYTES)?);
-    let writer = Writer::new(
+/// It cannot have so many bytes, or there is no memory.
+pub fn relay(ring_bytes: u64, peek: usize, steering: Steering) -> io::Result<(RelayTx, RelayRx)> {
+    const LEAST: u64 = 64 << 10;
+    let ring = Ring::new(ring_bytes).filter(|ring| ring.size() >= LEAST).ok_or(io::ErrorKind::InvalidInput)?;
+    let shared = Arc::new(Shared {
+        entries: (0..ring.size() / BYTES_AN_ENTRY).map(|_| Entry::default()).collect(),
+        copies: Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?,
         ring,
-        (&records, 0),
-        (&index, |index: &Mapping| Heads::at(index, HEAD)),
-        (&index, |index: &Mapping| index.word(TAIL)),
-    );
-    let marks = Arc::new(Marks::default());
-    let source = Mapped::new(ring, &records, 0, &index, |index| Heads::at(index, HEAD));
-    let slots = (0..BURST_MAX).map(|_| Slot::new()).collect();
-    let peek = peek.clamp(64, HEAD_MAX);
-    let (reader, counters) = (Reader::new(ring), RxCounters::default());
-    Ok((RelayTx { writer, marks: marks.clone() }, RelayRx { slots, reader, source, index, marks, peek, counters }))
+        sent: Sent::default(),
+        progress: Progress::default(),
+        kept: Mutex::default(),
+    });
+    let tx = RelayTx { shared: shared.clone(), head: 0, published: 0, tail: 0, copied: 0, needed: 0, kept: vec![] };
+    let rx = RelayRx {
+        shared,
+        slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
+        tail: 0,
+        head: 0,
+        peek: peek.clamp(64, HEAD_MAX),
+        steering,
+        counters: RxCounters::default(),
+        wide: crate::wide::is_here(),
+    };
+    Ok((tx, rx))
+}
+
+impl Shared {
+    /// Entry number `at`.
+    #[inline(always)]
+    fn entry(&self, at: u64) -> &Entry {
+        &self.entries[at as usize & (self.entries.len() - 1)]
+    }
 }
 
 impl RelayTx {
     /// Sends packets in order and lets the receiver see them. How many there was room for; those of a length that no frame has
     /// count as sent.
-    #[inline]
     pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        let pushed = self.writer.push_burst(packets);
-        self.writer.publish();
-        pushed.done()
+        let sent = packets.iter().take_while(|packet| self.push(packet)).count();
+        self.publish();
+        sent
     }
 
-    /// Sends a burst as it was received, as [`RelayTx::send`] does.
+    /// Sends all packets of a burst that is held, from where they lie, in order, and lets the receiver see them. How many there was
+    /// room for.
     #[inline]
-    pub fn send_burst(&mut self, burst: &Burst<'_>) -> usize {
-        let Some(slots) = burst.slots_from(0) else { return burst.with_views(0, |packets| self.send(packets)) };
-        let pushed = self.writer.push_burst(&slots);
-        self.writer.publish();
-        pushed.done()
+    pub fn send_held(&mut self, held: &Held<'_>) -> usize {
+        self.keep(held.mapping());
+        let sent = held.places().take_while(|(origin, len)| self.put(*origin, *len, 0)).count();
+        self.publish();
+        sent
     }
 
-    /// Puts a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no room.
-    /// One of a length that no frame has is discarded.
+    /// Puts a packet that is held behind those that were sent, for its bucket; the receiver sees it after [`RelayTx::publish`]. False
+    /// while there is no room.
+    #[inline]
+    pub fn push_held(&mut self, held: &Held<'_>, at: usize, bucket: u8) -> bool {
+        self.keep(held.mapping());
+        let (origin, len) = held.place(at);
+        self.put(origin, len, u64::from(bucket) + 1)
+    }
+
+    /// Puts a copy of a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no
+    /// room. One of a length that no frame has is discarded.
     #[inline]
     pub fn push(&mut self, packet: &PacketRef<'_>) -> bool {
-        self.writer.push(packet) || !is_sendable(packet.len())
+        if !is_sendable(packet.len()) {
+            return true;
+        }
+        let Some((at, next)) = self.place(packet.len()) else { return false };
+        let ring = self.shared.ring;
+        let copies = self.shared.copies.area_mut(0, ring.size() as usize + RECORDS_PAD);
+        let copy = copies.wrapping_add(ring.offset(at));
+        (0..next.wrapping_sub(at)).step_by(LINE as usize).for_each(|line| {
+            let soon = next.wrapping_add(COPY_AHEAD).wrapping_add(line);
+            prefetch::to_write(copies.wrapping_add(ring.offset(soon)));
+        });
+        // SAFETY: these bytes are of the ring, and the receiver has dealt with what was there.
+        unsafe {
+            sync::writes(copy, packet.len());
+            copy_bytes(packet.head.as_ptr(), copy, packet.head.len());
+            if !packet.rest.is_empty() {
+                copy_bytes(packet.rest.as_ptr(), copy.add(packet.head.len()), packet.rest.len());
+            }
+        }
+        let before = std::mem::replace(&mut self.copied, next);
+        let has_room = self.put(copy, packet.len(), 0);
+        if !has_room {
+            self.copied = before;
+        }
+        has_room
     }
 
-    /// Lets the receiver see what was pushed.
+    /// Where a copy of so many bytes goes, and the next one. None while there is no room.
+    #[inline(always)]
+    fn place(&mut self, len: usize) -> Option<(u64, u64)> {
+        let (ring, bytes) = (self.shared.ring, (len as u64).next_multiple_of(LINE));
+        let skip = if bytes > ring.to_end(self.copied) { ring.to_end(self.copied) } else { 0 };
+        let at = self.copied.wrapping_add(skip);
+        let next = at.wrapping_add(bytes);
+        if next.wrapping_sub(self.needed) > ring.size() {
+            self.look_for_room();
+        }
+        (next.wrapping_sub(self.needed) <= ring.size()).then_some((at, next))
+    }
+
+    /// Writes an entry. False while there is no room.
+    #[inline(always)]
+    fn put(&mut self, origin: Origin, len: usize, bucket: u64) -> bool {
+        if self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64 {
+            self.look_for_room();
+            if self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64 {
+                return false;
+            }
+        }
+        if self.head.is_multiple_of(ENTRIES_A_LINE) {
+            prefetch::to_write(core::ptr::from_ref(self.shared.entry(self.head.wrapping_add(ENTRIES_AHEAD))).cast());
+        }
+        let [place, what] = self.shared.entry(self.head);
+        place.store(origin as u64, Ordering::Relaxed);
+        what.store(len as u64 | bucket << BUCKET_SHIFT | self.copied << COPIED_SHIFT, Ordering::Relaxed);
+        self.head = self.head.wrapping_add(1);
+        true
+    }
+
+    /// Looks what the receiver has dealt with.
+    #[cold]
+    fn look_for_room(&mut self) {
+        self.tail = self.shared.progress.done.load(Ordering::Acquire);
+        self.needed = if self.tail == self.head {
+            self.copied
+        } else {
+            // What was copied for the last entry that is free, and all before, is not needed.
+            let [_, what] = self.shared.entry(self.tail.wrapping_sub(1));
+            let since = (self.copied << COPIED_SHIFT)
+                .wrapping_sub(what.load(Ordering::Relaxed) >> COPIED_SHIFT << COPIED_SHIFT);
+            if self.tail == 0 { 0 } else { self.copied.wrapping_sub(since >> COPIED_SHIFT) }
+        };
+    }
+
+    /// Frames that are put from here on and are no copies lie there.
+    #[inline(always)]
+    fn keep(&mut self, mapping: &Arc<Mapping>) {
+        if !self.kept.last().is_some_and(|kept| Arc::ptr_eq(&kept.mapping, mapping)) {
+            self.keep_anew(mapping);
+        }
+    }
+
+    #[cold]
+    fn keep_anew(&mut self, mapping: &Arc<Mapping>) {
+        if let Some(last) = self.kept.last_mut() {
+            last.until = self.head;
+        }
+        let done = self.shared.progress.done.load(Ordering::Acquire);
+        self.kept.retain(|kept| !reaches(done, kept.until));
+        self.kept.push(Kept { mapping: mapping.clone(), until: self.head });
+    }
+
+    /// Lets the receiver see what was put.
     #[inline]
     pub fn publish(&mut self) {
-        self.writer.publish();
+        if self.published != self.head {
+            self.published = self.head;
+            self.shared.sent.head.store(self.head, Ordering::Release);
+        }
+    }
+
+    /// The position behind everything that was put.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// Whether the receiver has dealt with everything before a position. What it sends on is sent by then.
+    #[inline]
+    pub fn is_done(&self, position: u64) -> bool {
+        reaches(self.shared.progress.done.load(Ordering::Acquire), position)
     }
 
     /// What is sent from here on is of this epoch, which is larger than those before.
     pub fn mark(&mut self, epoch: u64) {
-        self.marks.mark.store(self.writer.published(), Ordering::Relaxed);
-        self.marks.epoch.store(epoch, Ordering::Release);
+        self.shared.sent.mark.store(self.published, Ordering::Relaxed);
+        self.shared.sent.epoch.store(epoch, Ordering::Release);
     }
 }
 
 impl Drop for RelayTx {
     fn drop(&mut self) {
-        self.marks.is_closed.store(true, Ordering::Release);
+        // The receiver may still take frames from there.
+        *self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.kept);
+        self.shared.sent.is_closed.store(true, Ordering::Release);
     }
 }
 
@@ -136,39 +327,98 @@ impl RelayRx {
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
-        self.release(false);
-        let marks = &*self.marks;
-        let open = marks.progress.open.load(Ordering::Relaxed);
-        // Loaded after the head that shows the record: no later epoch's is taken for one of this.
-        let wanted = |_: &Slot, at| {
-            let waits = marks.epoch.load(Ordering::Acquire) != open && reaches(at, marks.mark.load(Ordering::Relaxed));
-            if waits { Wanted::NotYet } else { Wanted::Yes }
-        };
-        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, wanted);
-        self.counters.packets += filled.packets as u64;
-        self.counters.bytes += filled.bytes;
-        self.counters.empty_polls += u64::from(filled.packets == 0);
-        self.marks.progress.tail.store(self.reader.tail(), Ordering::Release);
-        Burst::new(&mut self.slots[..filled.packets])
+        self.shared.progress.done.store(self.tail, Ordering::Release);
+        let packets = self.fill();
+        self.counters.packets += packets as u64;
+        self.counters.empty_polls += u64::from(packets == 0);
+        self.shared.progress.tail.store(self.tail, Ordering::Release);
+        Burst::new(&mut self.slots[..packets])
     }
 
     #[inline(always)]
-    fn release(&mut self, now: bool) {
-        if let Some(tail) = self.reader.release(now) {
-            self.index.word(TAIL).store(tail, Ordering::Release);
+    fn fill(&mut self) -> usize {
+        if self.head.wrapping_sub(self.tail) < BURST_MAX as u64 {
+            self.head = self.shared.sent.head.load(Ordering::Acquire);
         }
+        if self.head == self.tail {
+            return 0;
+        }
+        self.take_wide()
+    }
+
+    #[inline(always)]
+    fn take_wide(&mut self) -> usize {
+        crate::wide::dispatch!(self.wide, self.take())
+    }
+
+    /// Up to which entry packets may be taken. The epoch is loaded after the head that shows an entry: none of a later epoch is taken for
+    /// one of this.
+    #[inline(always)]
+    fn limit(&self) -> u64 {
+        let Shared { sent, progress, .. } = &*self.shared;
+        if sent.epoch.load(Ordering::Acquire) == progress.open.load(Ordering::Relaxed) {
+            return self.head;
+        }
+        let mark = sent.mark.load(Ordering::Relaxed);
+        match (reaches(self.tail, mark), reaches(mark, self.head)) {
+            (true, _) => self.tail,
+            (false, true) => self.head,
+            (false, false) => mark,
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> usize {
+        let (shared, head, peek, limit) = (&*self.shared, self.head, self.peek, self.limit());
+        let (mut tail, mut packets, mut bytes) = (self.tail, 0, 0);
+        while tail != limit
+            && let Some(slot) = self.slots.get_mut(packets)
+        {
+            let waiting = head.wrapping_sub(tail);
+            if waiting > AHEAD {
+                expect(shared.entry(tail.wrapping_add(AHEAD)), peek);
+            }
+            if waiting > ENTRIES_AHEAD && tail.is_multiple_of(ENTRIES_A_LINE) {
+                crate::packet::prefetch(shared.entry(tail.wrapping_add(ENTRIES_AHEAD)));
+            }
+            let [origin, what] = shared.entry(tail).each_ref().map(|word| word.load(Ordering::Relaxed));
+            tail = tail.wrapping_add(1);
+            let (origin, len) = (origin as Origin, len_of(what));
+            let short = len.min(peek);
+            // SAFETY: the sender found a frame of so many bytes there, in memory that goes on for 64 bytes behind it, and that is kept
+            // mapped until this end has dealt with it, which is when it receives again.
+            unsafe {
+                sync::reads(origin, short);
+                slot.copy_head(origin, short, len - short);
+            }
+            let bucket = (what >> BUCKET_SHIFT) as u8;
+            // Whoever sent it may have made another of it since it was looked at: that is not for this receiver.
+            if bucket != 0 && self.steering.bucket(slot.head()) != bucket - 1 {
+                self.counters.invalid += 1;
+                continue;
+            }
+            bytes += len as u64;
+            packets += 1;
+        }
+        self.tail = tail;
+        self.counters.bytes += bytes;
+        packets
     }
 
     /// Gives everything back, and says whether there is more. The burst of the last call must have been dealt with.
     pub fn look(&mut self) -> bool {
-        self.release(true);
-        self.reader.has_more(&self.source)
+        self.shared.progress.done.store(self.tail, Ordering::Release);
+        self.has_more()
+    }
+
+    fn has_more(&self) -> bool {
+        self.shared.sent.head.load(Ordering::Acquire) != self.tail
     }
 
     /// Whether nothing waits, and nothing more comes.
     pub fn is_over(&self) -> bool {
         // In this order: what was sent before the end is seen.
-        self.marks.is_closed.load(Ordering::Acquire) && !self.reader.has_more(&self.source)
+        self.shared.sent.is_closed.load(Ordering::Acquire) && !self.has_more()
     }
 
     /// What this end has counted.
@@ -178,7 +428,24 @@ impl RelayRx {
 
     /// What tells how far this end is.
     pub fn ford(&self) -> Ford {
-        Ford(self.marks.clone())
+        Ford(self.shared.clone())
+    }
+}
+
+#[inline(always)]
+fn len_of(what: u64) -> usize {
+    (what & ((1 << LEN_BITS) - 1)) as usize
+}
+
+/// Asks for the lines of a frame's head.
+#[inline(always)]
+fn expect([origin, what]: &Entry, peek: usize) {
+    let (origin, len) = (origin.load(Ordering::Relaxed) as Origin, len_of(what.load(Ordering::Relaxed)).min(peek));
+    prefetch::to_read(origin);
+    // Where the last line is: most frames have two or three.
+    prefetch::to_read(origin.wrapping_add(len.saturating_sub(1)));
+    if len > 64 {
+        prefetch::to_read(origin.wrapping_add(64));
     }
 }
 
@@ -186,9 +453,9 @@ impl Ford {
     /// Whether the sender has begun the epoch, and the receiver has taken all that was sent before. Between two bursts of the
     /// receiver's, it has dealt with that, too.
     pub fn is_crossed(&self, epoch: u64) -> bool {
-        let Marks { epoch: begun, mark, progress, .. } = &*self.0;
-        begun.load(Ordering::Acquire) >= epoch
-            && reaches(progress.tail.load(Ordering::Acquire), mark.load(Ordering::Relaxed))
+        let Shared { sent, progress, .. } = &*self.0;
+        sent.epoch.load(Ordering::Acquire) >= epoch
+            && reaches(progress.tail.load(Ordering::Acquire), sent.mark.load(Ordering::Relaxed))
     }
 
     /// Lets the receiver on, into the epoch.
@@ -222,7 +489,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_and_in_order_between_two_threads() {
         const COUNT: u32 = 20_000;
-        let (mut tx, mut rx) = relay(128 << 10, 192).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192, Steering::UeAddress).unwrap();
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {
                 while tx.send(&[PacketRef::from_slice(&frame(number))]) == 0 {
@@ -244,7 +511,7 @@ mod tests {
 
     #[test]
     fn an_epoch_is_crossed_when_all_before_it_is_taken_and_entered_when_it_is_open() {
-        let (mut tx, mut rx) = relay(128 << 10, 192).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192, Steering::UeAddress).unwrap();
         let ford = rx.ford();
         let send = |tx: &mut RelayTx, number| assert_eq!(tx.send(&[PacketRef::from_slice(&frame(number))]), 1);
         assert!(!ford.is_crossed(1), "the sender has not begun it");
@@ -263,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_full_channel_refuses_and_has_room_when_all_is_given_back() {
-        let (mut tx, mut rx) = relay(128 << 10, 64).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 64, Steering::UeAddress).unwrap();
         let long = vec![7; 9_000];
         let mut sent = 0;
         while tx.send(&[PacketRef::from_slice(&long)]) == 1 {

@@ -13,6 +13,7 @@ use crate::doorbell::Doorbell;
 use crate::epoch::{Crossing, Sender, reaches};
 use crate::generations::Generations;
 use crate::handover::{Complaint, Complaints, Generation, Handover};
+use crate::held::{Held, Origins};
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
@@ -170,6 +171,9 @@ impl Sender for Sight<'_> {
 pub struct RxRing {
     slots: Box<[Slot]>,
     lent: Box<Lent>,
+    origins: Box<Origins>,
+    /// What was received last by [`RxRing::recv_held`] was not yet given back as a whole.
+    is_holding: bool,
     generations: Generations,
     peek: usize,
     ownership: Ownership,
@@ -198,6 +202,8 @@ impl RxRing {
         Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             lent: Box::new(Lent::new()),
+            origins: Box::new(Origins::new()),
+            is_holding: false,
             generations: Generations::default(),
             peek: peek.clamp(64, HEAD_MAX),
             ownership,
@@ -213,9 +219,12 @@ impl RxRing {
         }
     }
 
-    /// Takes up to [`BURST_MAX`] packets, and gives back what the last call returned.
+    /// Takes up to [`BURST_MAX`] packets, and gives back what the last call returned. Nothing while packets are held.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
+        if self.is_holding {
+            return Burst::new(&mut []);
+        }
         self.counters.polls += 1;
         self.lent.clear();
         self.release(false);
@@ -223,6 +232,65 @@ impl RxRing {
             self.look_for_changes();
         }
         let packets = if self.generations.is_single() { self.fill() } else { self.fill_in_order() };
+        self.polled(packets);
+        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any())
+    }
+
+    /// Takes up to [`BURST_MAX`] packets which stay where their sender put them until [`RxQueue::give_back`]. None where that
+    /// is not possible, which may change with the peer: then nothing is held.
+    ///
+    /// It is possible where one queue of a peer that copies sends here. What comes of another process of the peer waits until
+    /// everything is given back.
+    ///
+    /// [`RxQueue::give_back`]: RxRing::give_back
+    #[inline]
+    pub fn recv_held(&mut self) -> Option<Held<'_>> {
+        let is_to_change = self.handover.version() != self.seen;
+        if is_to_change && !self.is_holding {
+            self.lent.clear();
+            self.release(false);
+            self.look_for_changes();
+        }
+        if !self.can_hold() {
+            return None;
+        }
+        self.counters.polls += 1;
+        let packets = if is_to_change && self.is_holding { 0 } else { self.fill_held() };
+        self.is_holding |= packets > 0;
+        self.polled(packets);
+        let channel = &self.generations.newest.as_ref()?.channels[0];
+        let (_, mapping) = channel.inlet.places()?;
+        let burst = Burst::new(&mut self.slots[..packets]);
+        Some(Held::new(burst, self.origins.of(packets), mapping, channel.inlet.tail()))
+    }
+
+    #[inline(always)]
+    fn can_hold(&self) -> bool {
+        let channels = self.generations.newest.as_ref().map(|half| &half.channels[..]);
+        self.generations.is_single() && matches!(channels, Some([channel]) if channel.inlet.places().is_some())
+    }
+
+    #[inline(always)]
+    fn fill_held(&mut self) -> usize {
+        let Some(half) = &mut self.generations.newest else { return 0 };
+        let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
+        half.channels[0].fill_held(&half.generation, &mut self.slots, &mut self.origins, &by, &mut self.counters)
+    }
+
+    /// Gives what is held back to the sender, up to a position that a [`Held`] has said the end of.
+    #[inline]
+    pub fn give_back(&mut self, position: u64) {
+        let Some(RxHalf { channels, layout, index, .. }) = &mut self.generations.newest else { return };
+        let [channel] = &mut channels[..] else { return };
+        if let Some(tail) = channel.inlet.release_to(position) {
+            layout.tail(index, 0).store(tail, Ordering::Release);
+        }
+        self.is_holding &= channel.inlet.is_holding();
+    }
+
+    /// Ends a receive that found so many packets.
+    #[inline(always)]
+    fn polled(&mut self, packets: usize) {
         self.counters.empty_polls += u64::from(packets == 0);
         if let Some(half) = &mut self.generations.newest {
             half.doorbell.found(packets > 0);
@@ -230,7 +298,6 @@ impl RxRing {
         if packets > 0 || self.counters.polls.is_multiple_of(PUBLISH_EVERY) {
             self.publish_counters();
         }
-        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any())
     }
 
     /// Publishes tails, where it is worth it or `now`.
@@ -314,6 +381,9 @@ impl RxRing {
 
     /// Announces that the caller will sleep. True: nothing waits. False: receive first.
     pub fn arm(&mut self) -> bool {
+        if self.is_holding {
+            return false;
+        }
         self.release(true);
         self.publish_counters();
         if self.handover.version() != self.seen {
@@ -488,11 +558,45 @@ impl RxChannel {
         if !self.turn {
             return 0;
         }
-        let Filled { packets, bytes, unwanted } = if by.ownership.is_whole() {
+        let filled = if by.ownership.is_whole() {
             self.inlet.fill_all(slots, lent, by.peek)
         } else {
-            self.fill_owned(generation, slots, by.peek, by.ownership)
+            self.fill_owned(generation, slots, by, |_| ())
         };
+        self.filled(filled, generation, by, counters)
+    }
+
+    /// Takes frames which stay where they are, notes where that is, and counts them.
+    #[inline(always)]
+    fn fill_held(
+        &mut self,
+        generation: &Generation,
+        slots: &mut [Slot],
+        origins: &mut Origins,
+        by: &By<'_>,
+        counters: &mut RxCounters,
+    ) -> usize {
+        let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
+        let mut taken = 0;
+        let mut note = |at| {
+            origins.note(taken, places.frame(at));
+            taken += 1;
+        };
+        let filled = if by.ownership.is_whole() {
+            self.inlet.fill(slots, by.peek, |_, at| {
+                note(at);
+                Wanted::Yes
+            })
+        } else {
+            self.fill_owned(generation, slots, by, note)
+        };
+        self.filled(filled, generation, by, counters)
+    }
+
+    /// Counts what was taken. How many packets that are.
+    #[inline(always)]
+    fn filled(&mut self, filled: Filled, generation: &Generation, by: &By<'_>, counters: &mut RxCounters) -> usize {
+        let Filled { packets, bytes, unwanted } = filled;
         counters.packets += packets as u64;
         counters.bytes += bytes;
         counters.invalid += unwanted;
@@ -503,16 +607,28 @@ impl RxChannel {
         packets
     }
 
-    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way.
+    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way, and tells their positions.
     #[inline(always)]
-    fn fill_owned(&mut self, generation: &Generation, slots: &mut [Slot], peek: usize, mine: &Ownership) -> Filled {
+    fn fill_owned(
+        &mut self,
+        generation: &Generation,
+        slots: &mut [Slot],
+        &By { peek, ownership: mine, .. }: &By<'_>,
+        mut taken: impl FnMut(u64),
+    ) -> Filled {
         if self.is_paused(&mine.cell) || self.given_up.is_some() {
             return Filled::default();
         }
         self.paused = None;
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
         let paused = &mut self.paused;
-        self.inlet.fill(slots, peek, |slot, at| mine.judge(slot, at, &sight, paused))
+        self.inlet.fill(slots, peek, |slot, at| {
+            let wanted = mine.judge(slot, at, &sight, paused);
+            if wanted == Wanted::Yes {
+                taken(at);
+            }
+            wanted
+        })
     }
 
     fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {

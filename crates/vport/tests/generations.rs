@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use raw::{Bench, Memory, Raw};
 use vport::client::Attachment;
 use vport::layout::VERSION;
+use vport::relay::relay;
+use vport::steering::Steering;
 use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
@@ -120,6 +122,46 @@ fn a_receiver_does_not_sleep_over_frames_that_wait_behind_an_earlier_generation(
     assert!(!link.receiver.queues[0].0.arm(), "its sender has ended the first generation by sending in the second");
     close(&first);
     assert_eq!(link.receive_all(), [0]);
+}
+
+/// What another thread has still to take is not unmapped, and not overtaken.
+#[test]
+fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() {
+    let (mut link, first) = Link::new("held");
+    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    link.receiver.queues[0].1.send(&[]);
+    send(&first, 0, 0);
+    let rx = &mut link.receiver.queues[0].0;
+    let held = rx.recv_held().expect("a link that copies");
+    assert_eq!((to.send_held(&held), held.burst().len()), (1, 1));
+    let end = held.end();
+    close(&first);
+    let second = link.renew();
+    send(&second, 0, 1);
+    link.receiver.queues[0].1.send(&[]);
+    for _ in 0..100 {
+        assert!(link.receiver.queues[0].0.recv_held().is_some_and(|held| held.burst().is_empty()));
+        assert!(link.receive().is_empty());
+    }
+    assert!(first.is_seen());
+    link.receiver.queues[0].0.give_back(end);
+    assert_eq!(link.receive_all(), [1]);
+    let burst = from.recv();
+    assert_eq!((burst.len(), &burst.get(0).head[..8]), (1, &0_u64.to_le_bytes()[..]));
+    drop((to, from));
+    link.bench.until("the first is unmapped", |_| !first.is_seen());
+}
+
+#[test]
+fn what_another_thread_was_told_of_stays_mapped_when_the_port_is_closed() {
+    let (mut link, first) = Link::new("closed");
+    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    send(&first, 0, 7);
+    let held = link.receiver.queues[0].0.recv_held().expect("a link that copies");
+    assert_eq!(to.send_held(&held), 1);
+    drop((link, to));
+    let burst = from.recv();
+    assert_eq!((burst.len(), &burst.get(0).head[..8]), (1, &7_u64.to_le_bytes()[..]));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_POOL};
 use vport::packet::PacketRef;
+use vport::relay::relay;
 use vport::steering::{Steering, address_bucket};
 use vport::wire::{Reply, Request};
 
@@ -159,6 +160,33 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
     assert_eq!(rx.recv().len(), 1);
     assert_eq!((rx.counters().packets, rx.counters().invalid), (1, 1));
     assert!(b.queues[1].0.recv().is_empty());
+}
+
+/// Whoever looks at a frame where it lies and tells another thread of it has seen other bytes than that thread may find.
+#[test]
+fn a_frame_that_becomes_one_of_another_bucket_reaches_no_thread() {
+    let hostile = Hostile::new("becomes");
+    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    let write = |at: usize, queue| {
+        let words = std::iter::once(40).chain(frame_for(queue));
+        words.enumerate().for_each(|(n, word)| hostile.memory.records(at + 8 * n).store(word, Ordering::Relaxed));
+    };
+    [0, 48, 96].into_iter().for_each(|at| write(at, 0));
+    hostile.memory.index(HEAD).store(144, Ordering::Release);
+    let mut b = hostile.b;
+    let held = b.queues[0].0.recv_held().expect("a link that copies");
+    assert_eq!(held.burst().len(), 3);
+    for at in 0..3 {
+        let bucket = Steering::UeAddress.bucket(held.burst().get(at).head);
+        assert!(to.push_held(&held, at, bucket));
+    }
+    to.publish();
+    write(48, 1);
+    let burst = from.recv();
+    assert_eq!(burst.len(), 2);
+    let first = burst.get(0).head.to_vec();
+    assert_eq!(Steering::UeAddress.bucket(&first) % 2, 0);
+    assert_eq!((from.counters().packets, from.counters().invalid), (2, 1));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use vport::raw_copy::{FRAME, RawCopy, Stores};
 
 use super::{Args, Bench, Found, part};
 use crate::cores::round_trip_ns;
+use crate::line::Line;
 use crate::links::{Links, end};
 
 /// Pauses of the processor after a look that found nothing: with many, packets gather, and the producer keeps the line
@@ -149,11 +150,6 @@ fn drop_all(mut input: QueuePair, pauses: u32, received: &AtomicU64, stop: &Atom
         }
     }
 }
-
-/// A count on a line of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Line(AtomicU64);
 
 /// Millions a second by which `received` grows in the window, once it does; on a machine so busy that nothing comes in the
 /// window, until something does. Ends both threads.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use upf::store::{Identity, State};
 
 use super::source::{Feed, Pace, Source};
 use crate::folder::Folder;
+use crate::line::Line;
 use crate::rig::{self, Way};
 
 /// Where the session manager is.
@@ -31,7 +32,7 @@ pub struct Subject {
     pub n4: SocketAddr,
     /// What comes from the RAN, and what comes from the data network.
     pub inputs: [Input; 2],
-    sent: Arc<AtomicU64>,
+    sent: Arc<Line>,
     counts: Counts,
     stop: Arc<AtomicBool>,
     bells: Vec<Arc<Bell>>,
@@ -63,7 +64,7 @@ impl Subject {
              n6: {{port: n6}}\nmaxSessions: {max_sessions}"
         );
         let config = Config::parse(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
-        let sent = Arc::new(AtomicU64::new(0));
+        let sent = Arc::new(Line::default());
         let (uplink, n3) = input(Way::Uplink, rig::n3(), &sent)?;
         let (downlink, n6) = input(Way::Downlink, rig::n6(), &sent)?;
         let n4 = n4::Config::from(&config);
@@ -102,7 +103,7 @@ impl Subject {
 
     /// Packets sent so far, both ways.
     pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.get()
     }
 
     /// Packets taken so far, both ways.
@@ -165,7 +166,7 @@ fn keep(folder: &Folder, max_sessions: usize, n4: &n4::Config) -> anyhow::Result
 }
 
 /// A port with one queue: an open-loop source, and a sink that counts into `sent`.
-fn input(way: Way, info: PortInfo, sent: &Arc<AtomicU64>) -> anyhow::Result<(Input, Port)> {
+fn input(way: Way, info: PortInfo, sent: &Arc<Line>) -> anyhow::Result<(Input, Port)> {
     let (source, feed, pace) = Source::new();
     let mut port = Synthetic::new(vec![]).info(info).open();
     let queue = port.queues.pop().context("a port has a queue")?;

@@ -2,36 +2,39 @@
 //! nor waits for room.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use port::synthetic::Synthetic;
-use port::{Burst, RxCounters, RxQueue};
+use port::{Burst, Held, RxCounters, RxQueue};
+
+use crate::line::Line;
 
 /// Packets on their way at most: a part of what a ring to a worker holds of small ones, several bursts all the same.
 const UNDER_WAY: u64 = 512;
 /// Bytes of them at most, of the 2 MiB that such a ring has: one more burst has to fit.
 const UNDER_WAY_BYTES: usize = 1 << 20;
+/// Every how many polls it looks whether there is room again.
+const LOOK_EVERY: u32 = 32;
 /// Bytes of a record beside its frame, at most.
 const RECORD_BYTES: usize = 64;
 
 /// Packets that have gone in and out; each number has one writer.
 #[derive(Default)]
 pub(super) struct Passage {
-    given: AtomicU64,
+    given: Line,
     /// What has left the function.
-    pub sent: Arc<AtomicU64>,
+    pub sent: Arc<Line>,
 }
 
 impl Passage {
     /// Packets given so far.
     pub fn given(&self) -> u64 {
-        self.given.load(Ordering::Relaxed)
+        self.given.get()
     }
 
     /// Packets that have left so far.
     pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.get()
     }
 
     /// Packets on their way.
@@ -48,12 +51,15 @@ pub(super) struct Throttled {
     /// As last seen: the other core's line is read only where this is too old to go on.
     sent: u64,
     limit: u64,
+    /// There was no room at the last look.
+    is_waiting: bool,
+    polls: u32,
 }
 
 impl Throttled {
     /// Gives `frames` over and over, once they are there.
     pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
-        Self { frames, source: None, passage, sent: 0, limit: UNDER_WAY }
+        Self { frames, source: None, passage, sent: 0, limit: UNDER_WAY, is_waiting: false, polls: 0 }
     }
 
     #[cold]
@@ -65,13 +71,20 @@ impl Throttled {
         self.source = Some(open(frames));
     }
 
-    /// Whether it is to wait for what is on its way.
+    /// Whether it is to wait for what is on its way. Once as much is under way as may be, it waits until that is half as much, and
+    /// looks seldom: each look takes the line away from the core that writes it.
     #[inline]
     fn is_full(&mut self, given: u64) -> bool {
-        if given - self.sent > self.limit {
+        self.polls = self.polls.wrapping_add(1);
+        if self.is_waiting && !self.polls.is_multiple_of(LOOK_EVERY) {
+            return true;
+        }
+        let most = if self.is_waiting { self.limit / 2 } else { self.limit };
+        if given - self.sent > most {
             self.sent = self.passage.sent();
         }
-        given - self.sent > self.limit
+        self.is_waiting = given - self.sent > most;
+        self.is_waiting
     }
 }
 
@@ -87,8 +100,28 @@ impl RxQueue for Throttled {
         }
         let Some(source) = &mut self.source else { return Burst::new(&mut []) };
         let burst = source.recv();
-        self.passage.given.store(given + burst.len() as u64, Ordering::Relaxed);
+        self.passage.given.set(given + burst.len() as u64);
         burst
+    }
+
+    #[inline]
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        let given = self.passage.given();
+        if self.source.is_none() {
+            self.begin();
+        }
+        if self.is_full(given) {
+            return None;
+        }
+        let held = self.source.as_mut()?.recv_held()?;
+        self.passage.given.set(given + held.burst().len() as u64);
+        Some(held)
+    }
+
+    fn give_back(&mut self, position: u64) {
+        if let Some(source) = &mut self.source {
+            source.give_back(position);
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -23,6 +23,8 @@ const FRAME_MIN: usize = 14;
 /// With which frames of any length are carried.
 const MTU: usize = FRAME_MAX - FRAME_MIN;
 
+const ITS_BUFFERS: Declared = Err("its frames lie in buffers of a thread");
+
 pub const BACKENDS: &[Backend] = &[
     Backend {
         name: "vhost",
@@ -34,6 +36,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: IS_POLLED,
         returns: Ok(()),
         outlives: WITH_THE_RING,
+        holds: ITS_BUFFERS,
         prepare: start,
         make: vhost,
     },
@@ -47,6 +50,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: IS_POLLED,
         returns: Err("a client looks for its server once"),
         outlives: WITH_THE_RING,
+        holds: ITS_BUFFERS,
         prepare: start,
         make: virtio_user,
     },
@@ -60,6 +64,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: IS_POLLED,
         returns: Err("its driver may crash with a peer that leaves"),
         outlives: WITH_THE_RING,
+        holds: ITS_BUFFERS,
         prepare: start,
         make: memif,
     },
@@ -73,6 +78,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: IS_POLLED,
         returns: Ok(()),
         outlives: Ok(()),
+        holds: ITS_BUFFERS,
         prepare: in_a_namespace,
         make: af_packet,
     },
@@ -86,6 +92,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: IS_POLLED,
         returns: Ok(()),
         outlives: Ok(()),
+        holds: ITS_BUFFERS,
         prepare: in_a_namespace,
         make: af_xdp,
     },

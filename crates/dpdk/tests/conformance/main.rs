@@ -9,6 +9,8 @@ mod backend;
 mod flow;
 #[path = "../../../port/tests/conformance/frames.rs"]
 mod frames;
+#[path = "../../../port/tests/conformance/held.rs"]
+mod held;
 #[path = "../../../port/tests/namespace/mod.rs"]
 mod namespace;
 #[path = "../../../port/tests/conformance/rig.rs"]

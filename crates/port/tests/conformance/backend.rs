@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use port::PortInfo;
 
-use crate::rig::{Far, Rig};
+use crate::rig::{Far, Rig, frame};
 
 /// Whether a backend has an ability, or why it has not.
 pub type Declared = Result<(), &'static str>;
@@ -28,6 +28,8 @@ pub struct Backend {
     pub returns: Declared,
     /// What was accepted arrives though whoever sent it has left since.
     pub outlives: Declared,
+    /// What was received can stay where it is until it is given back, and be taken from there by another thread.
+    pub holds: Declared,
     /// Makes the surroundings of a test, for this thread. Says why that cannot be.
     pub prepare: fn() -> Result<(), String>,
     /// Makes a port at which the frames arrive, and the far end of it, a port with the second description.
@@ -68,6 +70,8 @@ pub fn it_declares_what_its_ports_show(backend: &Backend) -> Declared {
     assert_eq!(rig.port.steering().is_some(), backend.resteers.is_ok());
     assert_eq!(rig.port.queues[0].rx.poll_fds().is_empty(), backend.wakes.is_err());
     assert_eq!(matches!(rig.far, Far::Port { .. }), backend.live.is_ok());
+    let mut port = backend.open_with(vec![frame(0, 60)]).port;
+    assert_eq!(port.queues[0].rx.recv_held().is_some(), backend.holds.is_ok());
     if backend.steers().is_ok() {
         let near = PortInfo { queues: backend.queues, ..PortInfo::named("p") };
         assert_eq!(backend.open_as(near, 1, Vec::new()).port.queues.len(), usize::from(backend.queues));
@@ -81,7 +85,7 @@ pub fn table(backends: &[Backend]) -> String {
         declared.map_or_else(|reason| format!("no: {reason}"), |()| "yes".to_owned())
     }
     type Column = fn(&Backend) -> String;
-    let rows: [(&str, Column); 9] = [
+    let rows: [(&str, Column); 10] = [
         ("", |backend| format!("`{}`", backend.name)),
         ("`frames`: lengths, in bytes", |backend| format!("{}-{}", backend.frames.start(), backend.frames.end())),
         ("`queues`: at most, steered to by key", |backend| backend.queues.to_string()),
@@ -91,6 +95,7 @@ pub fn table(backends: &[Backend]) -> String {
         ("`wakes`: a descriptor ends a sleep", |backend| word(backend.wakes)),
         ("`returns`: the far end may go and come back", |backend| word(backend.returns)),
         ("`outlives`: what was sent arrives, the sender gone", |backend| word(backend.outlives)),
+        ("`holds`: other threads take frames from where they lie", |backend| word(backend.holds)),
     ];
     let mut table = String::new();
     for (n, (name, column)) in rows.iter().enumerate() {

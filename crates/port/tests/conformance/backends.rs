@@ -12,6 +12,7 @@ use crate::namespace;
 use crate::rig::{Far, Rig};
 
 const DROPS: Declared = Err("the kernel drops what does not fit");
+const COPIED: Declared = Err("the kernel copies what it brings");
 const MADE_BEFORE: Declared = Err("its frames are all there when it is made");
 
 pub const BACKENDS: &[Backend] = &[
@@ -25,6 +26,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: Ok(()),
         returns: Ok(()),
         outlives: Ok(()),
+        holds: Ok(()),
         prepare: || Ok(()),
         make: |near, far, frames| link(LinkKind::Direct, near, far, frames),
     },
@@ -38,6 +40,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: Ok(()),
         returns: Ok(()),
         outlives: Ok(()),
+        holds: Err("its buffers change hands"),
         prepare: || Ok(()),
         make: |near, far, frames| link(LinkKind::ZeroCopy { group: "group".into() }, near, far, frames),
     },
@@ -51,6 +54,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: Ok(()),
         returns: Ok(()),
         outlives: Ok(()),
+        holds: COPIED,
         prepare: prepare_tap,
         make: tap,
     },
@@ -64,6 +68,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: Ok(()),
         returns: Ok(()),
         outlives: Ok(()),
+        holds: COPIED,
         prepare: namespace::enter,
         make: packet,
     },
@@ -77,6 +82,7 @@ pub const BACKENDS: &[Backend] = &[
         wakes: MADE_BEFORE,
         returns: Err("has no peer"),
         outlives: Err("has no peer"),
+        holds: Ok(()),
         prepare: || Ok(()),
         make: synthetic,
     },

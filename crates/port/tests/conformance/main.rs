@@ -12,6 +12,7 @@ mod backend;
 mod backends;
 mod flow;
 mod frames;
+mod held;
 mod rig;
 mod steering;
 #[macro_use]

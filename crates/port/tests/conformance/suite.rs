@@ -27,6 +27,10 @@ macro_rules! conformance {
                 counters_count_what_passes
                 a_peer_that_comes_back_is_served_again
                 what_a_peer_sent_before_it_left_arrives;
+            held:
+                frames_that_are_held_reach_another_thread_whole_and_in_order
+                what_is_held_stays_as_it_is_while_the_sender_goes_on
+                while_frames_are_held_nothing_else_is_received_and_nobody_sleeps;
             waiting:
                 a_queue_where_frames_wait_is_not_slept_on
                 a_sleeper_is_woken_for_every_frame

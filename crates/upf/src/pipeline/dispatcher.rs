@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
-use port::{Burst, PacketRef, RxQueue, Sleep, Steering, Waiter};
+use port::{Burst, Held, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
+use super::tenure::Tenure;
 use crate::bell::Bell;
 use crate::board::Board;
 use crate::clock::Clock;
@@ -27,10 +28,12 @@ const LOOK_EVERY: u32 = 64;
 /// Where one port's packets come in.
 pub(crate) struct Intake {
     /// How they are spread over buckets.
-    pub(crate) steering: Steering,
-    pub(crate) queues: Vec<Box<dyn RxQueue>>,
+    steering: Steering,
+    queues: Vec<Box<dyn RxQueue>>,
     /// Whether all come by the first queue, once senders know of it.
-    pub(crate) is_steered: bool,
+    is_steered: bool,
+    /// Of the first queue.
+    tenure: Tenure,
 }
 
 /// The dispatcher.
@@ -55,6 +58,8 @@ struct Exits {
     chart: Chart,
     epoch: u64,
     owners: [u8; BUCKETS],
+    /// The workers, a bit each, that were given packets since their bells were rung.
+    unrung: u128,
     /// Until when it waits for room, while it works off what is left.
     until: Option<Instant>,
     /// What there was no room for when it was to stop, in order: worker, port, frame.
@@ -73,7 +78,13 @@ impl Buckets for Stateless {
 impl Intake {
     /// Of a port of this kind: its packets' buckets are those of TEIDs, or of UE addresses.
     pub(crate) fn new(kind: PortKind, queues: Vec<Box<dyn RxQueue>>, is_steered: bool) -> Self {
-        Self { steering: kind.steering(), queues, is_steered }
+        let tenure = Tenure::new(queues.len());
+        Self { steering: kind.steering(), queues, is_steered, tenure }
+    }
+
+    /// How packets are spread over buckets.
+    pub(crate) fn steering(&self) -> Steering {
+        self.steering
     }
 }
 
@@ -92,7 +103,8 @@ impl Dispatcher {
             rings.iter_mut().zip(ways).for_each(|(rings, ring)| rings.push(ring));
             bells.push(bell);
         }
-        let exits = Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, until: None, left: vec![] };
+        let exits =
+            Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, unrung: 0, until: None, left: vec![] };
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
         Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
@@ -142,14 +154,29 @@ impl Dispatcher {
 
     fn pass(&mut self, looks_everywhere: bool, stop: &AtomicBool) -> bool {
         let mut worked = false;
-        for (port, Intake { steering, queues, is_steered }) in self.intakes.iter_mut().enumerate() {
+        for (port, Intake { steering, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
-            for queue in &mut queues[..count] {
-                let burst = queue.recv();
-                if !burst.is_empty() {
-                    self.exits.hand_on(port, *steering, &burst, stop);
-                    worked = true;
+            for (at, queue) in queues[..count].iter_mut().enumerate() {
+                let held = (at == 0).then(|| queue.recv_held()).flatten();
+                if at == 0 && port == 0 {
+                    self.exits.ring();
                 }
+                let came = match held {
+                    Some(held) => {
+                        self.exits.refer(port, *steering, &held, stop);
+                        tenure.received(held.end());
+                        !held.burst().is_empty()
+                    }
+                    None => {
+                        let burst = queue.recv();
+                        self.exits.hand_on(port, *steering, &burst, stop);
+                        !burst.is_empty()
+                    }
+                };
+                if at == 0 {
+                    tenure.look(&mut **queue, &self.exits.rings[port]);
+                }
+                worked |= came;
             }
         }
         worked
@@ -170,7 +197,8 @@ impl Dispatcher {
         let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| self.clock.now_ns());
         self.board.pauses(idle_since_ns);
         self.bell.doze();
-        let nothing_left = !self.exits.is_behind() && self.owners.is_empty();
+        let is_holding = self.intakes.iter().any(|intake| intake.tenure.is_holding());
+        let nothing_left = !self.exits.is_behind() && self.owners.is_empty() && !is_holding;
         if nothing_left && !stop.load(Ordering::Relaxed) {
             let queues = self.intakes.iter_mut().flat_map(|intake| &mut intake.queues);
             let mut queues: Vec<&mut dyn RxQueue> = queues.map(|queue| &mut **queue as _).collect();
@@ -235,29 +263,71 @@ impl Exits {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
+    /// Tells the workers that own the buckets of a burst's packets where these lie.
+    #[inline]
+    fn refer(&mut self, port: usize, steering: Steering, held: &Held<'_>, stop: &AtomicBool) {
+        let burst = held.burst();
+        if burst.is_empty() {
+            return;
+        }
+        if self.bells.len() == 1 && self.left.is_empty() {
+            let done = self.rings[port][0].send_held(held);
+            self.unrung |= 1;
+            return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
+        }
+        let mut touched = 0_u128;
+        for at in 0..burst.len() {
+            let bucket = steering.bucket(burst.get(at).head);
+            let owner = self.owner(bucket);
+            touched |= 1 << (owner % BUCKETS);
+            if !self.left.is_empty() || !self.rings[port][owner].push_held(held, at, bucket) {
+                self.push_patiently(port, owner, &burst.get(at), stop);
+            }
+        }
+        self.publish(port, touched);
+    }
+
+    /// The worker that owns a bucket.
+    #[inline(always)]
+    fn owner(&self, bucket: u8) -> usize {
+        usize::from(self.owners[usize::from(bucket) % BUCKETS])
+    }
+
+    /// Lets workers, as many as there are bits, see what they were given of a port.
+    #[inline]
+    fn publish(&mut self, port: usize, workers: u128) {
+        self.unrung |= workers;
+        bits(workers).for_each(|worker| self.rings[port][worker].publish());
+    }
+
+    /// Rings the bells of workers that were given packets in the pass before. A bell waits until its ringer's stores have reached
+    /// the cache: after a receive, what was published before that has mostly done so.
+    #[inline]
+    fn ring(&mut self) {
+        bits(std::mem::take(&mut self.unrung)).for_each(|worker| self.bells[worker].ring());
+    }
+
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
     fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
-        if let ([bell], true) = (&self.bells[..], self.left.is_empty()) {
-            let done = self.rings[port][0].send_burst(burst);
-            bell.ring();
+        if burst.is_empty() {
+            return;
+        }
+        if self.bells.len() == 1 && self.left.is_empty() {
+            let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
+            self.unrung |= 1;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
         }
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = usize::from(self.owners[usize::from(steering.bucket(packet.head)) % BUCKETS]);
+            let owner = self.owner(steering.bucket(packet.head));
             touched |= 1 << (owner % BUCKETS);
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);
             }
         }
-        while touched != 0 {
-            let worker = touched.trailing_zeros() as usize;
-            touched &= touched - 1;
-            self.rings[port][worker].publish();
-            self.bells[worker].ring();
-        }
+        self.publish(port, touched);
     }
 
     /// Waits for room in a worker's ring: what a port has brought is not dropped. Where it is to stop, the packet is left.
@@ -282,6 +352,16 @@ impl Exits {
         ring.publish();
         bell.ring();
     }
+}
+
+/// The numbers of the bits that are set.
+#[inline(always)]
+fn bits(mut set: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = set.trailing_zeros();
+        set &= set.wrapping_sub(1);
+        (bit < u128::BITS).then_some(bit as usize)
+    })
 }
 
 #[cold]

@@ -7,11 +7,15 @@
 //! n9 ─┘   by bucket  └─ ring ─> worker 1 ─> its queue pair of each port
 //! ```
 //!
+//! Where a port allows that, the dispatcher copies nothing: it tells a worker where a packet lies, and gives that back to the port's
+//! peer when the worker has dealt with it.
+//!
 //! - `chart` says which worker gets the packets of which bucket.
-//! - `dispatcher` is the thread.
+//! - `dispatcher` is the thread; `tenure` is what it holds of a port.
 
 mod chart;
 mod dispatcher;
+mod tenure;
 
 pub(crate) use chart::Chart;
 pub use dispatcher::Dispatcher;
@@ -19,15 +23,19 @@ pub(crate) use dispatcher::Intake;
 
 use std::io;
 
+use port::Steering;
 use port::relay::{Ford, RelayRx, RelayTx, relay};
 
 /// Bytes of a ring from the dispatcher to a worker. It holds what comes while a worker is put aside for a moment; in one that fits a
 /// core's own caches the dispatcher writes no faster, but slower.
 const RELAY_RING: u64 = 2 << 20;
 
-/// What connects the dispatcher with one worker: a ring for each port.
-pub(crate) fn relays(ports: usize, peek: usize) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
-    let ends: Vec<_> = (0..ports).map(|_| relay(RELAY_RING, peek)).collect::<io::Result<_>>()?;
+/// What connects the dispatcher with one worker: a ring for each port, whose packets are spread like this.
+pub(crate) fn relays(
+    ports: impl Iterator<Item = Steering>,
+    peek: usize,
+) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
+    let ends: Vec<_> = ports.map(|steering| relay(RELAY_RING, peek, steering)).collect::<io::Result<_>>()?;
     let (tx, rx): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
     let fords = rx.iter().map(RelayRx::ford).collect();
     Ok((tx, rx, fords))
