@@ -9,7 +9,8 @@ use vport::client::{Attachment, attach};
 use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
-use vport::steering::BUCKETS;
+use vport::relay::{RelayRx, RelayTx, relay};
+use vport::steering::{BUCKETS, Steering};
 use vport::{RxRing, TxRing};
 
 use crate::frames::{self, Stamp};
@@ -20,6 +21,8 @@ use crate::rig::PATIENCE;
 
 /// Queues of the peer's ports and of the victim's, for each link between them.
 pub const SHAPES: [[u16; 2]; 6] = [[1, 1], [1, 4], [3, 4], [2, 1], [1, 1], [2, 3]];
+/// How frames that are taken from where they lie are spread.
+const STEERING: Steering = Steering::FiveTuple;
 /// The links from here on are zero-copy links.
 const ZERO_COPY: usize = 4;
 
@@ -95,6 +98,48 @@ struct Exposed {
     decider: Option<Decider>,
     owners: Vec<Owner<()>>,
     holding: Vec<Holding>,
+    /// Of each queue.
+    ways: Vec<Way>,
+}
+
+/// The way of frames that are taken from where they lie, as between two threads.
+struct Way {
+    to: RelayTx,
+    from: RelayRx,
+    /// Position behind what was received this way.
+    end: u64,
+}
+
+impl Way {
+    fn new() -> Result<Self> {
+        const BYTES: u64 = 64 << 10;
+        let (to, from) = relay(BYTES, 192, STEERING)?;
+        Ok(Self { to, from, end: 0 })
+    }
+
+    /// Receives, and tells the other end. None where nothing can be held.
+    fn receive(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> Option<bool> {
+        let held = rx.recv_held()?;
+        let burst = held.burst();
+        inspector.look_at(burst);
+        for at in 0..burst.len() {
+            self.to.push_held(&held, at, STEERING.bucket(burst.get(at).head));
+        }
+        self.to.publish();
+        self.end = held.end();
+        Some(!burst.is_empty())
+    }
+
+    /// The other end takes frames, and what it has dealt with is given back.
+    fn take(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> bool {
+        let burst = self.from.recv();
+        let took = !burst.is_empty();
+        inspector.look_at(&burst);
+        if self.to.is_done(self.to.position()) {
+            rx.give_back(self.end);
+        }
+        took
+    }
 }
 
 /// Which buckets a worker has.
@@ -124,18 +169,26 @@ impl Exposed {
         };
         let held = |owner: &Owner<()>| (0..BUCKETS as u8).filter(|b| owner.owns(*b)).fold(0, |set, b| set | 1 << b);
         let holding = owners.iter().map(|owner| Holding(held(owner))).collect();
-        Ok(Self { queues: port.queues, decider, owners, holding })
+        let ways = port.queues.iter().map(|_| Way::new()).collect::<Result<_>>()?;
+        Ok(Self { queues: port.queues, decider, owners, holding, ways })
     }
 
     fn turn(&mut self, inspector: &mut Inspector<'_>, random: &mut Random) -> bool {
         let mut busy = false;
         for (queue, (rx, tx)) in self.queues.iter_mut().enumerate() {
-            let burst = rx.recv();
-            busy |= !burst.is_empty();
-            inspector.look_at(&burst);
-            if random.once_in(4) {
-                // As it came: of a zero-copy link, in buffers that the peer can write still.
-                tx.send_burst(&burst, 0);
+            let way = &mut self.ways[queue];
+            let came = random.once_in(2).then(|| way.receive(rx, inspector)).flatten();
+            busy |= came.unwrap_or_else(|| {
+                let burst = rx.recv();
+                inspector.look_at(&burst);
+                if random.once_in(4) {
+                    // As it came: of a zero-copy link, in buffers that the peer can write still.
+                    tx.send_burst(&burst, 0);
+                }
+                !burst.is_empty()
+            });
+            if random.once_in(2) {
+                busy |= way.take(rx, inspector);
             }
             if let Some(owner) = self.owners.get_mut(queue) {
                 busy |= owner.settle(&mut self.holding[queue]);
