@@ -20,6 +20,7 @@ use crate::rx::RxRing;
 mod direction;
 mod link;
 mod lone;
+mod relay;
 mod steering;
 mod succession;
 mod world;

@@ -132,6 +132,10 @@ pub struct Ford(Arc<Shared>);
 pub fn relay(ring_bytes: u64, peek: usize, steering: Steering) -> io::Result<(RelayTx, RelayRx)> {
     const LEAST: u64 = 64 << 10;
     let ring = Ring::new(ring_bytes).filter(|ring| ring.size() >= LEAST).ok_or(io::ErrorKind::InvalidInput)?;
+    relay_over(ring, peek, steering)
+}
+
+fn relay_over(ring: Ring, peek: usize, steering: Steering) -> io::Result<(RelayTx, RelayRx)> {
     let shared = Arc::new(Shared {
         entries: (0..ring.size() / BYTES_AN_ENTRY).map(|_| Entry::default()).collect(),
         copies: Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?,
@@ -237,9 +241,9 @@ impl RelayTx {
     /// Writes an entry. False while there is no room.
     #[inline(always)]
     fn put(&mut self, origin: Origin, len: usize, bucket: u64) -> bool {
-        if self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64 {
+        if self.is_full() {
             self.look_for_room();
-            if self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64 {
+            if self.is_full() {
                 return false;
             }
         }
@@ -257,15 +261,21 @@ impl RelayTx {
     #[cold]
     fn look_for_room(&mut self) {
         self.tail = self.shared.progress.done.load(Ordering::Acquire);
-        self.needed = if self.tail == self.head {
-            self.copied
-        } else {
-            // What was copied for the last entry that is free, and all before, is not needed.
-            let [_, what] = self.shared.entry(self.tail.wrapping_sub(1));
-            let since = (self.copied << COPIED_SHIFT)
-                .wrapping_sub(what.load(Ordering::Relaxed) >> COPIED_SHIFT << COPIED_SHIFT);
-            if self.tail == 0 { 0 } else { self.copied.wrapping_sub(since >> COPIED_SHIFT) }
-        };
+        if self.is_full() || self.tail == 0 {
+            // There is no room. The entry before the tail, which would say more, is that before the head.
+            return;
+        }
+        // What was copied for the last entry that is free, and all before, is not needed.
+        let [_, what] = self.shared.entry(self.tail.wrapping_sub(1));
+        let since =
+            (self.copied << COPIED_SHIFT >> COPIED_SHIFT).wrapping_sub(what.load(Ordering::Relaxed) >> COPIED_SHIFT);
+        self.needed = self.copied.wrapping_sub(since << COPIED_SHIFT >> COPIED_SHIFT);
+    }
+
+    /// Whether every entry is the receiver's.
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64
     }
 
     /// Frames that are put from here on and are no copies lie there.
@@ -464,6 +474,27 @@ impl Ford {
     }
 }
 
+/// A channel with one entry, and room for one frame of [`ONE`](self::ONE) bytes: for models.
+#[cfg(test)]
+pub(crate) fn narrow() -> (RelayTx, RelayRx) {
+    relay_over(Ring::new(ONE as u64).unwrap(), 64, Steering::UeAddress).unwrap()
+}
+
+#[cfg(test)]
+pub(crate) const ONE: usize = BYTES_AN_ENTRY as usize;
+
+#[cfg(all(test, loom))]
+impl RelayTx {
+    /// Lets the model checker have the words that both ends use, and the bytes of copies.
+    pub(crate) fn share(&self, head: Option<sync::Weak>, done: Option<sync::Weak>) {
+        let Shared { entries, copies, sent, progress, .. } = &*self.shared;
+        sync::checked::share(&sent.head, head);
+        sync::checked::share(&progress.done, done);
+        entries.iter().flatten().for_each(|word| sync::checked::share(word, None));
+        sync::checked::share_bytes(copies.area(0, ONE), ONE);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -507,6 +538,28 @@ mod tests {
         }
         sender.join().unwrap();
         assert_eq!((next, rx.counters().packets), (COUNT, COUNT.into()));
+    }
+
+    /// There are entries for as many of these as there is room for.
+    #[test]
+    fn frames_arrive_whole_however_full_the_channel_is() {
+        let (mut tx, mut rx) = relay(64 << 10, 64, Steering::UeAddress).unwrap();
+        let frame = |number: u32| [&number.to_le_bytes()[..], &[number as u8; ONE - 4]].concat();
+        let (mut sent, mut received) = (0, 0);
+        for round in 0..1_000 {
+            while tx.push(&PacketRef::from_slice(&frame(sent))) {
+                sent += 1;
+            }
+            tx.publish();
+            assert!(sent > received);
+            for _ in 0..round % 5 {
+                for taken in take(&mut rx) {
+                    assert_eq!(taken, frame(received));
+                    received += 1;
+                }
+            }
+        }
+        assert!(received > 20_000);
     }
 
     #[test]
