@@ -113,7 +113,7 @@ struct Way {
 impl Way {
     fn new() -> Result<Self> {
         const BYTES: u64 = 64 << 10;
-        let (to, from) = relay(BYTES, 192, STEERING)?;
+        let (to, from) = relay(BYTES, 192, (STEERING, 192))?;
         Ok(Self { to, from, end: 0 })
     }
 

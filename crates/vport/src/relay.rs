@@ -78,7 +78,8 @@ pub struct RelayRx {
     /// Entries before this one are there.
     head: u64,
     peek: usize,
-    steering: Steering,
+    /// How the sender found buckets, and in how many bytes of a frame at most.
+    steering: (Steering, usize),
     counters: RxCounters,
     /// The processor has wide registers.
     wide: bool,
@@ -125,17 +126,17 @@ struct Progress {
 pub struct Ford(Arc<Shared>);
 
 /// A channel with so many bytes for copies, a power of two of at least 64 KiB; up to `peek` bytes of each frame are copied on
-/// receive. By `steering` the receiver knows the bucket of a frame.
+/// receive. The sender finds buckets by this steering, in the first so many bytes of a frame.
 ///
 /// # Errors
 /// It cannot have so many bytes, or there is no memory.
-pub fn relay(ring_bytes: u64, peek: usize, steering: Steering) -> io::Result<(RelayTx, RelayRx)> {
+pub fn relay(ring_bytes: u64, peek: usize, steering: (Steering, usize)) -> io::Result<(RelayTx, RelayRx)> {
     const LEAST: u64 = 64 << 10;
     let ring = Ring::new(ring_bytes).filter(|ring| ring.size() >= LEAST).ok_or(io::ErrorKind::InvalidInput)?;
     relay_over(ring, peek, steering)
 }
 
-fn relay_over(ring: Ring, peek: usize, steering: Steering) -> io::Result<(RelayTx, RelayRx)> {
+fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Result<(RelayTx, RelayRx)> {
     let shared = Arc::new(Shared {
         entries: (0..ring.size() / BYTES_AN_ENTRY).map(|_| Entry::default()).collect(),
         copies: Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?,
@@ -403,7 +404,7 @@ impl RelayRx {
             }
             let bucket = (what >> BUCKET_SHIFT) as u8;
             // Whoever sent it may have made another of it since it was looked at: that is not for this receiver.
-            if bucket != 0 && self.steering.bucket(slot.head()) != bucket - 1 {
+            if bucket != 0 && bucket_of(slot.head(), self.steering) != bucket - 1 {
                 self.counters.invalid += 1;
                 continue;
             }
@@ -442,6 +443,12 @@ impl RelayRx {
     }
 }
 
+/// As the sender found it, who may have looked at fewer bytes.
+#[inline(always)]
+fn bucket_of(head: &[u8], (steering, bytes): (Steering, usize)) -> u8 {
+    steering.bucket(&head[..bytes.min(head.len())])
+}
+
 #[inline(always)]
 fn len_of(what: u64) -> usize {
     (what & ((1 << LEN_BITS) - 1)) as usize
@@ -477,7 +484,7 @@ impl Ford {
 /// A channel with one entry, and room for one frame of [`ONE`](self::ONE) bytes: for models.
 #[cfg(test)]
 pub(crate) fn narrow() -> (RelayTx, RelayRx) {
-    relay_over(Ring::new(ONE as u64).unwrap(), 64, Steering::UeAddress).unwrap()
+    relay_over(Ring::new(ONE as u64).unwrap(), 64, (Steering::UeAddress, 64)).unwrap()
 }
 
 #[cfg(test)]
@@ -520,7 +527,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_and_in_order_between_two_threads() {
         const COUNT: u32 = 20_000;
-        let (mut tx, mut rx) = relay(128 << 10, 192, Steering::UeAddress).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {
                 while tx.send(&[PacketRef::from_slice(&frame(number))]) == 0 {
@@ -543,7 +550,7 @@ mod tests {
     /// There are entries for as many of these as there is room for.
     #[test]
     fn frames_arrive_whole_however_full_the_channel_is() {
-        let (mut tx, mut rx) = relay(64 << 10, 64, Steering::UeAddress).unwrap();
+        let (mut tx, mut rx) = relay(64 << 10, 64, (Steering::UeAddress, 64)).unwrap();
         let frame = |number: u32| number.to_le_bytes().repeat(ONE / 4);
         let (mut sent, mut received) = (0, 0);
         for _ in 0..1_000 {
@@ -564,7 +571,7 @@ mod tests {
 
     #[test]
     fn an_epoch_is_crossed_when_all_before_it_is_taken_and_entered_when_it_is_open() {
-        let (mut tx, mut rx) = relay(128 << 10, 192, Steering::UeAddress).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
         let ford = rx.ford();
         let send = |tx: &mut RelayTx, number| assert_eq!(tx.send(&[PacketRef::from_slice(&frame(number))]), 1);
         assert!(!ford.is_crossed(1), "the sender has not begun it");
@@ -583,7 +590,7 @@ mod tests {
 
     #[test]
     fn a_full_channel_refuses_and_has_room_when_all_is_given_back() {
-        let (mut tx, mut rx) = relay(128 << 10, 64, Steering::UeAddress).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 64, (Steering::UeAddress, 64)).unwrap();
         let long = vec![7; 9_000];
         let mut sent = 0;
         while tx.send(&[PacketRef::from_slice(&long)]) == 1 {

@@ -128,7 +128,7 @@ fn a_receiver_does_not_sleep_over_frames_that_wait_behind_an_earlier_generation(
 #[test]
 fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() {
     let (mut link, first) = Link::new("held");
-    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    let (mut to, mut from) = relay(64 << 10, 192, (Steering::UeAddress, 192)).unwrap();
     link.receiver.queues[0].1.send(&[]);
     send(&first, 0, 0);
     let rx = &mut link.receiver.queues[0].0;
@@ -155,7 +155,7 @@ fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() 
 #[test]
 fn what_another_thread_was_told_of_stays_mapped_when_the_port_is_closed() {
     let (mut link, first) = Link::new("closed");
-    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    let (mut to, mut from) = relay(64 << 10, 192, (Steering::UeAddress, 192)).unwrap();
     send(&first, 0, 7);
     let held = link.receiver.queues[0].0.recv_held().expect("a link that copies");
     assert_eq!(to.send_held(&held), 1);

@@ -166,7 +166,7 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
 #[test]
 fn a_frame_that_becomes_one_of_another_bucket_reaches_no_thread() {
     let hostile = Hostile::new("becomes");
-    let (mut to, mut from) = relay(64 << 10, 192, Steering::UeAddress).unwrap();
+    let (mut to, mut from) = relay(64 << 10, 192, (Steering::UeAddress, 192)).unwrap();
     let write = |at: usize, queue| {
         let words = std::iter::once(40).chain(frame_for(queue));
         words.enumerate().for_each(|(n, word)| hostile.memory.records(at + 8 * n).store(word, Ordering::Relaxed));

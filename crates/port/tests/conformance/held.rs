@@ -9,7 +9,7 @@ use crate::rig::{copied, gather, numbered, ours, packets, receive, until};
 const RING_BYTES: u64 = 1 << 20;
 
 fn channel() -> (RelayTx, RelayRx) {
-    relay(RING_BYTES, 192, Steering::FiveTuple).expect("memory")
+    relay(RING_BYTES, 192, (Steering::FiveTuple, 192)).expect("memory")
 }
 
 /// Receives once, and tells the other thread where the frames lie. Position behind them, and how many they are.

@@ -15,6 +15,7 @@ use super::tenure::Tenure;
 use crate::bell::Bell;
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::model::Model;
 use crate::side::PortKind;
 use crate::tables::BUCKETS;
 
@@ -25,10 +26,13 @@ const SPINS: u32 = 2_000;
 /// Every how many rounds it looks at queues where nothing is expected.
 const LOOK_EVERY: u32 = 64;
 
+/// How packets are spread over buckets, and in how many of their first bytes these are found.
+pub(crate) type Spread = (Steering, usize);
+
 /// Where one port's packets come in.
 pub(crate) struct Intake {
     /// How they are spread over buckets.
-    steering: Steering,
+    steering: Spread,
     queues: Vec<Box<dyn RxQueue>>,
     /// Whether all come by the first queue, once senders know of it.
     is_steered: bool,
@@ -79,11 +83,11 @@ impl Intake {
     /// Of a port of this kind: its packets' buckets are those of TEIDs, or of UE addresses.
     pub(crate) fn new(kind: PortKind, queues: Vec<Box<dyn RxQueue>>, is_steered: bool) -> Self {
         let tenure = Tenure::new(queues.len());
-        Self { steering: kind.steering(), queues, is_steered, tenure }
+        Self { steering: (kind.steering(), Model::Pipeline.peek_bytes(kind)), queues, is_steered, tenure }
     }
 
     /// How packets are spread over buckets.
-    pub(crate) fn steering(&self) -> Steering {
+    pub(crate) fn steering(&self) -> Spread {
         self.steering
     }
 }
@@ -133,6 +137,7 @@ impl Dispatcher {
                 self.rest(stop)?;
             }
         }
+        self.exits.ring();
         Ok(())
     }
 
@@ -154,7 +159,7 @@ impl Dispatcher {
 
     fn pass(&mut self, looks_everywhere: bool, stop: &AtomicBool) -> bool {
         let mut worked = false;
-        for (port, Intake { steering, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
+        for (port, Intake { steering, queues, is_steered, tenure, .. }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
                 let held = (at == 0).then(|| queue.recv_held()).flatten();
@@ -163,13 +168,18 @@ impl Dispatcher {
                 }
                 let came = match held {
                     Some(held) => {
-                        self.exits.refer(port, *steering, &held, stop);
-                        tenure.received(held.end());
-                        !held.burst().is_empty()
+                        let came = !held.burst().is_empty();
+                        if came {
+                            self.exits.refer(port, *steering, &held, stop);
+                            tenure.received(held.end());
+                        }
+                        came
                     }
                     None => {
                         let burst = queue.recv();
-                        self.exits.hand_on(port, *steering, &burst, stop);
+                        if !burst.is_empty() {
+                            self.exits.hand_on(port, *steering, &burst, stop);
+                        }
                         !burst.is_empty()
                     }
                 };
@@ -235,10 +245,11 @@ impl Dispatcher {
             }
             let is_over = self.intakes.iter().flat_map(|intake| &intake.queues).all(|queue| queue.is_over());
             if is_over || worked.elapsed() >= QUIET {
-                return;
+                break;
             }
             std::thread::sleep(PAUSE);
         }
+        self.exits.ring();
     }
 }
 
@@ -265,11 +276,8 @@ impl Exits {
 
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
-    fn refer(&mut self, port: usize, steering: Steering, held: &Held<'_>, stop: &AtomicBool) {
+    fn refer(&mut self, port: usize, steering: Spread, held: &Held<'_>, stop: &AtomicBool) {
         let burst = held.burst();
-        if burst.is_empty() {
-            return;
-        }
         if self.bells.len() == 1 && self.left.is_empty() {
             let done = self.rings[port][0].send_held(held);
             self.unrung |= 1;
@@ -277,7 +285,7 @@ impl Exits {
         }
         let mut touched = 0_u128;
         for at in 0..burst.len() {
-            let bucket = steering.bucket(burst.get(at).head);
+            let bucket = bucket_of(burst.get(at).head, steering);
             let owner = self.owner(bucket);
             touched |= 1 << (owner % BUCKETS);
             if !self.left.is_empty() || !self.rings[port][owner].push_held(held, at, bucket) {
@@ -309,10 +317,7 @@ impl Exits {
 
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
-    fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
-        if burst.is_empty() {
-            return;
-        }
+    fn hand_on(&mut self, port: usize, steering: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
         if self.bells.len() == 1 && self.left.is_empty() {
             let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
             self.unrung |= 1;
@@ -321,7 +326,7 @@ impl Exits {
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = self.owner(steering.bucket(packet.head));
+            let owner = self.owner(bucket_of(packet.head, steering));
             touched |= 1 << (owner % BUCKETS);
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);
@@ -352,6 +357,12 @@ impl Exits {
         ring.publish();
         bell.ring();
     }
+}
+
+/// The bucket of a packet, whose receiver may find it again in the same bytes.
+#[inline(always)]
+fn bucket_of(head: &[u8], (steering, bytes): Spread) -> u8 {
+    steering.bucket(&head[..bytes.min(head.len())])
 }
 
 /// The numbers of the bits that are set.

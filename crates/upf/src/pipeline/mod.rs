@@ -19,11 +19,10 @@ mod tenure;
 
 pub(crate) use chart::Chart;
 pub use dispatcher::Dispatcher;
-pub(crate) use dispatcher::Intake;
+pub(crate) use dispatcher::{Intake, Spread};
 
 use std::io;
 
-use port::Steering;
 use port::relay::{Ford, RelayRx, RelayTx, relay};
 
 /// Bytes of a ring from the dispatcher to a worker. It holds what comes while a worker is put aside for a moment; in one that fits a
@@ -32,7 +31,7 @@ const RELAY_RING: u64 = 2 << 20;
 
 /// What connects the dispatcher with one worker: a ring for each port, whose packets are spread like this.
 pub(crate) fn relays(
-    ports: impl Iterator<Item = Steering>,
+    ports: impl Iterator<Item = Spread>,
     peek: usize,
 ) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
     let ends: Vec<_> = ports.map(|steering| relay(RELAY_RING, peek, steering)).collect::<io::Result<_>>()?;

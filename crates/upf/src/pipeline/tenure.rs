@@ -8,10 +8,8 @@ const LOOK_EVERY: u32 = 16;
 
 /// Of one queue.
 pub(super) struct Tenure {
-    /// Position behind what was received last.
-    end: u64,
-    /// Position behind what was given back last.
-    given_back: u64,
+    /// Position behind what was received last, where that was not given back.
+    end: Option<u64>,
     /// Where the workers have to come to before what lies before a position can be given back.
     due: Option<u64>,
     /// Of each worker's ring.
@@ -21,18 +19,18 @@ pub(super) struct Tenure {
 
 impl Tenure {
     pub(super) fn new(workers: usize) -> Self {
-        Self { end: 0, given_back: 0, due: None, marks: vec![0; workers], rounds: 0 }
+        Self { end: None, due: None, marks: vec![0; workers], rounds: 0 }
     }
 
     /// What lies before this position is held.
     #[inline]
     pub(super) fn received(&mut self, end: u64) {
-        self.end = end;
+        self.end = Some(end);
     }
 
     /// Whether anything is held.
     pub(super) fn is_holding(&self) -> bool {
-        self.end != self.given_back
+        self.end.is_some()
     }
 
     /// Once in several rounds, gives back what workers have dealt with, which get what is held by these rings.
@@ -51,12 +49,12 @@ impl Tenure {
             && are_done()
         {
             queue.give_back(position);
-            self.given_back = position;
             self.due = None;
+            self.end = self.end.filter(|end| *end != position);
         }
-        if self.due.is_none() && self.is_holding() {
+        if self.due.is_none() && self.end.is_some() {
             self.marks.iter_mut().zip(rings).for_each(|(mark, ring)| *mark = ring.position());
-            self.due = Some(self.end);
+            self.due = self.end;
         }
     }
 }
