@@ -56,12 +56,6 @@ impl Inlet {
         }
     }
 
-    /// Whether records were read that were not given back.
-    #[inline(always)]
-    pub(crate) fn is_holding(&self) -> bool {
-        matches!(self, Self::Records { reader, .. } if reader.is_holding())
-    }
-
     /// See [`Reader::release`].
     #[inline(always)]
     pub(crate) fn release(&mut self, now: bool) -> Option<u64> {

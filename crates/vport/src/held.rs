@@ -30,7 +30,7 @@ impl<'q> Held<'q> {
         &self.burst
     }
 
-    /// Position behind the last packet, to be given back when all up to there has been taken.
+    /// Position behind everything that was read, to be given back when all up to there has been taken.
     #[inline]
     pub fn end(&self) -> u64 {
         self.end

@@ -252,7 +252,9 @@ impl Reader {
     ) -> Option<usize> {
         let slot = slots.first_mut()?;
         let found = source.lone(self.tail, slot);
-        let len = found.filter(|len| *len <= peek && self.tail.wrapping_add(record_bytes(*len)) == self.head)?;
+        let is_whole = |len: &usize| *len <= peek && self.tail.wrapping_add(record_bytes(*len)) == self.head;
+        // Its record lies in the ring, too, for whoever takes it from there.
+        let len = found.filter(is_whole).filter(|_| self.ring.stretch(self.tail, self.head) == self.head)?;
         if wanted(slot, self.tail) != Wanted::Yes {
             return None;
         }
@@ -368,12 +370,6 @@ impl Reader {
             self.released = position;
             position
         })
-    }
-
-    /// Whether something was read that was not given back.
-    #[inline(always)]
-    pub(crate) fn is_holding(&self) -> bool {
-        self.tail != self.released
     }
 
     /// Whether there is something to read.

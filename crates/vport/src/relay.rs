@@ -18,7 +18,7 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
 use crate::prefetch;
 use crate::ring::Ring;
-use crate::steering::Steering;
+use crate::steering::{BUCKETS, Steering};
 use crate::sync::{self, AtomicBool, AtomicU64};
 use crate::writer::is_sendable;
 
@@ -31,6 +31,8 @@ const COPY_AHEAD: u64 = 512;
 /// So many frames ahead lines are asked for to be read.
 const AHEAD: u64 = 12;
 
+/// How many frames are refused at once: they must not keep the caller for the whole ring.
+const REFUSED_MAX: u32 = 4 * BURST_MAX as u32;
 /// Entries of a line, and how far ahead their lines are asked for.
 const ENTRIES_A_LINE: u64 = 4;
 const ENTRIES_AHEAD: u64 = 48;
@@ -180,9 +182,11 @@ impl RelayTx {
     /// room for.
     #[inline]
     pub fn send_held(&mut self, held: &Held<'_>) -> usize {
-        self.keep(held.mapping());
         let sent = held.places().take_while(|(origin, len)| self.put(*origin, *len, 0)).count();
-        self.publish();
+        if sent > 0 {
+            self.keep(held.mapping());
+            self.publish();
+        }
         sent
     }
 
@@ -190,9 +194,12 @@ impl RelayTx {
     /// while there is no room.
     #[inline]
     pub fn push_held(&mut self, held: &Held<'_>, at: usize, bucket: u8) -> bool {
-        self.keep(held.mapping());
         let (origin, len) = held.place(at);
-        self.put(origin, len, u64::from(bucket) + 1)
+        let has_room = self.put(origin, len, u64::from(bucket) % BUCKETS as u64 + 1);
+        if has_room {
+            self.keep(held.mapping());
+        }
+        has_room
     }
 
     /// Puts a copy of a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no
@@ -279,7 +286,7 @@ impl RelayTx {
         self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64
     }
 
-    /// Frames that are put from here on and are no copies lie there.
+    /// The frame that was put last, which nobody sees yet, lies there, and so do those that come next and are no copies.
     #[inline(always)]
     fn keep(&mut self, mapping: &Arc<Mapping>) {
         if !self.kept.last().is_some_and(|kept| Arc::ptr_eq(&kept.mapping, mapping)) {
@@ -295,6 +302,13 @@ impl RelayTx {
         let done = self.shared.progress.done.load(Ordering::Acquire);
         self.kept.retain(|kept| !reaches(done, kept.until));
         self.kept.push(Kept { mapping: mapping.clone(), until: self.head });
+    }
+
+    /// Lets go of what holds frames that are no copies, where the receiver has dealt with all of them.
+    pub fn let_go(&mut self) {
+        if self.is_done(self.head) {
+            self.kept.clear();
+        }
     }
 
     /// Lets the receiver see what was put.
@@ -381,7 +395,7 @@ impl RelayRx {
     #[inline(always)]
     fn take(&mut self) -> usize {
         let (shared, head, peek, limit) = (&*self.shared, self.head, self.peek, self.limit());
-        let (mut tail, mut packets, mut bytes) = (self.tail, 0, 0);
+        let (mut tail, mut packets, mut bytes, mut refused) = (self.tail, 0, 0, 0);
         while tail != limit
             && let Some(slot) = self.slots.get_mut(packets)
         {
@@ -406,6 +420,10 @@ impl RelayRx {
             // Whoever sent it may have made another of it since it was looked at: that is not for this receiver.
             if bucket != 0 && bucket_of(slot.head(), self.steering) != bucket - 1 {
                 self.counters.invalid += 1;
+                refused += 1;
+                if refused == REFUSED_MAX {
+                    break;
+                }
                 continue;
             }
             bytes += len as u64;

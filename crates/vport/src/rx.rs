@@ -172,8 +172,8 @@ pub struct RxRing {
     slots: Box<[Slot]>,
     lent: Box<Lent>,
     origins: Box<Origins>,
-    /// What was received last by [`RxRing::recv_held`] was not yet given back as a whole.
-    is_holding: bool,
+    /// Position behind the last packet that [`RxRing::recv_held`] has received, until all up to there is given back.
+    held_to: Option<u64>,
     generations: Generations,
     peek: usize,
     ownership: Ownership,
@@ -203,7 +203,7 @@ impl RxRing {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             lent: Box::new(Lent::new()),
             origins: Box::new(Origins::new()),
-            is_holding: false,
+            held_to: None,
             generations: Generations::default(),
             peek: peek.clamp(64, HEAD_MAX),
             ownership,
@@ -222,7 +222,7 @@ impl RxRing {
     /// Takes up to [`BURST_MAX`] packets, and gives back what the last call returned. Nothing while packets are held.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
-        if self.is_holding {
+        if self.held_to.is_some() {
             return Burst::new(&mut []);
         }
         self.counters.polls += 1;
@@ -245,23 +245,27 @@ impl RxRing {
     /// [`RxQueue::give_back`]: RxRing::give_back
     #[inline]
     pub fn recv_held(&mut self) -> Option<Held<'_>> {
-        let is_to_change = self.handover.version() != self.seen;
-        if is_to_change && !self.is_holding {
+        let (is_to_change, is_holding) = (self.handover.version() != self.seen, self.held_to.is_some());
+        if !is_holding {
             self.lent.clear();
             self.release(false);
-            self.look_for_changes();
+            if is_to_change {
+                self.look_for_changes();
+            }
         }
         if !self.can_hold() {
             return None;
         }
         self.counters.polls += 1;
-        let packets = if is_to_change && self.is_holding { 0 } else { self.fill_held() };
-        self.is_holding |= packets > 0;
+        let packets = if is_to_change && is_holding { 0 } else { self.fill_held() };
         self.polled(packets);
         let channel = &self.generations.newest.as_ref()?.channels[0];
-        let (_, mapping) = channel.inlet.places()?;
+        let ((_, mapping), end) = (channel.inlet.places()?, channel.inlet.tail());
+        if packets > 0 {
+            self.held_to = Some(end);
+        }
         let burst = Burst::new(&mut self.slots[..packets]);
-        Some(Held::new(burst, self.origins.of(packets), mapping, channel.inlet.tail()))
+        Some(Held::new(burst, self.origins.of(packets), mapping, end))
     }
 
     #[inline(always)]
@@ -285,7 +289,8 @@ impl RxRing {
         if let Some(tail) = channel.inlet.release_to(position) {
             layout.tail(index, 0).store(tail, Ordering::Release);
         }
-        self.is_holding &= channel.inlet.is_holding();
+        let to_tail = |from: u64| channel.inlet.tail().wrapping_sub(from);
+        self.held_to = self.held_to.filter(|held_to| to_tail(position) > to_tail(*held_to));
     }
 
     /// Ends a receive that found so many packets.
@@ -381,7 +386,7 @@ impl RxRing {
 
     /// Announces that the caller will sleep. True: nothing waits. False: receive first.
     pub fn arm(&mut self) -> bool {
-        if self.is_holding {
+        if self.held_to.is_some() {
             return false;
         }
         self.release(true);

@@ -162,6 +162,35 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
     assert!(b.queues[1].0.recv().is_empty());
 }
 
+/// What is held is given back as a whole, whatever was passed over since.
+#[test]
+fn a_foreign_frame_behind_one_that_is_held_keeps_no_queue_awake() {
+    let steered = PortInfo { queues: 2, steering: Steering::UeAddress, ..PortInfo::named("p") };
+    let bench = Bench::between("passed", false, [PortInfo::named("p"), steered]);
+    let raw = bench.connect("a");
+    raw.hello();
+    let mut b = bench.honest();
+    let memory = raw.join(&bench, &mut b);
+    let send = |at: usize, queue| {
+        let words = std::iter::once(40).chain(frame_for(queue));
+        words.enumerate().for_each(|(n, word)| memory.records(at + 8 * n).store(word, Ordering::Relaxed));
+        memory.index(HEAD).store(at as u64 + 48, Ordering::Release);
+    };
+    let rx = &mut b.queues[0].0;
+    send(0, 0);
+    let (count, end) = rx.recv_held().map(|held| (held.burst().len(), held.end())).expect("a link that copies");
+    assert_eq!(count, 1);
+    send(48, 1);
+    assert!(rx.recv_held().is_some_and(|held| held.burst().is_empty()));
+    assert_eq!(rx.counters().invalid, 1);
+    assert!(!rx.arm(), "something is held");
+    rx.give_back(end);
+    assert!(rx.arm());
+    rx.disarm();
+    send(96, 0);
+    assert_eq!(rx.recv().len(), 1);
+}
+
 /// Whoever looks at a frame where it lies and tells another thread of it has seen other bytes than that thread may find.
 #[test]
 fn a_frame_that_becomes_one_of_another_bucket_reaches_no_thread() {

@@ -5,7 +5,8 @@
 //! does not feed has empty rounds, too. Neither they count, nor rounds that were interrupted. The clock is read once a round, in all threads alike.
 //!
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
-//! core's cache. On two, that is in it.
+//! core's cache. On two, that is in it, but for the packets' own lines: the source's stand in memory as they are, so that both cores can
+//! have them, where a peer on a third core would have written them anew, and whoever reads them first would wait for that.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ pub(super) fn measure(
     Ok(json!({
         "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled",
         "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
-        "dispatcher_limit": "its own core: polling the source, finding buckets, copying into rings",
+        "dispatcher_limit": "its own core: polling the source, finding buckets, telling workers where packets lie",
         "runs": runs,
     }))
 }

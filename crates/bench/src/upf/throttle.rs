@@ -54,12 +54,23 @@ pub(super) struct Throttled {
     /// There was no room at the last look.
     is_waiting: bool,
     polls: u32,
+    /// At the last look for packets that are held.
+    has_refused: bool,
 }
 
 impl Throttled {
     /// Gives `frames` over and over, once they are there.
     pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
-        Self { frames, source: None, passage, sent: 0, limit: UNDER_WAY, is_waiting: false, polls: 0 }
+        Self {
+            frames,
+            source: None,
+            passage,
+            sent: 0,
+            limit: UNDER_WAY,
+            is_waiting: false,
+            polls: 0,
+            has_refused: false,
+        }
     }
 
     #[cold]
@@ -95,7 +106,8 @@ impl RxQueue for Throttled {
         if self.source.is_none() {
             self.begin();
         }
-        if self.is_full(given) {
+        // Whoever was given nothing to hold asks again in the same round.
+        if std::mem::take(&mut self.has_refused) || self.is_full(given) {
             return Burst::new(&mut []);
         }
         let Some(source) = &mut self.source else { return Burst::new(&mut []) };
@@ -110,7 +122,8 @@ impl RxQueue for Throttled {
         if self.source.is_none() {
             self.begin();
         }
-        if self.is_full(given) {
+        self.has_refused = self.is_full(given);
+        if self.has_refused {
             return None;
         }
         let held = self.source.as_mut()?.recv_held()?;

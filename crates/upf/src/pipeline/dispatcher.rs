@@ -32,7 +32,7 @@ pub(crate) type Spread = (Steering, usize);
 /// Where one port's packets come in.
 pub(crate) struct Intake {
     /// How they are spread over buckets.
-    steering: Spread,
+    spread: Spread,
     queues: Vec<Box<dyn RxQueue>>,
     /// Whether all come by the first queue, once senders know of it.
     is_steered: bool,
@@ -83,12 +83,12 @@ impl Intake {
     /// Of a port of this kind: its packets' buckets are those of TEIDs, or of UE addresses.
     pub(crate) fn new(kind: PortKind, queues: Vec<Box<dyn RxQueue>>, is_steered: bool) -> Self {
         let tenure = Tenure::new(queues.len());
-        Self { steering: (kind.steering(), Model::Pipeline.peek_bytes(kind)), queues, is_steered, tenure }
+        Self { spread: (kind.steering(), Model::Pipeline.peek_bytes(kind)), queues, is_steered, tenure }
     }
 
     /// How packets are spread over buckets.
-    pub(crate) fn steering(&self) -> Spread {
-        self.steering
+    pub(crate) fn spread(&self) -> Spread {
+        self.spread
     }
 }
 
@@ -159,7 +159,7 @@ impl Dispatcher {
 
     fn pass(&mut self, looks_everywhere: bool, stop: &AtomicBool) -> bool {
         let mut worked = false;
-        for (port, Intake { steering, queues, is_steered, tenure, .. }) in self.intakes.iter_mut().enumerate() {
+        for (port, Intake { spread, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
                 let held = (at == 0).then(|| queue.recv_held()).flatten();
@@ -170,7 +170,7 @@ impl Dispatcher {
                     Some(held) => {
                         let came = !held.burst().is_empty();
                         if came {
-                            self.exits.refer(port, *steering, &held, stop);
+                            self.exits.refer(port, *spread, &held, stop);
                             tenure.received(held.end());
                         }
                         came
@@ -178,13 +178,13 @@ impl Dispatcher {
                     None => {
                         let burst = queue.recv();
                         if !burst.is_empty() {
-                            self.exits.hand_on(port, *steering, &burst, stop);
+                            self.exits.hand_on(port, *spread, &burst, stop);
                         }
                         !burst.is_empty()
                     }
                 };
                 if at == 0 {
-                    tenure.look(&mut **queue, &self.exits.rings[port]);
+                    tenure.look(&mut **queue, &mut self.exits.rings[port]);
                 }
                 worked |= came;
             }
@@ -276,7 +276,7 @@ impl Exits {
 
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
-    fn refer(&mut self, port: usize, steering: Spread, held: &Held<'_>, stop: &AtomicBool) {
+    fn refer(&mut self, port: usize, spread: Spread, held: &Held<'_>, stop: &AtomicBool) {
         let burst = held.burst();
         if self.bells.len() == 1 && self.left.is_empty() {
             let done = self.rings[port][0].send_held(held);
@@ -285,7 +285,7 @@ impl Exits {
         }
         let mut touched = 0_u128;
         for at in 0..burst.len() {
-            let bucket = bucket_of(burst.get(at).head, steering);
+            let bucket = bucket_of(burst.get(at).head, spread);
             let owner = self.owner(bucket);
             touched |= 1 << (owner % BUCKETS);
             if !self.left.is_empty() || !self.rings[port][owner].push_held(held, at, bucket) {
@@ -317,7 +317,7 @@ impl Exits {
 
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
-    fn hand_on(&mut self, port: usize, steering: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
+    fn hand_on(&mut self, port: usize, spread: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
         if self.bells.len() == 1 && self.left.is_empty() {
             let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
             self.unrung |= 1;
@@ -326,7 +326,7 @@ impl Exits {
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = self.owner(bucket_of(packet.head, steering));
+            let owner = self.owner(bucket_of(packet.head, spread));
             touched |= 1 << (owner % BUCKETS);
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);
@@ -338,6 +338,7 @@ impl Exits {
     /// Waits for room in a worker's ring: what a port has brought is not dropped. Where it is to stop, the packet is left.
     #[cold]
     fn push_patiently(&mut self, port: usize, worker: usize, packet: &PacketRef<'_>, stop: &AtomicBool) {
+        self.ring();
         let (ring, bell) = (&mut self.rings[port][worker], &self.bells[worker]);
         ring.publish();
         bell.ring();

@@ -5,6 +5,8 @@ use port::relay::RelayTx;
 
 /// Every how many rounds it looks how far the workers are: each look takes a line away from a worker that writes it.
 const LOOK_EVERY: u32 = 16;
+/// So many bytes are much of a port's ring: its peer may need the room. Positions are bytes there.
+const MUCH: u64 = 128 << 10;
 
 /// Of one queue.
 pub(super) struct Tenure {
@@ -15,11 +17,13 @@ pub(super) struct Tenure {
     /// Of each worker's ring.
     marks: Vec<u64>,
     rounds: u32,
+    /// Position behind what was given back last.
+    given_back: u64,
 }
 
 impl Tenure {
     pub(super) fn new(workers: usize) -> Self {
-        Self { end: None, due: None, marks: vec![0; workers], rounds: 0 }
+        Self { end: None, due: None, marks: Vec::with_capacity(workers), rounds: 0, given_back: 0 }
     }
 
     /// What lies before this position is held.
@@ -33,27 +37,32 @@ impl Tenure {
         self.end.is_some()
     }
 
-    /// Once in several rounds, gives back what workers have dealt with, which get what is held by these rings.
+    /// Once in several rounds, or where much is held, gives back what workers have dealt with, which get what is held by these rings.
     #[inline]
-    pub(super) fn look(&mut self, queue: &mut dyn RxQueue, rings: &[RelayTx]) {
+    pub(super) fn look(&mut self, queue: &mut dyn RxQueue, rings: &mut [RelayTx]) {
         self.rounds = self.rounds.wrapping_add(1);
-        if self.is_holding() && self.rounds.is_multiple_of(LOOK_EVERY) {
+        let Some(end) = self.end else { return };
+        if self.rounds.is_multiple_of(LOOK_EVERY) || end.wrapping_sub(self.given_back) > MUCH {
             self.look_at_workers(queue, rings);
         }
     }
 
     #[inline(never)]
-    fn look_at_workers(&mut self, queue: &mut dyn RxQueue, rings: &[RelayTx]) {
+    fn look_at_workers(&mut self, queue: &mut dyn RxQueue, rings: &mut [RelayTx]) {
         let are_done = || rings.iter().zip(&self.marks).all(|(ring, mark)| ring.is_done(*mark));
         if let Some(position) = self.due
             && are_done()
         {
             queue.give_back(position);
-            self.due = None;
+            (self.given_back, self.due) = (position, None);
             self.end = self.end.filter(|end| *end != position);
+            if self.end.is_none() {
+                rings.iter_mut().for_each(RelayTx::let_go);
+            }
         }
         if self.due.is_none() && self.end.is_some() {
-            self.marks.iter_mut().zip(rings).for_each(|(mark, ring)| *mark = ring.position());
+            self.marks.clear();
+            self.marks.extend(rings.iter().map(RelayTx::position));
             self.due = self.end;
         }
     }
