@@ -7,9 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-/// A word from a core under the same last-level cache comes within this time, clock included: 30 to 60 ns (Zen 4) or 80 to
-/// 140 ns (Emerald Rapids), against 190 or more between caches (Zen 4; `kaista bench link` prints round trips).
-const NEAR: Duration = Duration::from_nanos(160);
+/// A word from a core under the same last-level cache comes within this time, clock included: 30 to 60 ns (Zen 4, Zen 5) or, nearly
+/// always, 80 to 130 ns (Emerald Rapids), against 140 to 170 ns (Zen 5) or 190 and more (Zen 4) between caches (`kaista bench link`
+/// prints round trips, of two such words).
+const NEAR: Duration = Duration::from_nanos(135);
 /// Votes of a word that came late. One that came soon has one vote: of words from afar up to half do, since their lines lie
 /// behind others that are read, and processors fetch ahead; of words from near a few in a hundred come late.
 const LATE: u8 = 3;

@@ -69,7 +69,7 @@ impl RawCopy {
         if stores == Stores::Streamed && stream::POSSIBLE {
             let packet = PacketRef::from_slice(&frame);
             // SAFETY: `write_bursts` gives room for a record, at multiples of 8.
-            let write = |at: usize| unsafe { stream::record(frame_header(FRAME), &packet, data.add(at)) };
+            let write = |at: usize| unsafe { stream::record::<false>(frame_header(FRAME), &packet, data.add(at)) };
             self.write_bursts(data, stop, write, stream::fence);
         } else {
             let write = |at: usize| {

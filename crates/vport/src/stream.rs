@@ -3,21 +3,23 @@
 use crate::packet::PacketRef;
 
 const WORD: usize = 8;
+const LINE: usize = 64;
 
 /// Writes `first` and, behind it, the packet. What is written is seen by others only after [`fence`].
 ///
 /// # Safety
-/// `to` must be a multiple of 8 and mapped for writing for 8 bytes and the packet's length, rounded up to a multiple of 8.
+/// `to` must be a multiple of 8 and mapped for writing for 8 bytes and the packet's length, rounded up to a multiple of 8. Where
+/// `WIDE`, [`crate::wide::is_here`] must have said so.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(crate) unsafe fn record(first: u64, packet: &PacketRef<'_>, to: *mut u8) {
+pub(crate) unsafe fn record<const WIDE: bool>(first: u64, packet: &PacketRef<'_>, to: *mut u8) {
     let (head, rest) = (packet.head, packet.rest);
     let (head_words, rest_start) = (head.len() / WORD, WORD - head.len() % WORD);
     // SAFETY: all words lie within what `to` is mapped for, and each source within its part of the packet.
     unsafe {
         let body = to.add(WORD);
         put(to, first);
-        words(head.as_ptr(), body, head_words);
+        words::<WIDE>(head.as_ptr(), body, head_words);
         if rest.is_empty() {
             last(&head[head_words * WORD..], [].as_ptr(), 0, body.add(head_words * WORD));
             return;
@@ -27,14 +29,14 @@ pub(crate) unsafe fn record(first: u64, packet: &PacketRef<'_>, to: *mut u8) {
         last(&head[head_words * WORD..], rest.as_ptr(), meeting, body.add(head_words * WORD));
         let (from, left) = (rest.as_ptr().add(meeting), rest.len() - meeting);
         let to = body.add((head_words + 1) * WORD);
-        words(from, to, left / WORD);
+        words::<WIDE>(from, to, left / WORD);
         last(&[], from.add(left / WORD * WORD), left % WORD, to.add(left / WORD * WORD));
     }
 }
 
 /// Elsewhere there is no such store in stable Rust.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn record(_first: u64, _packet: &PacketRef<'_>, _to: *mut u8) {
+pub(crate) unsafe fn record<const WIDE: bool>(_first: u64, _packet: &PacketRef<'_>, _to: *mut u8) {
     unreachable!("records are streamed on x86-64 only")
 }
 
@@ -51,15 +53,51 @@ pub(crate) fn fence() {
     }
 }
 
+/// Writes so many words: whole cache lines at once, and what lies before the first and behind the last.
+///
 /// # Safety
-/// Both must be mapped for `count` words, `to` aligned to 8.
+/// Both must be mapped for `count` words, `to` aligned to 8; for `WIDE` see [`record`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn words(from: *const u8, to: *mut u8, count: usize) {
-    for at in (0..count).map(|word| word * WORD) {
-        // SAFETY: by contract.
-        unsafe { put(to.add(at), from.add(at).cast::<u64>().read_unaligned()) };
+unsafe fn words<const WIDE: bool>(from: *const u8, to: *mut u8, count: usize) {
+    let bytes = count * WORD;
+    let before = to.align_offset(LINE).min(bytes);
+    let behind = bytes - (bytes - before) % LINE;
+    // SAFETY: by contract; whole lines begin on one.
+    unsafe {
+        let word = |at: usize| put(to.add(at), from.add(at).cast::<u64>().read_unaligned());
+        (0..before).step_by(WORD).for_each(word);
+        for at in (before..behind).step_by(LINE) {
+            match WIDE {
+                true => put_line_wide(from.add(at), to.add(at)),
+                false => put_line(from.add(at), to.add(at)),
+            }
+        }
+        (behind..bytes).step_by(WORD).for_each(word);
     }
+}
+
+/// # Safety
+/// Both must be mapped for a line, and `to` aligned to one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn put_line(from: *const u8, to: *mut u8) {
+    use core::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+    // SAFETY: by contract.
+    (0..LINE).step_by(16).for_each(|at| unsafe {
+        _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
+    });
+}
+
+/// # Safety
+/// As [`put_line`], on a processor of which [`crate::wide::is_here`] holds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn put_line_wide(from: *const u8, to: *mut u8) {
+    use core::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    // SAFETY: by contract.
+    unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
 }
 
 /// Writes one word of fewer than 8 bytes `before` and `count` bytes `from`, filled up with zeros; none if both are empty.
@@ -95,29 +133,59 @@ mod tests {
     use super::*;
     use crate::packet::Rest;
 
-    /// Every way in which head and rest can lie over words: the record holds the frame, and no byte behind it is touched
-    /// but the padding of its last word.
+    /// Writes a record, in whole lines of either kind where it has some.
+    fn write<const WIDE: bool>(packet: &PacketRef<'_>, to: &mut [u64]) {
+        let (len, room) = (8 + packet.len(), 8 * to.len());
+        assert!(len.next_multiple_of(8) <= room);
+        // SAFETY: there is room, and the tests ask whether the processor is wide.
+        unsafe { record::<WIDE>(0x1234, packet, to.as_mut_ptr().cast()) };
+        fence();
+    }
+
+    fn check(head: &[u8], rest: &[u8], at: usize) {
+        #[repr(align(64))]
+        struct Lines([u64; 64]);
+        let packet = PacketRef { head, rest: Rest::from_slice(rest) };
+        let len = packet.len();
+        for wide in [false, true] {
+            let mut memory = Lines([u64::from_ne_bytes([0xee; 8]); 64]);
+            let (before, to) = memory.0.split_at_mut(at);
+            match wide {
+                true if !crate::wide::is_here() => continue,
+                true => write::<true>(&packet, to),
+                false => write::<false>(&packet, to),
+            }
+            let written: Vec<u8> = to.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert_eq!(to[0], 0x1234);
+            assert_eq!(written[8..8 + len], [head, rest].concat(), "{} and {} at {at}", head.len(), rest.len());
+            let end = 8 + len.next_multiple_of(8);
+            assert!(written[8 + len..end].iter().all(|byte| *byte == 0));
+            assert!(written[end..].iter().all(|byte| *byte == 0xee), "{} and {} at {at}", head.len(), rest.len());
+            assert!(before.iter().all(|word| *word == u64::from_ne_bytes([0xee; 8])));
+        }
+    }
+
+    /// Every way in which head and rest can lie over words: the record holds the frame, and no byte is touched but those and the
+    /// padding of its last word.
     #[test]
     fn a_streamed_record_holds_the_frame_and_ends_with_its_last_word() {
         let bytes: Vec<u8> = (1..=96).collect();
-        for head in 0..=40 {
-            for rest in 0..=40 {
-                if head + rest == 0 {
-                    continue;
-                }
+        for (head, rest) in (0..=40).flat_map(|head| (0..=40).map(move |rest| (head, rest))) {
+            if head + rest > 0 {
                 let (head, rest) = bytes[..head + rest].split_at(head);
-                let packet = PacketRef { head, rest: Rest::from_slice(rest) };
-                let mut memory = [u64::from_ne_bytes([0xee; 8]); 16];
-                // SAFETY: 16 words hold the header and 80 bytes.
-                unsafe { record(0x1234, &packet, memory.as_mut_ptr().cast()) };
-                fence();
-                let len = head.len() + rest.len();
-                let written: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                assert_eq!(memory[0], 0x1234);
-                assert_eq!(written[8..8 + len], bytes[..len], "{} and {}", head.len(), rest.len());
-                let end = 8 + len.next_multiple_of(8);
-                assert!(written[8 + len..end].iter().all(|byte| *byte == 0));
-                assert!(written[end..].iter().all(|byte| *byte == 0xee), "{} and {}", head.len(), rest.len());
+                check(head, rest, 0);
+            }
+        }
+    }
+
+    /// The same over lines, from every word of one on.
+    #[test]
+    fn so_does_one_of_many_lines_wherever_it_begins() {
+        let bytes: Vec<u8> = (0..440).map(|n| n as u8).collect();
+        for (at, len) in (0..8).flat_map(|at| (60..=200).chain([430, 440]).map(move |len| (at, len))) {
+            for head in [0, 1, 20, 64, len.min(192)] {
+                let (head, rest) = bytes[..len].split_at(head.min(len));
+                check(head, rest, at);
             }
         }
     }

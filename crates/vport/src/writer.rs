@@ -126,11 +126,26 @@ impl Writer {
     pub(crate) fn push_burst(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         self.expect(packets.bytes());
         Pushed::from(match self.streaming {
-            true => self.push_all::<STREAMING>(packets),
+            true => self.stream_all(packets),
             // Where there is one, the call would cost more than wide registers save.
             false if packets.count() == 1 => self.push_all::<ORDINARY>(packets),
             false => self.push_wide(packets),
         })
+    }
+
+    #[inline(always)]
+    fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
+        #[cfg(target_arch = "x86_64")]
+        if self.wide {
+            // SAFETY: the processor has the features.
+            return unsafe {
+                crate::wide::call(
+                    #[inline(always)]
+                    || self.push_all::<STREAMING_WIDE>(packets),
+                )
+            };
+        }
+        self.push_all::<STREAMING>(packets)
     }
 
     #[inline(always)]
@@ -139,7 +154,7 @@ impl Writer {
     }
 
     #[inline(always)]
-    fn push_all<const HOW: bool>(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
+    fn push_all<const HOW: u8>(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let to = self.records();
         let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
@@ -219,7 +234,7 @@ impl Writer {
     pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
         let packet = core::slice::from_ref(packet);
         let pushed = match self.streaming {
-            true => self.push_all::<STREAMING>(packet),
+            true => self.stream_all(packet),
             false => self.push_all::<ORDINARY>(packet),
         };
         pushed.packets == 1
@@ -362,23 +377,26 @@ struct Records {
     data: *mut u8,
 }
 
-/// How records are written: with ordinary stores, or past the caches.
-const ORDINARY: bool = false;
-const STREAMING: bool = true;
+/// How records are written: with ordinary stores, or past the caches, there with wide registers or without.
+const ORDINARY: u8 = 0;
+const STREAMING: u8 = 1;
+const STREAMING_WIDE: u8 = 2;
 
 impl Records {
     /// # Safety
     /// The record must lie within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    unsafe fn write<const HOW: bool>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
+    unsafe fn write<const HOW: u8>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
         // SAFETY: the offset is a multiple of 8, the record by contract in bytes that nobody looks at until the next head is
         // published. Others only read.
         unsafe {
             let record = self.data.add(self.ring.offset(head));
             let body = record.add(HEADER as usize);
             sync::writes(body, packet.len());
-            if HOW == STREAMING {
-                return stream::record(header, packet, record);
+            match HOW {
+                STREAMING => return stream::record::<false>(header, packet, record),
+                STREAMING_WIDE => return stream::record::<true>(header, packet, record),
+                _ => {}
             }
             self.expect_lines(head.wrapping_add(AHEAD), packet.len());
             self.begin(head, header, Ordering::Relaxed);
