@@ -9,6 +9,17 @@ fn starts() -> bool {
     dpdk::start(&dpdk::Settings::default()).inspect_err(|error| println!("SKIPPED null: {error}")).is_ok()
 }
 
+/// Whoever is killed could take nothing away.
+#[test]
+fn nothing_is_left_of_dpdk_on_disk_as_soon_as_it_has_started() {
+    if !starts() {
+        return;
+    }
+    let user = std::env::var("XDG_RUNTIME_DIR").unwrap_or_else(|_| "/tmp".to_owned());
+    let folders = ["/run", &user].map(|parent| format!("{parent}/dpdk/kaista{}", std::process::id()));
+    assert_eq!(folders.iter().filter(|folder| std::path::Path::new(folder).exists()).collect::<Vec<_>>(), [""; 0]);
+}
+
 #[test]
 fn frames_come_and_go() {
     if !starts() {
