@@ -17,7 +17,7 @@ fn nothing_is_left_of_dpdk_on_disk_as_soon_as_it_has_started() {
     }
     let user = std::env::var("XDG_RUNTIME_DIR").unwrap_or_else(|_| "/tmp".to_owned());
     let folders = ["/run", &user].map(|parent| format!("{parent}/dpdk/kaista{}", std::process::id()));
-    assert_eq!(folders.iter().filter(|folder| std::path::Path::new(folder).exists()).collect::<Vec<_>>(), [""; 0]);
+    assert!(folders.iter().all(|folder| !std::path::Path::new(folder).exists()), "{folders:?}");
 }
 
 #[test]

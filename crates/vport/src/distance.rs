@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A word from a core under the same last-level cache comes within this time, clock included: 30 to 60 ns (Zen 4, Zen 5) or, nearly
+/// A word from a core under the same last-level cache comes within this time, clock included: 30 to 70 ns (Zen 4, Zen 5) or, nearly
 /// always, 80 to 130 ns (Emerald Rapids), against 140 to 170 ns (Zen 5) or 190 and more (Zen 4) between caches (`kaista bench link`
 /// prints round trips, of two such words).
 const NEAR: Duration = Duration::from_nanos(135);

@@ -24,20 +24,24 @@ pub(crate) unsafe fn call<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Evaluates an expression, compiled for processors with wide registers where `wide` (which must come from [`is_here`])
-/// says that this is one. What is to be compiled twice must be `#[inline(always)]`.
+/// says that this is one; or, of two, the first one there and the second one elsewhere. What is to be compiled twice must be
+/// `#[inline(always)]`.
 macro_rules! dispatch {
-    ($wide:expr, $work:expr) => {{
+    ($wide:expr, $work:expr) => {
+        $crate::wide::dispatch!($wide, $work, $work)
+    };
+    ($wide:expr, $there:expr, $elsewhere:expr) => {{
         #[cfg(target_arch = "x86_64")]
         if $wide {
             // SAFETY: `wide` says that the processor has the features.
             return unsafe {
                 $crate::wide::call(
                     #[inline(always)]
-                    || $work,
+                    || $there,
                 )
             };
         }
-        $work
+        $elsewhere
     }};
 }
 pub(crate) use dispatch;

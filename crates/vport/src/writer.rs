@@ -135,17 +135,7 @@ impl Writer {
 
     #[inline(always)]
     fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
-        #[cfg(target_arch = "x86_64")]
-        if self.wide {
-            // SAFETY: the processor has the features.
-            return unsafe {
-                crate::wide::call(
-                    #[inline(always)]
-                    || self.push_all::<STREAMING_WIDE>(packets),
-                )
-            };
-        }
-        self.push_all::<STREAMING>(packets)
+        crate::wide::dispatch!(self.wide, self.push_all::<STREAMING_WIDE>(packets), self.push_all::<STREAMING>(packets))
     }
 
     #[inline(always)]
