@@ -38,6 +38,11 @@ pub(crate) fn segment_bytes(buffers: u32) -> (usize, usize) {
     (bytes(BUFFER_BYTES).next_multiple_of(HUGE_PAGE), bytes(HOLDER_BYTES).next_multiple_of(PAGE))
 }
 
+/// Buffers that change hands together where they are neighbours.
+const RUN: usize = 8;
+/// Whether each entry of the holder table is loaded and stored as such, which those who check accesses understand.
+const BY_ENTRY: bool = cfg!(tsan);
+
 /// Whoever may use a buffer next. 0 is the broker.
 pub(crate) type HolderId = u16;
 
@@ -206,6 +211,53 @@ impl Buffers {
         unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
     }
 
+    /// Lets `to` hold `count` buffers that `from` holds. How many: up to the first that it does not hold.
+    #[inline(always)]
+    pub(crate) fn hand_over(self, count: usize, buffers: impl Fn(usize) -> u32, from: HolderId, to: HolderId) -> usize {
+        for first in (0..count).step_by(RUN) {
+            if let Some(run) = self.run(count - first, |n| buffers(first + n)) {
+                // SAFETY: callers have checked the numbers; the table has an entry for each buffer and is kept. Whatever
+                // others write there meanwhile, any will do.
+                unsafe {
+                    if run.read() == [from; RUN] {
+                        run.write([to; RUN]);
+                        continue;
+                    }
+                }
+            }
+            for n in first..count.min(first + RUN) {
+                if self.holder(buffers(n)) != from {
+                    return n;
+                }
+                self.set_holder(buffers(n), to);
+            }
+        }
+        count
+    }
+
+    /// Lets `id` hold `count` buffers.
+    #[inline(always)]
+    pub(crate) fn set_holders(self, count: usize, buffers: impl Fn(usize) -> u32, id: HolderId) {
+        for first in (0..count).step_by(RUN) {
+            match self.run(count - first, |n| buffers(first + n)) {
+                // SAFETY: as above.
+                Some(run) => unsafe { run.write([id; RUN]) },
+                None => (first..count.min(first + RUN)).for_each(|n| self.set_holder(buffers(n), id)),
+            }
+        }
+    }
+
+    /// The entries of the first buffers, where these are neighbours, as those are that were sent together.
+    #[inline(always)]
+    fn run(self, count: usize, buffers: impl Fn(usize) -> u32) -> Option<*mut [HolderId; RUN]> {
+        if BY_ENTRY || count < RUN {
+            return None;
+        }
+        let first = buffers(0);
+        let neighbours = (1..RUN).fold(true, |all, n| all & (buffers(n).wrapping_sub(first) == n as u32));
+        neighbours.then(|| self.holders.wrapping_add(first as usize).cast_mut().cast())
+    }
+
     /// Soon the holders of `COUNT` buffers, which need not exist, will change. Where they are neighbours, one line has them all,
     /// or two.
     #[inline(always)]
@@ -284,6 +336,40 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Neighbours, buffers apart, and one that is named twice; each of them, and none, held by somebody else.
+    #[test]
+    fn buffers_change_hands_up_to_the_first_that_somebody_else_holds() {
+        const COUNT: usize = 2 * RUN + 3;
+        const BUFFERS: u32 = 100;
+        let (own, other, next) = (7, 8, 9);
+        let neighbours: [u32; COUNT] = std::array::from_fn(|n| 5 + n as u32);
+        let apart = neighbours.map(|buffer| 3 * buffer);
+        let twice = std::array::from_fn(|n| neighbours[n.min(RUN + 2)]);
+        for (named, most) in [(neighbours, COUNT), (apart, COUNT), (twice, RUN + 3)] {
+            for foreign in 0..=COUNT {
+                let mapping = Mapping::anonymous(PAGE).unwrap();
+                let arena = Arc::new(Arena::of_holders(mapping, BUFFERS));
+                let buffers = arena.view(arena.clone()).buffers();
+                buffers.set_holders(COUNT, |n| named[n], own);
+                if let Some(buffer) = named.get(foreign) {
+                    buffers.set_holder(*buffer, other);
+                }
+                let first = named.iter().position(|buffer| Some(buffer) == named.get(foreign)).unwrap_or(COUNT);
+                let handed = buffers.hand_over(COUNT, |n| named[n], own, next);
+                assert_eq!(handed, first.min(most), "{named:?}, {foreign}");
+                for buffer in 0..BUFFERS {
+                    let holder = match named.iter().position(|named| *named == buffer) {
+                        None => 0,
+                        Some(at) if at < handed => next,
+                        Some(at) if at == first => other,
+                        Some(_) => own,
+                    };
+                    assert_eq!(buffers.holder(buffer), holder, "{buffer} of {named:?}, {foreign}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn descriptors_round_trip() {

@@ -1,5 +1,7 @@
 //! Counters of the two halves of a queue pair. Private to the worker that counts.
 
+use crate::writer::Pushed;
+
 /// Counters of a receiving half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxCounters {
@@ -37,10 +39,10 @@ pub struct TxCounters {
 impl TxCounters {
     /// Counts one send; returns how many packets the caller is rid of.
     #[inline(always)]
-    pub(crate) fn count(&mut self, sent: u64, bytes: u64, discarded: u64) -> usize {
-        self.packets += sent;
-        self.bytes += bytes;
-        self.discarded += discarded;
-        (sent + discarded) as usize
+    pub(crate) fn count(&mut self, pushed: Pushed) -> usize {
+        self.packets += u64::from(pushed.packets);
+        self.bytes += pushed.bytes;
+        self.discarded += u64::from(pushed.discarded);
+        pushed.done()
     }
 }

@@ -458,7 +458,7 @@ fn unwanted_frames_do_not_keep_a_receiver_for_a_whole_ring() {
     assert_eq!(exposed.push(&vec![PacketRef::from_slice(&bytes); RING as usize]), RING as usize);
     exposed.publish();
     for turn in 1..=2 {
-        assert_eq!(exposed.fill(BURST_MAX, PEEK, |_, _| Wanted::No).unwanted, RING / 2);
+        assert_eq!(exposed.fill(BURST_MAX, PEEK, |_, _| Wanted::No).unwanted, RING as u32 / 2);
         assert_eq!(exposed.taken().0, turn * RING / 2);
     }
 }

@@ -199,7 +199,7 @@ impl Exposed {
     pub fn fill(&mut self, most: usize, peek: usize, wanted: impl FnMut(&Slot, u64) -> Wanted) -> Filled {
         self.lent.clear();
         let filled = self.taker.fill(&mut self.slots[..most], peek, wanted);
-        self.filled = filled.packets;
+        self.filled = filled.packets as usize;
         filled
     }
 
@@ -207,7 +207,7 @@ impl Exposed {
     pub fn lend(&mut self, most: usize, peek: usize) -> Filled {
         self.lent.clear();
         let filled = self.taker.lend(&mut self.lent, most, peek);
-        self.filled = filled.packets;
+        self.filled = filled.packets as usize;
         filled
     }
 

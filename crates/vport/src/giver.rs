@@ -146,15 +146,23 @@ impl Giver {
             self.look_for_room();
         }
         let count = self.end().wrapping_sub(self.head).min(words.len() as u64) as usize;
-        if count == BURST_MAX {
+        let head = self.head;
+        let bytes = match count {
             // Of a length that the compiler knows.
-            return crate::wide::dispatch!(self.wide, self.push_words(&words[..BURST_MAX], place));
-        }
-        crate::wide::dispatch!(self.wide, self.push_words(&words[..count], place))
+            BURST_MAX => self.push_words_wide(&words[..BURST_MAX], place),
+            _ => self.push_words_wide(&words[..count], place),
+        }?;
+        Some(Pushed { packets: self.head.wrapping_sub(head) as u32, discarded: 0, bytes })
     }
 
     #[inline(always)]
-    fn push_words(&mut self, words: &[u64], place: Place) -> Option<Pushed> {
+    fn push_words_wide(&mut self, words: &[u64], place: Place) -> Option<u64> {
+        crate::wide::dispatch!(self.wide, self.push_words(words, place))
+    }
+
+    /// Bytes of the packets that were sent, in registers as [`Pushed`] is.
+    #[inline(always)]
+    fn push_words(&mut self, words: &[u64], place: Place) -> Option<u64> {
         let (rings, head) = (self.rings(), self.head);
         prefetch::to_write(self.head_word.cast());
         let until = head.wrapping_add(words.len() as u64 + BURST_MAX as u64);
@@ -174,7 +182,7 @@ impl Giver {
         place.give_back(&empty[..given]);
         rings.write(head, words);
         self.head = head.wrapping_add(given as u64);
-        Some(Pushed { packets: given as u64, bytes: words.iter().map(|word| word >> 48).sum(), discarded: 0 })
+        Some(words.iter().map(|word| word >> 48).sum())
     }
 
     /// Appends one frame of 1 to [`crate::packet::FRAME_MAX`] bytes. False while there is no empty buffer.
@@ -298,15 +306,14 @@ impl Rings {
     #[inline(always)]
     fn exchange_all(self, words: &[u64], empty: &[u32], sender: HolderId) -> usize {
         let count = self.buffers.count();
-        let there = empty.iter().fold(true, |all, empty| all & (*empty < count));
-        for (i, (word, empty)) in words.iter().zip(empty).enumerate() {
-            if !there && *empty >= count || self.buffers.holder(*empty) != self.own {
-                return i;
-            }
-            self.buffers.set_holder(*empty, sender);
-            self.buffers.set_holder(*word as u32, self.receiver);
-        }
-        words.len()
+        let lawful = if empty.iter().fold(true, |all, empty| all & (*empty < count)) {
+            empty
+        } else {
+            &empty[..empty.iter().take_while(|empty| **empty < count).count()]
+        };
+        let given = self.buffers.hand_over(lawful.len(), |n| lawful[n], self.own, sender);
+        self.buffers.set_holders(given, |n| words[n] as u32, self.receiver);
+        given
     }
 
     /// Writes descriptors from a position on.

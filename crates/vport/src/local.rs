@@ -116,7 +116,7 @@ impl LocalSource {
         }
         let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_, _| Wanted::Yes);
         self.count(filled);
-        Burst::new(&mut self.slots[..filled.packets])
+        Burst::new(&mut self.slots[..filled.packets as usize])
     }
 
     /// The same, of packets which stay where they are until they are given back.
@@ -131,8 +131,8 @@ impl LocalSource {
         };
         let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, note);
         self.count(filled);
-        let burst = Burst::new(&mut self.slots[..filled.packets]);
-        Held::new(burst, self.origins.of(filled.packets), self.source.records.mapping(), self.reader.tail())
+        let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
+        Held::new(burst, self.origins.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
     }
 
     /// Gives packets back, up to a position that a [`Held`] has said the end of.
@@ -187,7 +187,7 @@ impl LocalSink {
             all.discarded += pushed.discarded;
             self.writer.publish();
             if all.done() == packets.len() {
-                return self.counters.count(all.packets, all.bytes, all.discarded);
+                return self.counters.count(all);
             }
             self.swallow();
         }

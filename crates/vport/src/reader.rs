@@ -45,37 +45,23 @@ pub trait Source {
 /// No position.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 
-/// What one call of [`Reader::fill`] found.
+/// What one call of [`Reader::fill`] found. Of a size that is returned in two registers: through memory it would be stored
+/// word by word and loaded two words at a time, and such a load waits until all stores before it have reached the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     /// Slots filled.
-    pub packets: usize,
-    /// Their frames' bytes.
-    pub bytes: u64,
+    pub packets: u32,
     /// Frames passed over because the caller did not want them.
-    pub unwanted: u64,
-}
-
-/// The same in two registers. Through memory it would be stored word by word and loaded two words at a time, and such a load
-/// waits until all stores before it have reached the cache.
-struct Taken {
-    packets: u32,
-    unwanted: u32,
-    bytes: u64,
-}
-
-impl From<Taken> for Filled {
-    #[inline(always)]
-    fn from(Taken { packets, unwanted, bytes }: Taken) -> Self {
-        Self { packets: packets as usize, bytes, unwanted: unwanted.into() }
-    }
+    pub unwanted: u32,
+    /// Bytes of the frames in the slots.
+    pub bytes: u64,
 }
 
 /// A call that is taking frames.
 struct Taking {
     /// Where the next record begins.
     tail: u64,
-    taken: Taken,
+    taken: Filled,
 }
 
 impl Taking {
@@ -226,7 +212,7 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
-        Filled::from(self.fill_wide(source, slots, peek, wanted, looked))
+        self.fill_wide(source, slots, peek, wanted, looked)
     }
 
     #[inline(always)]
@@ -237,7 +223,7 @@ impl Reader {
         peek: usize,
         wanted: impl FnMut(&Slot, u64) -> Wanted,
         looked: bool,
-    ) -> Taken {
+    ) -> Filled {
         crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looked))
     }
 
@@ -272,10 +258,10 @@ impl Reader {
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
         mut looked: bool,
-    ) -> Taken {
+    ) -> Filled {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut head, usual, peek) = (self.ring, self.head, self.usual, peek.min(HEAD_MAX));
-        let mut call = Taking { tail: self.tail, taken: Taken { packets: 0, unwanted: 0, bytes: 0 } };
+        let mut call = Taking { tail: self.tail, taken: Filled { packets: 0, unwanted: 0, bytes: 0 } };
         // The length of the first record that is not as usual, and in which bits others differ from it.
         let (mut first, mut differ) = (0, 0);
         let mut more = !slots.is_empty();

@@ -602,14 +602,14 @@ impl RxChannel {
     #[inline(always)]
     fn filled(&mut self, filled: Filled, generation: &Generation, by: &By<'_>, counters: &mut RxCounters) -> usize {
         let Filled { packets, bytes, unwanted } = filled;
-        counters.packets += packets as u64;
+        counters.packets += u64::from(packets);
         counters.bytes += bytes;
-        counters.invalid += unwanted;
+        counters.invalid += u64::from(unwanted);
         if self.inlet.broken().is_some() && !self.complained {
             complain(self, generation, by.ownership.queue, by.complaints);
             counters.invalid += 1;
         }
-        packets
+        packets as usize
     }
 
     /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way, and tells their positions.

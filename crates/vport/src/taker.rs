@@ -123,7 +123,7 @@ impl Taker {
         // A burst of unwanted frames must not keep the caller for a whole ring.
         let mut budget = 4 * BURST_MAX;
         let mut asked = rings.ask(later(self.asked, tail), head, tail.wrapping_add(AHEAD), true);
-        while filled.packets < slots.len() && tail != head && budget > 0 {
+        while (filled.packets as usize) < slots.len() && tail != head && budget > 0 {
             asked = rings.ask(asked, head, tail.wrapping_add(AHEAD + 1), true);
             let frame = match rings.check(tail, own) {
                 Ok(frame) => frame,
@@ -132,7 +132,7 @@ impl Taker {
                     break;
                 }
             };
-            let slot = &mut slots[filled.packets];
+            let slot = &mut slots[filled.packets as usize];
             let back = rings.lend(tail, frame, peek, slot);
             match wanted(slot, tail) {
                 Wanted::Yes => {
@@ -196,7 +196,7 @@ impl Taker {
         unsafe { lent.fill(held, peek, place) };
         self.tail = tail.wrapping_add(held as u64);
         self.stopwatch.turn(tail..self.tail, head);
-        Filled { packets: held, bytes, unwanted: 0 }
+        Filled { packets: held as u32, bytes, unwanted: 0 }
     }
 
     #[inline(always)]
@@ -334,13 +334,7 @@ impl Rings {
             let lawful = words.iter().take_while(|word| Descriptor::is_lawful(**word, count)).count();
             &words[..lawful]
         };
-        for (i, word) in lawful.iter().enumerate() {
-            if self.buffers.holder(*word as u32) != own {
-                return i;
-            }
-            self.buffers.set_holder(*word as u32, sender);
-        }
-        lawful.len()
+        self.buffers.hand_over(lawful.len(), |n| lawful[n] as u32, own, sender)
     }
 
     /// Writes the returns of descriptors from a position on.

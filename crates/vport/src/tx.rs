@@ -251,7 +251,7 @@ impl TxHalf {
         if self.publish() {
             counters.doorbells += self.ring();
         }
-        counters.count(pushed.packets, pushed.bytes, pushed.discarded)
+        counters.count(pushed)
     }
 
     /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing. None, and nothing sent, if
@@ -313,20 +313,20 @@ impl TxHalf {
     fn spread(&mut self, packets: &[PacketRef<'_>], counters: &mut TxCounters) -> usize {
         let bytes = packets.bytes() / self.channels.len();
         self.channels.iter_mut().for_each(|channel| channel.outlet.expect(bytes));
-        let (mut sent, mut bytes, mut discarded) = (0, 0, 0);
+        let mut pushed = Pushed::default();
         for packet in packets {
             if !is_sendable(packet.len()) {
-                discarded += 1;
+                pushed.discarded += 1;
                 continue;
             }
             let queue = self.table.copy.queue(bucket(self.steering, packet));
             if !self.channels[queue].outlet.push(packet) {
                 break;
             }
-            sent += 1;
-            bytes += packet.len() as u64;
+            pushed.packets += 1;
+            pushed.bytes += packet.len() as u64;
         }
-        counters.count(sent, bytes, discarded)
+        counters.count(pushed)
     }
 
     /// Publishes all channels. True if there was anything.

@@ -44,36 +44,23 @@ pub(crate) struct Writer {
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Writer {}
 
-/// What became of a burst.
+/// What became of a burst. Of a size that is returned in two registers: through memory it would be stored word by word and
+/// loaded two words at a time, and such a load waits until all stores before it, records on their way to the reader among
+/// them, have reached the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pushed {
     /// Frames appended.
-    pub(crate) packets: u64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
+    pub(crate) packets: u32,
     /// Frames discarded for their length.
-    pub(crate) discarded: u64,
+    pub(crate) discarded: u32,
+    /// Bytes of those appended.
+    pub(crate) bytes: u64,
 }
 
 impl Pushed {
     /// How many frames of the burst need no further thought.
     pub(crate) fn done(self) -> usize {
-        (self.packets + self.discarded) as usize
-    }
-}
-
-/// The same in two registers. Through memory it would be stored word by word and loaded two words at a time, and such a load
-/// waits until all stores before it, records on their way to the reader among them, have reached the cache.
-struct Appended {
-    packets: u32,
-    discarded: u32,
-    bytes: u64,
-}
-
-impl From<Appended> for Pushed {
-    #[inline(always)]
-    fn from(Appended { packets, discarded, bytes }: Appended) -> Self {
-        Self { packets: packets.into(), bytes, discarded: discarded.into() }
+        self.packets as usize + self.discarded as usize
     }
 }
 
@@ -125,26 +112,26 @@ impl Writer {
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         self.expect(packets.bytes());
-        Pushed::from(match self.streaming {
+        match self.streaming {
             true => self.stream_all(packets),
             // Where there is one, the call would cost more than wide registers save.
             false if packets.count() == 1 => self.push_all::<ORDINARY>(packets),
             false => self.push_wide(packets),
-        })
+        }
     }
 
     #[inline(always)]
-    fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
+    fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         crate::wide::dispatch!(self.wide, self.push_all::<STREAMING_WIDE>(packets), self.push_all::<STREAMING>(packets))
     }
 
     #[inline(always)]
-    fn push_wide(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
+    fn push_wide(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
     }
 
     #[inline(always)]
-    fn push_all<const HOW: u8>(&mut self, packets: &(impl Packets + ?Sized)) -> Appended {
+    fn push_all<const HOW: u8>(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let to = self.records();
         let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
@@ -181,7 +168,7 @@ impl Writer {
             }
         }
         self.head = run.head;
-        Appended { packets: run.pushed, discarded, bytes: run.bytes }
+        Pushed { packets: run.pushed, discarded, bytes: run.bytes }
     }
 
     /// Up to where records can be written one after the other, with nothing else to be thought of: not over unread ones,
@@ -521,14 +508,14 @@ mod tests {
         fn receive(&mut self) -> Vec<Vec<u8>> {
             let filled = self.reader.fill(&self.source, &mut self.slots, 64, |_, _| Wanted::Yes);
             assert_eq!(self.reader.broken(), None);
-            let received = crate::packet::Burst::new(&mut self.slots[..filled.packets]);
+            let received = crate::packet::Burst::new(&mut self.slots[..filled.packets as usize]);
             let copy = |n| {
                 let packet: PacketRef<'_> = received.get(n);
                 let mut frame = vec![0; packet.len()];
                 packet.copy_to(&mut frame);
                 frame
             };
-            let frames = (0..filled.packets).map(copy).collect();
+            let frames = (0..filled.packets as usize).map(copy).collect();
             if let Some(tail) = self.reader.release(true) {
                 self.index.word(TAIL).store(tail, Ordering::Release);
             }

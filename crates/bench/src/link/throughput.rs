@@ -68,12 +68,14 @@ impl Kind {
         }
     }
 
-    /// Frames that a channel takes.
-    fn capacity(self, frame: usize) -> usize {
+    /// Frames that each process sends of each circle at the start. Records in circulation fill most of one ring of the two that
+    /// the circle has. Descriptors fill half of one: buffers are given back an eighth of a ring at a time, and with more frames
+    /// on their way senders wait for them.
+    fn first(self, frame: usize) -> usize {
         let ring_bytes = RING_BYTES_DEFAULT as usize;
         match self {
-            Self::Direct => ring_bytes / (frame + RECORD_OVERHEAD),
-            Self::ZeroCopy => Exchange::new(ring_bytes, 1).buffers,
+            Self::Direct => ring_bytes / (frame + RECORD_OVERHEAD) * 9 / 20,
+            Self::ZeroCopy => Exchange::new(ring_bytes, 1).buffers / 4,
         }
     }
 }
@@ -260,8 +262,7 @@ fn run(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow:
 fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let ends = ["a", "b"].map(|port| [end("first", port), end("second", port)]);
     let links = Links::of_kind(&kind.of_links(), RING_BYTES_DEFAULT, ends)?;
-    // Of each circle every process sends half: together they fill most of one ring of the two that the circle has.
-    let send_first = kind.capacity(frame) * 9 / 20;
+    let send_first = kind.first(frame);
     let start = |side: usize| {
         Command::new(companion::path("kaista-traffic")?)
             .args(["forward", "--port", "a", "--port", "b", "--addresses", kind.addresses(), "--poll", "--json"])
