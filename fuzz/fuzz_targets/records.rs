@@ -118,10 +118,10 @@ fuzz_target!(|input: &[u8]| {
             _ => Wanted::Yes,
         });
         assert!(source.looks.get() <= 1, "a head is looked at once a call");
-        assert!(filled.packets <= BURST_MAX && filled.bytes as usize <= source.taken.get());
+        assert!(filled.packets as usize <= BURST_MAX && filled.bytes as usize <= source.taken.get());
         assert!(reader.tail().wrapping_sub(before) <= 2 * SIZE as u64);
         assert_eq!(reader.tail() % HEADER, 0);
-        for slot in &slots[..filled.packets] {
+        for slot in &slots[..filled.packets as usize] {
             assert!((1..=peek).contains(&slot.head().len()));
         }
         if broken.is_some() {

@@ -6,7 +6,9 @@ use common::{kaista, on_terminal, run, text};
 use std::{
     fs,
     io::{ErrorKind, Write},
+    path::Path,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 const RIGHT: &str = "\
@@ -253,4 +255,33 @@ fn a_benchmark_tells_what_it_measured_also_where_a_part_fails() {
     let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert!(report["conditions"]["failures"][0].as_str().unwrap().starts_with("throughput: "), "{report}");
     assert!(report["conditions"]["raw"]["runs"].is_array());
+}
+
+/// More packets than it could ever send one at a time: it is in the midst of them.
+#[test]
+fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
+    let here = tempfile::tempdir().unwrap();
+    let endless = ["bench", "link", "--only", "latency", "--rounds", "1", "--samples", "1000000000000"];
+    let mut bench = kaista(here.path(), &endless);
+    let mut bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", bench.id());
+    let partner =
+        eventually("its partner runs", || fs::read_to_string(&children).ok().filter(|child| !child.is_empty()));
+    std::thread::sleep(Duration::from_millis(300));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(bench.id() as i32), nix::sys::signal::SIGINT).unwrap();
+    eventually("it ends", || bench.try_wait().unwrap());
+    assert!(text(&bench.wait_with_output().unwrap().stderr).contains("interrupted"));
+    assert!(!Path::new("/proc").join(partner.trim()).exists(), "{partner}");
+}
+
+/// What is awaited, for half a minute at most.
+fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < give_up, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -69,7 +70,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "latency, polling",
         found,
-        |_| phases(bench.cores, Trips { polling: each, ..Trips::default() }, Duration::ZERO),
+        |_| phases(bench, Trips { polling: each, ..Trips::default() }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let p50 = Latency::of(&run.value.polling).p50_ns;
@@ -82,7 +83,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         args.rounds,
         "latency, sleeping",
         found,
-        |_| phases(bench.cores, Trips { polling: 0, sleeping: each, eventfd: each }, Duration::ZERO),
+        |_| phases(bench, Trips { polling: 0, sleeping: each, eventfd: each }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let [port, bare] = [&run.value.sleeping, &run.value.eventfd].map(|trips| Latency::of(trips).p50_ns);
@@ -98,8 +99,10 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
     let idle = Duration::from_secs_f64(args.idle_seconds);
     bench.progress.show(&format!("latency after {} s of idleness", args.idle_seconds));
     if !bench.is_interrupted() {
-        let first = phases(bench.cores, Trips { sleeping: 1, ..Trips::default() }, idle)?;
-        found.samples.add("link.latency.first_after_idle_ns", first.last_sleeping_ns as f64, "ns");
+        let first = phases(bench, Trips { sleeping: 1, ..Trips::default() }, idle)?;
+        if !bench.is_interrupted() {
+            found.samples.add("link.latency.first_after_idle_ns", first.last_sleeping_ns as f64, "ns");
+        }
     }
     let how = json!({"frame": FRAME, "one_way": "half of a round trip, less what reading the clock takes",
         "sleeping": "both processes sleep at once when there is nothing", "idle_seconds": args.idle_seconds,
@@ -140,8 +143,9 @@ fn runs(taken: &[Taken<Phases>], names: &[&str]) -> Vec<Value> {
 }
 
 /// Runs the partner and its phases. With `idle`, nothing happens for so long before the trips that count of the sleeping
-/// phase.
-fn phases(cores: [usize; 2], trips: Trips, idle: Duration) -> anyhow::Result<Phases> {
+/// phase. Ends early where the user says so.
+fn phases(bench: &Bench, trips: Trips, idle: Duration) -> anyhow::Result<Phases> {
+    let (cores, stop) = (bench.cores, AtomicBool::new(false));
     let links = Links::new([[end("asker", "a"), end("partner", "b")]])?;
     let [rung, answer] = [EventFd::from_flags(EfdFlags::empty())?, EventFd::from_flags(EfdFlags::empty())?];
     let theirs = Trips {
@@ -160,7 +164,7 @@ fn phases(cores: [usize; 2], trips: Trips, idle: Duration) -> anyhow::Result<Pha
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
             pin(cores[0])?;
-            let mut asker = Asker::new(links.open("asker", "a")?)?;
+            let mut asker = Asker::new(links.open("asker", "a")?, &stop)?;
             asker.await_link()?;
             let polling = asker.poll(trips.polling)?;
             let (sleeping, last_sleeping_ns) = asker.sleep(trips.sleeping, idle)?;
@@ -169,6 +173,10 @@ fn phases(cores: [usize; 2], trips: Trips, idle: Duration) -> anyhow::Result<Pha
         });
         while !asking.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
+            if bench.is_interrupted() {
+                stop.store(true, Ordering::Relaxed);
+                asking.thread().unpark();
+            }
             // Nobody would answer: an eventfd does not say so.
             if partner.0.try_wait()?.is_some() {
                 ring(answer.as_fd())?;
@@ -179,18 +187,20 @@ fn phases(cores: [usize; 2], trips: Trips, idle: Duration) -> anyhow::Result<Pha
 }
 
 /// The side that asks and takes the time.
-struct Asker {
+struct Asker<'a> {
     queue: QueuePair,
+    /// Nobody wants further trips.
+    stop: &'a AtomicBool,
     frame: [u8; FRAME],
     /// What two readings of the clock are apart with nothing between.
     clock_ns: u64,
 }
 
-impl Asker {
-    fn new(queue: QueuePair) -> anyhow::Result<Self> {
+impl<'a> Asker<'a> {
+    fn new(queue: QueuePair, stop: &'a AtomicBool) -> anyhow::Result<Self> {
         let mut gaps = trip();
         (0..10_000).for_each(|_| gaps.saturating_record(elapsed_ns(Instant::now())));
-        Ok(Self { queue, frame: [0x42; FRAME], clock_ns: gaps.value_at_quantile(0.5) })
+        Ok(Self { queue, stop, frame: [0x42; FRAME], clock_ns: gaps.value_at_quantile(0.5) })
     }
 
     /// Returns when the link takes packets: a frame of no bytes is discarded, and accepted only then.
@@ -213,12 +223,18 @@ impl Asker {
         trips.saturating_record(elapsed_ns(sent).saturating_sub(self.clock_ns).max(1));
     }
 
+    /// The numbers of the trips to make, as long as they are wanted.
+    fn numbers(&self, count: u64) -> impl Iterator<Item = u64> + use<'a> {
+        let stop = self.stop;
+        (0..with_warm_up(count)).take_while(|_| !stop.load(Ordering::Relaxed))
+    }
+
     fn poll(&mut self, count: u64) -> anyhow::Result<Trip> {
         let mut trips = trip();
-        for n in 0..with_warm_up(count) {
+        for n in self.numbers(count) {
             let sent = Instant::now();
             self.send()?;
-            polled(&mut self.queue, |_, _| ())?;
+            polled(&mut self.queue, self.stop, |_, _| ())?;
             if n >= WARM_UP {
                 self.record(&mut trips, sent);
             }
@@ -230,13 +246,13 @@ impl Asker {
         let mut trips = trip();
         let mut habit = sleeper();
         let mut one_way_ns = 0;
-        for n in 0..with_warm_up(count) {
+        for n in self.numbers(count) {
             if n == WARM_UP {
-                std::thread::sleep(idle);
+                self.idle(idle);
             }
             let (sent, sent_ns) = (Instant::now(), now_ns());
             self.send()?;
-            let received_ns = slept(&mut self.queue, &mut habit, |burst, _| {
+            let received_ns = slept(&mut self.queue, &mut habit, self.stop, |burst, _| {
                 let stamp = burst.get(0).head.get(STAMP).and_then(|bytes| bytes.try_into().ok());
                 stamp.map(u64::from_be_bytes)
             })?;
@@ -248,9 +264,17 @@ impl Asker {
         Ok((trips, one_way_ns))
     }
 
+    /// Does nothing for so long.
+    fn idle(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while !self.stop.load(Ordering::Relaxed) && Instant::now() < end {
+            std::thread::park_timeout(end.saturating_duration_since(Instant::now()));
+        }
+    }
+
     fn ring(&mut self, count: u64, rung: &EventFd, answer: &EventFd) -> anyhow::Result<Trip> {
         let mut trips = trip();
-        for n in 0..with_warm_up(count) {
+        for n in self.numbers(count) {
             let sent = Instant::now();
             ring(rung.as_fd())?;
             take(answer.as_fd())?;

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -64,12 +65,14 @@ pub fn be_partner(args: &Partner) -> anyhow::Result<()> {
     let options = OpenOptions { socket: args.socket.clone(), ..OpenOptions::default() };
     let queue = port::open(&args.port, &options)?.queues.into_iter().next();
     let mut queue = queue.context("a port has a queue")?;
+    // Who started it ends it.
+    let never = AtomicBool::new(false);
     for _ in 0..args.trips.polling {
-        polled(&mut queue, |burst, tx| tx.send(&[burst.get(0)]))?;
+        polled(&mut queue, &never, |burst, tx| tx.send(&[burst.get(0)]))?;
     }
     let mut habit = sleeper();
     for _ in 0..args.trips.sleeping {
-        slept(&mut queue, &mut habit, |burst, tx| {
+        slept(&mut queue, &mut habit, &never, |burst, tx| {
             let received_ns = now_ns();
             burst.get_mut(0).head_mut()[STAMP].copy_from_slice(&received_ns.to_be_bytes());
             tx.send(&[burst.get(0)])
@@ -83,10 +86,11 @@ pub fn be_partner(args: &Partner) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Polls until a packet is there, and hands it on.
+/// Polls until a packet is there, and hands it on. Fails where `stop` is set before.
 #[inline]
 pub fn polled<T>(
     queue: &mut QueuePair,
+    stop: &AtomicBool,
     handle: impl FnOnce(&mut Burst<'_>, &mut dyn TxQueue) -> T,
 ) -> anyhow::Result<T> {
     let mut polls = 0_u32;
@@ -98,6 +102,7 @@ pub fn polled<T>(
         }
         polls = polls.wrapping_add(1);
         if polls.is_multiple_of(LOOK_EVERY) {
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
             let now = Instant::now();
             ensure!(now < *give_up.get_or_insert(now + PATIENCE), "the other process does not answer");
         }
@@ -111,10 +116,11 @@ pub fn sleeper() -> Waiter {
     Waiter::new(Sleep::After(Duration::ZERO))
 }
 
-/// Sleeps until a packet is there, and hands it on.
+/// Sleeps until a packet is there, and hands it on. Fails where `stop` is set before.
 pub fn slept<T>(
     queue: &mut QueuePair,
     waiter: &mut Waiter,
+    stop: &AtomicBool,
     handle: impl FnOnce(&mut Burst<'_>, &mut dyn TxQueue) -> T,
 ) -> anyhow::Result<T> {
     let mut give_up = None;
@@ -125,6 +131,7 @@ pub fn slept<T>(
         }
         let woken = waiter.wait(&mut [queue.rx.as_mut()], &[], None);
         woken?;
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted");
         if give_up.is_none_or(|give_up| Instant::now() > give_up) {
             ensure!(give_up.is_none(), "the other process does not answer");
             give_up = Some(Instant::now() + PATIENCE);
