@@ -257,14 +257,14 @@ impl Function {
             wanted
         });
         check_return(peers, last);
-        assert_eq!((filled.packets as u64, filled.unwanted, filled.bytes), (taken, unwanted, bytes));
+        assert_eq!((u64::from(filled.packets), u64::from(filled.unwanted), filled.bytes), (taken, unwanted, bytes));
         let (end, rule) = self.first.taken();
-        assert!(filled.packets <= most && taken + unwanted <= FRAMES_MAX.min(peers.count));
+        assert!(filled.packets as usize <= most && taken + unwanted <= FRAMES_MAX.min(peers.count));
         assert_eq!(end, start.wrapping_add(taken + unwanted));
         if broken.is_some() {
             assert!(end == start && rule == broken, "nothing more after a broken rule");
         } else {
-            let more = end != self.head && filled.packets < most && !waits && taken + unwanted < FRAMES_MAX;
+            let more = end != self.head && (filled.packets as usize) < most && !waits && taken + unwanted < FRAMES_MAX;
             if more {
                 expected = peers.judge(peers.first.descriptor(end).load(Relaxed), TAKER).3;
                 assert!(expected.is_some(), "it stops for a reason");
@@ -295,7 +295,7 @@ impl Function {
         }
         let filled = self.first.lend(most, self.peek);
         let bytes: usize = expected.iter().map(|(.., len)| len).sum();
-        assert_eq!((filled.packets, filled.unwanted, filled.bytes), (expected.len(), 0, bytes as u64));
+        assert_eq!((filled.packets as usize, filled.unwanted, filled.bytes), (expected.len(), 0, bytes as u64));
         assert_eq!(self.first.taken(), (start.wrapping_add(expected.len() as u64), rule));
         let burst = self.first.burst();
         assert_eq!(burst.len(), expected.len());
