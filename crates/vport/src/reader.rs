@@ -261,7 +261,7 @@ impl Reader {
     ) -> Filled {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
         let (ring, mut head, usual, peek) = (self.ring, self.head, self.usual, peek.min(HEAD_MAX));
-        let mut call = Taking { tail: self.tail, taken: Filled { packets: 0, unwanted: 0, bytes: 0 } };
+        let mut call = Taking { tail: self.tail, taken: Filled::default() };
         // The length of the first record that is not as usual, and in which bits others differ from it.
         let (mut first, mut differ) = (0, 0);
         let mut more = !slots.is_empty();
