@@ -5,11 +5,45 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 log=target/test.log
 
-# --show-output, so that a test that skips itself is heard.
-cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
-status=$?
+# Twice what they take on two slow cores: a test that hangs is to be named, not waited for.
+limit_seconds=1200
 
-grep -E '^(     Running|test result:)' "$log" | awk '/Running/ { program = $0; next } !/ 0 passed; 0 failed/ { print program; print }'
+# In a process group of its own, which ends with this script. --show-output, so that a test that skips itself is heard.
+: >"$log"
+set -m
+cargo test --workspace --locked --no-fail-fast -- --show-output </dev/null >"$log" 2>&1 &
+tests=$!
+set +m
+trap 'kill -KILL -- -"$tests" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
+
+# Results as they come, of programs that have tests.
+tail -n +1 -s 0.2 --pid "$tests" -f "$log" |
+    awk '/^     Running/ { program = $0; next } /^test result:/ && !/ 0 passed; 0 failed/ { print program; print; fflush() }' &
+results=$!
+
+# What still runs, thread by thread, and what each waits for in the kernel. A test's thread bears the beginning of its name.
+unfinished() {
+    local pid task
+    for pid in $(pgrep -g "$tests"); do
+        for task in "/proc/$pid/task/"*; do
+            echo "UNFINISHED $(tr '\0' ' ' <"/proc/$pid/cmdline" | cut -c1-200): thread $(<"$task/comm"), $(<"$task/wchan")"
+        done
+    done 2>/dev/null
+}
+overdue=
+for ((second = 0; second < limit_seconds; second++)); do
+    kill -0 "$tests" 2>/dev/null || break
+    sleep 1
+done
+if kill -0 "$tests" 2>/dev/null; then
+    overdue=$(unfinished)
+    kill -KILL -- -"$tests"
+fi
+wait "$tests" 2>/dev/null
+status=$?
+wait "$results"
+
 skips() { { grep -hE '^SKIPPED ' "$log"; sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/SKIPPED \1: \3/p' "$log"; } | sort -u; }
 skips
 if ((status)); then
@@ -22,6 +56,11 @@ if ((status)); then
         awk -v head="---- $name stdout ----" '$0 == head { on = 1; next } /^---- |^failures:|^successes:/ { on = 0 } on' "$log" | grep -vE '^stack backtrace:|^ +[0-9]+: |^ +at ' | cut -c1-300 | tail -25
     done <<<"$failed"
     sed -n 's/^./FAILED &/p' <<<"$failed"
+fi
+if [[ -n $overdue ]]; then
+    grep 'has been running for over' "$log"
+    echo "$overdue"
+    echo "FAILED to end within $limit_seconds s"
 fi
 sum() { awk -v word="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$log"; }
 skipped=$(skips | wc -l)
