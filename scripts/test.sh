@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 log=target/test.log
 
-# Twice what they take on two slow cores: a test that hangs is to be named, not waited for.
+# Twice what they take on two cores: a test that hangs is to be named, not waited for.
 limit_seconds=1200
 
 # In a process group of its own, which ends with this script. --show-output, so that a test that skips itself is heard.

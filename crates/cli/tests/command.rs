@@ -2,12 +2,13 @@
 
 mod common;
 
+use bench::companion::Companion;
 use common::{kaista, on_terminal, run, text};
 use std::{
     fs,
     io::{ErrorKind, Write},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -265,7 +266,8 @@ fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
     let said = here.path().join("said");
     let mut command = kaista(here.path(), &endless);
     let command = command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
-    let mut bench = Running(command.spawn().unwrap());
+    // It does not outlive its test: an endless one would take the cores from all others.
+    let mut bench = Companion(command.spawn().unwrap());
     let children = format!("/proc/{0}/task/{0}/children", bench.0.id());
     let partner =
         eventually("its partner runs", || fs::read_to_string(&children).ok().filter(|child| !child.is_empty()));
@@ -275,16 +277,6 @@ fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
     let said = fs::read_to_string(said).unwrap();
     assert!(said.contains("interrupted"), "{said}");
     assert!(!Path::new("/proc").join(partner.trim()).exists(), "{partner}");
-}
-
-/// A command that does not outlive its test: an endless one would take the cores from all others.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// What is awaited, for half a minute at most.
