@@ -2,18 +2,22 @@
  * Everything of DPDK that is called from Rust: most of its packet functions are inline and have no symbol of their own.
  * Calls on the packet path carry whole bursts. Numbers below zero are negated errno values.
  */
+/* Handles of interrupts, which are not counted as stable yet. */
+#define ALLOW_EXPERIMENTAL_API
+
 #include <errno.h>
 #include <semaphore.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
 
@@ -59,6 +63,69 @@ static int failed(void)
 }
 
 /*
+ * Something to be done by the thread on which DPDK learns of peers: one at a time, as whoever asks has DPDK's control to itself.
+ * Not by an alarm: alarms that come due while others run are run with them.
+ */
+static struct {
+	int fd;
+	void (*what)(const void *with);
+	const void *with;
+	sem_t done;
+} errand;
+
+static void run_errand(void *unused)
+{
+	uint64_t asked;
+
+	(void)unused;
+	if (read(errand.fd, &asked, sizeof(asked)) != sizeof(asked))
+		return;
+	errand.what(errand.with);
+	sem_post(&errand.done);
+}
+
+static int accept_errands(void)
+{
+	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+
+	errand.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!handle || errand.fd < 0 || sem_init(&errand.done, 0, 0) != 0)
+		return -ENOMEM;
+	if (rte_intr_fd_set(handle, errand.fd) || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT))
+		return failed();
+	return rte_intr_callback_register(handle, run_errand, NULL);
+}
+
+static void by_dpdks_thread(void (*what)(const void *with), const void *with)
+{
+	const uint64_t one = 1;
+
+	errand.what = what;
+	errand.with = with;
+	while (write(errand.fd, &one, sizeof(one)) != sizeof(one))
+		;
+	while (sem_wait(&errand.done) != 0)
+		;
+}
+
+static void nothing(const void *with)
+{
+	(void)with;
+}
+
+/*
+ * Waits until DPDK's thread has dealt with all that is under way among the devices of this process. It asks the kernel for
+ * several events at once and gives each to whoever has its descriptor by then. Had somebody closed one and somebody else opened
+ * another of that number, the newcomer would be told to read what is not there: memif's driver waits for it, on the thread
+ * that would have to bring it. The first errand ends what was asked for before, the second that which came of it.
+ */
+static void settle(void)
+{
+	by_dpdks_thread(nothing, NULL);
+	by_dpdks_thread(nothing, NULL);
+}
+
+/*
  * Even where DPDK is to make no files it makes a folder for them, which would outlive the process: whoever ends by a signal
  * takes nothing away.
  */
@@ -67,7 +134,7 @@ int kaista_start(int argc, char **argv)
 	if (rte_eal_init(argc, argv) < 0)
 		return failed();
 	rmdir(rte_eal_get_runtime_dir());
-	return 0;
+	return accept_errands();
 }
 
 /* Threads that DPDK knows have a cache of each pool, and pay less for every packet. */
@@ -201,6 +268,7 @@ int kaista_run(uint16_t port)
 
 	if (error)
 		return error;
+	settle();
 	error = rte_eth_promiscuous_enable(port);
 	return error == -ENOTSUP ? 0 : error;
 }
@@ -208,20 +276,15 @@ int kaista_run(uint16_t port)
 struct removal {
 	uint16_t port;
 	const char *bus, *name;
-	sem_t done;
 };
 
-static void take_away(const struct removal *what)
+static void take_away(const void *removal)
 {
+	const struct removal *what = removal;
+
 	rte_eth_dev_stop(what->port);
 	rte_eth_dev_close(what->port);
 	rte_eal_hotplug_remove(what->bus, what->name);
-}
-
-static void take_away_and_tell(void *what)
-{
-	take_away(what);
-	sem_post(&((struct removal *)what)->done);
 }
 
 /* Of some devices the peer may leave at the same time, which DPDK's own thread learns; `there` it is done by that thread. */
@@ -229,13 +292,11 @@ void kaista_take_away(uint16_t port, const char *bus, const char *name, int ther
 {
 	struct removal what = {.port = port, .bus = bus, .name = name};
 
-	if (there && sem_init(&what.done, 0, 0) == 0 && rte_eal_alarm_set(1, take_away_and_tell, &what) == 0) {
-		while (sem_wait(&what.done) != 0)
-			;
-		sem_destroy(&what.done);
-		return;
-	}
-	take_away(&what);
+	if (there)
+		by_dpdks_thread(take_away, &what);
+	else
+		take_away(&what);
+	settle();
 }
 
 int kaista_link_is_up(uint16_t port)

@@ -131,8 +131,9 @@ fn open(name: &str) -> (Port, Arc<Device>) {
 /// A server, whose client is at the far end and may come again.
 fn of_server(server: &str, client: String) -> Rig {
     let (near, near_device) = open(server);
-    let mut far = open(&client).0;
-    until("both ends meet", || near_device.has_peer());
+    let (mut far, far_device) = open(&client);
+    until("both ends meet", || near_device.has_peer() && far_device.has_peer());
+    drop((near_device, far_device));
     // A client of memif has to receive once before there is room for anything.
     assert!(far.queues[0].rx.recv().is_empty());
     Rig::new(near, Far::port(far, move || open(&client).0), Vec::new())
