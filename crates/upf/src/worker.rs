@@ -24,15 +24,12 @@ use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
-use crate::packet::ahead::Lists;
-use crate::packet::{
-    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, ahead, classify, classify_to, decide_usual, uncount,
-};
+use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, uncount};
 use crate::path::Path;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Network, Reader, Version};
+use crate::tables::{BUCKETS, Reader, Version};
 use crate::trace::Tracer;
 
 mod copies;
@@ -418,17 +415,15 @@ impl Hands {
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
-        let (network, mut lists) = (tables.network(from), Lists::default());
-        ahead::ask::<TUNNELS>(tables, network, &self.state.policers, &burst, &mut lists);
-        classify_all::<TUNNELS>(tables, network, &burst, &lists, &mut classes[..count]);
+        classify_all::<TUNNELS>(tables, tables.network(from), &self.state.policers, &burst, &mut classes[..count]);
         if let Some(board) = &self.counts {
-            count_homes(board, &classes[..count]);
+            classes[..count].iter().filter_map(|class| class.home(tables)).for_each(|home| board.count(home));
         }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
         let (mut left, mut ports) = (0, 0_u32);
         for at in 0..count {
             let mut packet = burst.get_mut(at);
-            let owner = self.owner(&classes[at]);
+            let owner = self.owner(tables, &classes[at]);
             if owner == self.index {
                 let fate = self.conclude::<TUNNELS>(tables, from, &classes[at], &mut packet, now);
                 if let Some(fate) = fate {
@@ -516,11 +511,8 @@ impl Hands {
     }
 
     #[inline]
-    fn owner(&self, class: &Class) -> u8 {
-        match *class {
-            Class::User { home, .. } => self.owners[usize::from(home) % BUCKETS],
-            Class::Drop(_) | Class::Punt(_) => self.index,
-        }
+    fn owner(&self, tables: &Version, class: &Class) -> u8 {
+        class.home(tables).map_or(self.index, |home| self.owners[usize::from(home) % BUCKETS])
     }
 
     #[cold]
@@ -576,29 +568,6 @@ impl Hands {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.now_ns()
-    }
-}
-
-/// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
-#[inline(always)]
-fn classify_all<const TUNNELS: bool>(
-    tables: &Version,
-    from: &Network,
-    burst: &Burst<'_>,
-    lists: &Lists,
-    classes: &mut [Class],
-) {
-    for (at, (class, list)) in classes.iter_mut().zip(lists).enumerate() {
-        let packet = burst.get(at);
-        classify_to::<TUNNELS>(tables, from, packet.head, packet.len(), *list, class);
-    }
-}
-
-fn count_homes(board: &Board, classes: &[Class]) {
-    for class in classes {
-        if let Class::User { home, .. } = *class {
-            board.count(home);
-        }
     }
 }
 

@@ -6,12 +6,16 @@
 use std::hint::black_box;
 
 use port::BURST_MAX;
+use vport::large_pages;
 
 const LINE_WORDS: usize = 8;
 /// Lines of a session's block, of which those that packets touch lie apart from the next session's.
 const BLOCK_LINES: usize = 5;
 /// Where in a block the rules of a direction begin.
 const RULE_LINE: usize = 1;
+/// Packets whose rules are asked for at a time, as the UPF does it.
+const CHUNK: usize = 16;
+const _: () = assert!(BURST_MAX.is_multiple_of(CHUNK));
 /// Words of a session's policers, both ways.
 const POLICER_WORDS: usize = LINE_WORDS;
 
@@ -36,7 +40,12 @@ impl BareMisses {
         assert!(!order.is_empty() && order.iter().all(|session| *session < sessions));
         let sessions = sessions as usize;
         let slots = sessions.next_power_of_two();
-        let memory = |words: usize| (0..words as u64).collect::<Box<[u64]>>();
+        let memory = |words: usize| {
+            let mut memory = vec![0; words];
+            large_pages::prefer(&memory);
+            memory.iter_mut().zip(0..).for_each(|(word, number)| *word = number);
+            memory.into_boxed_slice()
+        };
         let mut lists = memory(slots);
         (0..sessions).for_each(|session| lists[spread(session, slots)] = session as u64);
         Self {
@@ -53,25 +62,35 @@ impl BareMisses {
     #[inline]
     pub fn turn(&mut self) {
         let (mut slots, mut lists) = ([0; BURST_MAX], [0; BURST_MAX]);
+        let mut behind = 0..0;
         for slot in &mut slots {
             let session = self.order[self.next];
             self.next = if self.next + 1 < self.order.len() { self.next + 1 } else { 0 };
             *slot = spread(session as usize, self.slots.len());
             port::prefetch(&self.slots[*slot]);
         }
-        for (list, slot) in lists.iter_mut().zip(&slots) {
-            *list = self.slots[*slot] as usize;
-            port::prefetch(&self.blocks[rule(*list)]);
+        for first in (0..BURST_MAX).step_by(CHUNK) {
+            let chunk = first..first + CHUNK;
+            for (list, slot) in lists[chunk.clone()].iter_mut().zip(&slots[chunk.clone()]) {
+                *list = self.slots[*slot] as usize;
+                port::prefetch(&self.blocks[rule(*list)]);
+            }
+            self.ask_behind(&lists[core::mem::replace(&mut behind, chunk)]);
         }
-        for list in &lists {
-            black_box(self.blocks[rule(*list)]);
-            port::prefetch(&self.policers[list * POLICER_WORDS]);
-        }
+        self.ask_behind(&lists[behind]);
         for list in &lists {
             let policer = &mut self.policers[list * POLICER_WORDS];
             *policer = policer.wrapping_add(1);
         }
         self.passed += BURST_MAX as u64;
+    }
+
+    #[inline(always)]
+    fn ask_behind(&self, lists: &[usize]) {
+        for list in lists {
+            black_box(self.blocks[rule(*list)]);
+            port::prefetch(&self.policers[list * POLICER_WORDS]);
+        }
     }
 
     /// Packets so far.

@@ -1,10 +1,13 @@
 //! Finds the session that a frame belongs to.
 
 use gtpu::{MessageType, ParseError};
+use port::Burst;
 
+use super::ahead::classify_ahead;
 use super::{Arrival, Class, ETHERNET_LEN, Punt, usual};
 use crate::drops::DropReason;
 use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Packet, UDP};
+use crate::policer::Policers;
 use crate::side::PortId;
 use crate::tables::{Network, Version};
 
@@ -13,6 +16,24 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const ICMPV6: u8 = 58;
 const UDP_LEN: usize = 8;
+
+/// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
+#[inline(always)]
+pub(crate) fn classify_all<const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    policers: &Policers,
+    burst: &Burst<'_>,
+    classes: &mut [Class],
+) {
+    if tables.is_large() && classes.len() > 1 {
+        return classify_ahead::<TUNNELS>(tables, from, policers, burst, classes);
+    }
+    for (at, class) in classes.iter_mut().enumerate() {
+        let packet = burst.get(at);
+        classify_to::<TUNNELS>(tables, from, packet.head, packet.len(), None, class);
+    }
+}
 
 /// Finds the session of a frame of `len` bytes, of which `head` are the first.
 #[inline(always)]
@@ -24,11 +45,11 @@ pub fn classify(tables: &Version, from: PortId, head: &[u8], len: usize) -> Clas
     }
 }
 
-/// The same for a network whose packets are in tunnels, or not. The list of rules of the UE that a plain packet goes to may have been
-/// looked up before. The class is written where it is to stand, field by field: it is read so, and a copy of it at once would wait
-/// for all of them.
+/// The same for a network whose packets are in tunnels, or not. The list of rules may have been looked up before, by the TEID or the
+/// address where IPv4 headers without options have it. The class is written where it is to stand, field by field: it is read so,
+/// and a copy of it at once would wait for all of them.
 #[inline(always)]
-pub(crate) fn classify_to<const TUNNELS: bool>(
+pub(super) fn classify_to<const TUNNELS: bool>(
     tables: &Version,
     from: &Network,
     head: &[u8],
@@ -37,8 +58,8 @@ pub(crate) fn classify_to<const TUNNELS: bool>(
     to: &mut Class,
 ) {
     let usual = match TUNNELS {
-        true => usual_tunnelled(tables, from, head, len),
-        false => usual_plain(tables, from, head, len, list),
+        true => usual_tunnelled(tables, from, head, len, list),
+        false => usual_plain(from, head, len, list),
     };
     match usual {
         Some(class) => *to = class,
@@ -47,19 +68,18 @@ pub(crate) fn classify_to<const TUNNELS: bool>(
 }
 
 #[inline(always)]
-fn usual_tunnelled(tables: &Version, from: &Network, head: &[u8], len: usize) -> Option<Class> {
+fn usual_tunnelled(tables: &Version, from: &Network, head: &[u8], len: usize, list: Option<u32>) -> Option<Class> {
     let usual::Gpdu { teid, flow, len } = usual::gpdu(&from.side, head, len)?;
-    let rules = tables.by_teid(teid)?;
+    let list = list.or_else(|| tables.by_teid(teid).map(|rules| rules.list()))?;
     let arrival = Arrival::Tunnelled { v6: false, flow: Some(flow) };
-    Some(Class::User { list: rules.list(), home: rules.home(), arrival, at: usual::INNER as u16, len })
+    Some(Class::User { list, arrival, at: usual::INNER as u16, len })
 }
 
 #[inline(always)]
-fn usual_plain(tables: &Version, from: &Network, head: &[u8], len: usize, list: Option<u32>) -> Option<Class> {
+fn usual_plain(from: &Network, head: &[u8], len: usize, list: Option<u32>) -> Option<Class> {
     let (destination, len) = usual::plain(&from.side, head, len)?;
     let list = list.or_else(|| from.ue(false, destination.into()))?;
-    let home = tables.rules(list).home();
-    Some(Class::User { list, home, arrival: Arrival::Plain, at: ETHERNET_LEN as u16, len })
+    Some(Class::User { list, arrival: Arrival::Plain, at: ETHERNET_LEN as u16, len })
 }
 
 /// The same for any frame.
@@ -79,9 +99,9 @@ pub(super) fn classify_any<const TUNNELS: bool>(
     let ours = [m0, m1, m2, m3, m4, m5] == from.side.mac;
     let class = match (ours, u16::from_be_bytes([t0, t1]), TUNNELS) {
         (true, ETHERTYPE_IPV4, true) => classify_tunnelled::<false>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(tables, from, packet, available, list),
+        (true, ETHERTYPE_IPV4, false) => classify_plain::<false>(from, packet, available, list),
         (true, ETHERTYPE_IPV6, true) => classify_tunnelled::<true>(tables, from, packet, available),
-        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(tables, from, packet, available, list),
+        (true, ETHERTYPE_IPV6, false) => classify_plain::<true>(from, packet, available, list),
         (_, ether_type, _) => classify_other(ours, ethernet[0] & 1 != 0, ether_type, packet, available),
     };
     class.unwrap_or_else(Class::Drop)
@@ -90,7 +110,6 @@ pub(super) fn classify_any<const TUNNELS: bool>(
 /// From N6: a packet for a UE, or for the UPF itself.
 #[inline(always)]
 fn classify_plain<const V6: bool>(
-    tables: &Version,
     from: &Network,
     packet: &[u8],
     available: usize,
@@ -106,8 +125,7 @@ fn classify_plain<const V6: bool>(
         };
     };
     let (at, len) = (ETHERNET_LEN as u16, ip.len() as u16);
-    let home = tables.rules(list).home();
-    Ok(Class::User { list, home, arrival: Arrival::Plain, at, len })
+    Ok(Class::User { list, arrival: Arrival::Plain, at, len })
 }
 
 /// From N3: a packet in a tunnel, or for the UPF itself.
@@ -153,7 +171,6 @@ fn classify_tunnelled<const V6: bool>(
     let flow = header.pdu_session.map(|container| container.flow());
     Ok(Class::User {
         list: rules.list(),
-        home: rules.home(),
         arrival: Arrival::Tunnelled { v6: V6, flow },
         at: (ETHERNET_LEN + header_len + UDP_LEN + header.header_len) as u16,
         len: header.payload_len as u16,
@@ -201,7 +218,7 @@ fn signalling(tables: &Version, message_type: MessageType, teid: u32, v6: bool) 
         MessageType::END_MARKER => {
             let rules = tables.by_teid(teid).ok_or(DropReason::EndMarker)?;
             let arrival = Arrival::EndMarker { v6 };
-            Ok(Class::User { list: rules.list(), home: rules.home(), arrival, at: ETHERNET_LEN as u16, len: 0 })
+            Ok(Class::User { list: rules.list(), arrival, at: ETHERNET_LEN as u16, len: 0 })
         }
         _ => Err(DropReason::GtpuMessage),
     }

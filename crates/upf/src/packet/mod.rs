@@ -2,9 +2,10 @@
 //! the time. It sends nothing and changes no packet; whoever calls it carries the verdict out.
 //!
 //! It comes in two halves: [`classify`] finds the session, by a short way for headers as nearly all packets have them ([`usual`]);
-//! [`decide`] applies its rules. Before both, where there are many sessions, [`ahead`] asks for what a whole burst needs of them.
+//! [`decide`] applies its rules. Where there are many sessions, [`ahead`] finds those of a burst together, and has what their
+//! packets will need on the way.
 
-pub(crate) mod ahead;
+mod ahead;
 mod aside;
 mod classify;
 mod decide;
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 
 pub use aside::{Duplicate, Untranslated, besides, forgo};
 pub use classify::classify;
-pub(crate) use classify::classify_to;
+pub(crate) use classify::classify_all;
 pub(crate) use decide::{User, count, counted, find_plain, find_tunnelled, into_tunnel, out_of, remark};
 pub use decide::{decide, matching};
 pub(crate) use usual::decide as decide_usual;
@@ -135,8 +136,6 @@ pub enum Class {
     User {
         /// The session's rules for its direction (see [`Version::rules`]).
         list: u32,
-        /// The bucket of the worker that owns the session.
-        home: Bucket,
         /// How it came.
         arrival: Arrival,
         /// Where in the frame the user's packet begins.
@@ -152,6 +151,15 @@ impl Class {
         match *self {
             Class::User { len, .. } => len.into(),
             Class::Drop(_) | Class::Punt(_) => 0,
+        }
+    }
+
+    /// The bucket of the worker that owns the session, if it is of one.
+    #[inline(always)]
+    pub fn home(&self, tables: &Version) -> Option<Bucket> {
+        match *self {
+            Class::User { list, .. } => Some(tables.rules(list).home()),
+            Class::Drop(_) | Class::Punt(_) => None,
         }
     }
 

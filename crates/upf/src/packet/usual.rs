@@ -163,6 +163,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::Index;
 
+    use super::super::ahead::believed;
     use super::super::classify::{classify_any, classify_to};
     use super::super::decide as decide_any;
     use crate::alarms::{self, AlarmReceiver};
@@ -362,13 +363,14 @@ mod tests {
                 prop::collection::vec((any::<Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x46)]), 0..3),
                 // Bits of octets of headers that are turned.
                 prop::collection::vec((0..78_usize, 0..8), 0..2),
-                // How much of the frame there is, how much of it is at hand, whether the sum is made right.
-                (prop::option::of(any::<Index>()), prop::option::of(any::<Index>()), any::<bool>()),
+                // How much of the frame there is, how much of it is at hand, whether the sum is made right, and whether its rules
+                // were asked for.
+                (prop::option::of(any::<Index>()), prop::option::of(any::<Index>()), any::<bool>(), any::<bool>()),
             ), 1..20),
         ) {
             let Upf { reader, states: [mut short, mut long], .. } = upf();
             let tables = reader.version();
-            for (now, (number, uplink, payload, octets, bits, (len, at_hand, is_mended))) in packets.into_iter().enumerate() {
+            for (now, (number, uplink, payload, octets, bits, (len, at_hand, is_mended, asks))) in packets.into_iter().enumerate() {
                 let mut frame = sound(number, uplink, payload);
                 for (at, octet) in octets {
                     *at.get_mut(&mut frame[..]) = octet;
@@ -390,11 +392,13 @@ mod tests {
                 let mut class = Class::Drop(DropReason::NoPdr);
                 let other = match uplink {
                     true => {
-                        classify_to::<true>(tables, network, head, frame.len(), None, &mut class);
+                        let list = if asks { believed::<true>(tables, network, head) } else { None };
+                        classify_to::<true>(tables, network, head, frame.len(), list, &mut class);
                         classify_any::<true>(tables, network, head, frame.len(), None)
                     }
                     false => {
-                        classify_to::<false>(tables, network, head, frame.len(), None, &mut class);
+                        let list = if asks { believed::<false>(tables, network, head) } else { None };
+                        classify_to::<false>(tables, network, head, frame.len(), list, &mut class);
                         classify_any::<false>(tables, network, head, frame.len(), None)
                     }
                 };

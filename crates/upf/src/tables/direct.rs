@@ -2,13 +2,14 @@
 //! looks for one finds it where these say, in one cache line. Those of which another one has the place are in a table of hashes.
 
 use hashbrown::HashMap;
+use vport::large_pages;
 
 use super::mix::Mix;
 
 /// The map.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
-    /// By the key's low bits: the key, and in the upper half what it leads to; 0 where there is none.
+    /// By the key's low bits: the key, and in the upper half what it leads to; 0 where there is none. Empty before the first key.
     places: Vec<u64>,
     mask: u32,
     /// Places that are not empty.
@@ -44,8 +45,9 @@ impl Direct {
     /// Has the key lead there, or nowhere.
     pub fn set(&mut self, key: u32, to: Option<u32>) {
         let at = (key & self.mask) as usize;
-        if to.is_some() && at >= self.places.len() {
-            self.places.resize(at + 1, 0);
+        if to.is_some() && self.places.is_empty() {
+            self.places = vec![0; self.mask as usize + 1];
+            large_pages::prefer(&self.places);
         }
         match (self.places.get_mut(at), to) {
             // The key 0 has no place: that would be an empty one.

@@ -21,7 +21,7 @@ impl Hands {
             match letter {
                 Letter::Process(from) => {
                     let class = classify_frame(tables, from, frame);
-                    match self.is_here(worker, &class) {
+                    match self.is_here(tables, worker, &class) {
                         Some(true) => self.serve_one(tables, from, &class, frame, exits),
                         // The session moved meanwhile. It is not worth following.
                         Some(false) => self.drops.count(DropReason::HandoverLoop),
@@ -55,7 +55,7 @@ impl Hands {
     #[inline(never)]
     fn enter(&mut self, tables: &Version, from: PortId, frame: &[u8], exits: &mut Exits) {
         let class = classify_frame(tables, from, frame);
-        match self.owner(&class) {
+        match self.owner(tables, &class) {
             owner if owner == self.index => self.serve_one(tables, from, &class, frame, exits),
             owner => {
                 self.hand_over(owner, from, &PacketRef::from_slice(frame));

@@ -190,8 +190,8 @@ impl Moving {
 impl Hands {
     /// Whether a packet that another worker handed on, or this one to itself, can be treated: its session's state is here. None
     /// if it is on its way here.
-    pub(super) fn is_here(&self, worker: usize, class: &Class) -> Option<bool> {
-        let Class::User { home, .. } = *class else { return Some(true) };
+    pub(super) fn is_here(&self, tables: &Version, worker: usize, class: &Class) -> Option<bool> {
+        let Some(home) = class.home(tables) else { return Some(true) };
         if self.moving.holds(home) {
             return Some(true);
         }
@@ -229,11 +229,8 @@ impl Hands {
             return false;
         }
         let class = classify_frame(tables, from, frame);
-        let is_here = match class {
-            Class::User { home, .. } => self.moving.holds(home),
-            Class::Drop(_) | Class::Punt(_) => true,
-        };
-        match self.owner(&class) {
+        let is_here = class.home(tables).is_none_or(|home| self.moving.holds(home));
+        match self.owner(tables, &class) {
             // What leaves goes after what was sent on by whoever has it then: it is not sent from here any more.
             AWAITED if !is_here => return false,
             owner if owner == self.index || owner == AWAITED => self.serve_one(tables, from, &class, frame, exits),
@@ -270,7 +267,7 @@ impl Hands {
             frame.resize(packet.len(), 0);
             packet.copy_to(&mut frame);
             let class = classify_frame(tables, from, &frame);
-            match self.owner(&class) {
+            match self.owner(tables, &class) {
                 owner if owner == self.index => self.serve_one(tables, from, &class, &frame, exits),
                 owner => self.hand_over(owner, from, &packet),
             }

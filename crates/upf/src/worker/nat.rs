@@ -220,7 +220,7 @@ impl Hands {
         admitted.translation.apply(&mut packet.head_mut()[ETHERNET_LEN..]);
         let class = classify(tables, from, packet.head(), packet.len() + behind.len());
         let up_seid = class.first_rule(tables).map(|rule| rule.origin().up_seid);
-        if up_seid != Some(admitted.up_seid) || self.owner(&class) != self.index {
+        if up_seid != Some(admitted.up_seid) || self.owner(tables, &class) != self.index {
             self.drops.count(DropReason::NatNoBinding);
             return None;
         }

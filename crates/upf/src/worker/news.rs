@@ -5,7 +5,7 @@ use port::{HEAD_MAX, PacketRef};
 use super::{Exits, Hands, classify_frame};
 use crate::drops::DropReason;
 use crate::mail::Outbox;
-use crate::packet::{Class, end_marker_frame, matching};
+use crate::packet::{end_marker_frame, matching};
 use crate::path::Tunnel;
 use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket, News, Version};
@@ -44,12 +44,11 @@ impl Hands {
                 News::Release { up_seid, .. } => {
                     for (port, frame) in self.state.buffers.take(home, *up_seid) {
                         let class = classify_frame(tables, port, &frame);
-                        match class {
-                            // The session's home is another one by now.
-                            Class::User { home, .. } if !self.moving.holds(home) => {
-                                self.hand_over(self.owner(&class), port, &PacketRef::from_slice(&frame));
-                            }
-                            _ => self.serve_one(tables, port, &class, &frame, exits),
+                        // The session's home may be another one by now.
+                        if class.home(tables).is_none_or(|home| self.moving.holds(home)) {
+                            self.serve_one(tables, port, &class, &frame, exits);
+                        } else {
+                            self.hand_over(self.owner(tables, &class), port, &PacketRef::from_slice(&frame));
                         }
                     }
                 }

@@ -156,7 +156,7 @@ impl Hands {
     #[cold]
     fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>) {
         let Some(rule) = tables.rule(rule) else { return };
-        let Class::User { home, .. } = *class else { return };
+        let Some(home) = class.home(tables) else { return };
         let waiting = rule.waiting();
         match self.state.buffers.keep(home, &waiting, from, packet) {
             Kept::Waits => {}
