@@ -28,7 +28,7 @@
 //! - [`broker`] makes generations of segments and hands them out in the order that makes them safe; [`client`] is its
 //!   counterpart in the function, on a thread of its own; [`wire`] is what they say; `handover` brings what the client
 //!   mapped to the queues, between two bursts.
-//! - [`tally`] is words that outlive the process; [`large_pages`] is for tables of the process itself.
+//! - [`tally`] is words that outlive the process; [`large_pages`] is words for tables of the process itself.
 //! - [`local`] and [`frames`] are queues without a peer, for measuring, tests and devices.
 //! - `exposed` is zero-copy channels without ports around them, for tests and fuzz targets that play the other end.
 //! - [`relay`] is a channel between two threads of one process; [`held`] is frames that it need not copy.

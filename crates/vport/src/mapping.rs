@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::large_pages;
 use crate::sync::AtomicU64;
 
 /// Memory of this process, or shared with others; unmapped on drop.
@@ -65,10 +64,10 @@ impl Mapping {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags)? };
-        let mapping = Self::of(start, len, true);
-        // SAFETY: all of the mapping that was just made.
-        large_pages::prefer(unsafe { core::slice::from_raw_parts(mapping.area(0, len), len) });
-        Ok(mapping)
+        // What is used here and there is found sooner through large pages. Where there are none, small ones do.
+        // SAFETY: the mapping that was just made.
+        let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxHugepage) };
+        Ok(Self::of(start, len, true))
     }
 
     /// Puts private memory, zeroed, in the place of everything from the byte `from` on, which nobody has used.

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use port::BURST_MAX;
-use vport::large_pages;
+use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
 /// Lines of a session's block, of which those that packets touch lie apart from the next session's.
@@ -22,9 +22,9 @@ const POLICER_WORDS: usize = LINE_WORDS;
 /// The loop, with memory as large as that of so many sessions.
 pub struct BareMisses {
     /// By TEID or address: where the session's block begins.
-    slots: Box<[u64]>,
-    blocks: Box<[u64]>,
-    policers: Box<[u64]>,
+    slots: Words,
+    blocks: Words,
+    policers: Words,
     /// Sessions in the order of their packets, over and over.
     order: Box<[u32]>,
     next: usize,
@@ -41,10 +41,9 @@ impl BareMisses {
         let sessions = sessions as usize;
         let slots = sessions.next_power_of_two();
         let memory = |words: usize| {
-            let mut memory = vec![0; words];
-            large_pages::prefer(&memory);
+            let mut memory = Words::zeroed(words).expect("memory");
             memory.iter_mut().zip(0..).for_each(|(word, number)| *word = number);
-            memory.into_boxed_slice()
+            memory
         };
         let mut lists = memory(slots);
         (0..sessions).for_each(|session| lists[spread(session, slots)] = session as u64);
@@ -120,7 +119,7 @@ mod tests {
     #[test]
     fn every_session_is_touched_in_its_turn() {
         let mut bare = BareMisses::new(100, (0..64).collect());
-        let before = bare.policers.clone();
+        let before = bare.policers.to_vec();
         bare.turn();
         bare.turn();
         let touched = |at: usize| bare.policers[at * POLICER_WORDS] - before[at * POLICER_WORDS];

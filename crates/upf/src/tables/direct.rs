@@ -2,15 +2,15 @@
 //! looks for one finds it where these say, in one cache line. Those of which another one has the place are in a table of hashes.
 
 use hashbrown::HashMap;
-use vport::large_pages;
+use vport::large_pages::Words;
 
 use super::mix::Mix;
 
 /// The map.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Direct {
     /// By the key's low bits: the key, and in the upper half what it leads to; 0 where there is none. Empty before the first key.
-    places: Vec<u64>,
+    places: Words,
     mask: u32,
     /// Places that are not empty.
     used: usize,
@@ -21,7 +21,7 @@ impl Direct {
     /// An empty map with this many places, a power of two. They take no memory before they are used.
     pub fn new(places: usize) -> Self {
         assert!(places.is_power_of_two());
-        Self { places: vec![], mask: (places - 1) as u32, used: 0, others: HashMap::default() }
+        Self { places: Words::default(), mask: (places - 1) as u32, used: 0, others: HashMap::default() }
     }
 
     /// What the key leads to.
@@ -46,8 +46,8 @@ impl Direct {
     pub fn set(&mut self, key: u32, to: Option<u32>) {
         let at = (key & self.mask) as usize;
         if to.is_some() && self.places.is_empty() {
-            self.places = vec![0; self.mask as usize + 1];
-            large_pages::prefer(&self.places);
+            // Without them all are among the others.
+            self.places = Words::zeroed(self.mask as usize + 1).unwrap_or_default();
         }
         match (self.places.get_mut(at), to) {
             // The key 0 has no place: that would be an empty one.
@@ -69,6 +69,18 @@ impl Direct {
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.used + self.others.len()
+    }
+}
+
+impl Clone for Direct {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(self.mask as usize + 1);
+        let used = self.places.iter().filter(|place| **place != 0);
+        let all = used
+            .map(|place| (*place as u32, (place >> 32) as u32))
+            .chain(self.others.iter().map(|(&key, &to)| (key, to)));
+        all.for_each(|(key, to)| copy.set(key, Some(to)));
+        copy
     }
 }
 
@@ -111,6 +123,8 @@ mod tests {
                 prop_assert_eq!(map.len(), model.len());
                 prop_assert!((0..64).all(|key| map.get(key) == model.get(&key).copied()));
             }
+            let copy = map.clone();
+            prop_assert!(copy.len() == model.len() && (0..64).all(|key| copy.get(key) == model.get(&key).copied()));
         }
     }
 }
