@@ -1,4 +1,4 @@
-//! A bare loop that touches as many cold lines a packet as the UPF does, and asks for them ahead in the same passes over a burst:
+//! A bare loop that touches as many cold lines a packet as the UPF does, and asks for them ahead in the same order:
 //! what sessions that are not in the caches cost at least. It does nothing else.
 //!
 //! These are the slot of the TEID or of the UE's address, the first line of the rule, and the policer, each found by the one before.
@@ -6,6 +6,7 @@
 use std::hint::black_box;
 
 use port::BURST_MAX;
+use upf::packet::CHUNK;
 use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
@@ -13,8 +14,6 @@ const LINE_WORDS: usize = 8;
 const BLOCK_LINES: usize = 5;
 /// Where in a block the rules of a direction begin.
 const RULE_LINE: usize = 1;
-/// Packets whose rules are asked for at a time, as the UPF does it.
-const CHUNK: usize = 16;
 const _: () = assert!(BURST_MAX.is_multiple_of(CHUNK));
 /// Words of a session's policers, both ways.
 const POLICER_WORDS: usize = LINE_WORDS;
@@ -35,7 +34,7 @@ impl BareMisses {
     /// Memory of so many `sessions`, whose packets come in this order.
     ///
     /// # Panics
-    /// If the order names none, or one that is not there.
+    /// If the order names none, or one that is not there, or memory is short.
     pub fn new(sessions: u32, order: Vec<u32>) -> Self {
         assert!(!order.is_empty() && order.iter().all(|session| *session < sessions));
         let sessions = sessions as usize;

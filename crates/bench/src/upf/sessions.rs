@@ -67,7 +67,7 @@ pub(super) fn measure(
     }
     Ok(json!({
         "what": "nanoseconds of a packet with so many sessions held and active, all active ones in an order at random",
-        "bare_misses": "3 cold lines a packet (slot of the TEID or address, rule, policer), asked for ahead in the same passes",
+        "bare_misses": "3 cold lines a packet (slot of the TEID or address, rule, policer), asked for ahead in the same order",
         "1m_over_bare_misses": "what a packet costs more with 1,000,000 sessions than with 1,000, the forwarder's part taken off, by the same of the bare loop",
         "models": "busy nanoseconds of a packet in all threads of each model, source throttled",
         "runs": runs,

@@ -23,7 +23,7 @@ const DESTINATION_V4: usize = ETHERNET_LEN + 16;
 const DESTINATION_V6: usize = ETHERNET_LEN + 24;
 /// Packets whose rules are asked for at a time: a core waits for two dozen lines at most, and those of what the rules of the
 /// packets before point to are on their way as well.
-const CHUNK: usize = 16;
+pub const CHUNK: usize = 16;
 
 /// The lists of rules of so many packets, as far as they were looked for and found.
 type Lists = [Option<u32>; CHUNK];
