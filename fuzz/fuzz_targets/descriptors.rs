@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use libfuzzer_sys::fuzz_target;
 use vport::arena::{BUFFER_BYTES, Descriptor};
 use vport::exposed::{Commons, Exposed, Words};
-use vport::packet::{BURST_MAX, FRAME_MAX, HEAD_MAX, HEADROOM, PacketRef, Rest};
+use vport::packet::{BURST_MAX, FRAME_MAX, HEAD_MAX, HEADROOM, LONG_BURST_MAX, PacketRef, Rest};
 use vport::reader::Wanted;
 use vport::ring::Violation;
 
@@ -209,7 +209,8 @@ impl Function {
             *peers.lent.borrow_mut() = [false; 1024];
         }
         let choice = peers.byte();
-        let most = 1 + usize::from(choice) % BURST_MAX;
+        let lends = choice >= 128;
+        let most = 1 + usize::from(choice) % if lends { LONG_BURST_MAX } else { BURST_MAX };
         let (start, broken) = self.first.taken();
         let mut expected = None;
         if broken.is_none() && self.head.wrapping_sub(start) < most as u64 {
@@ -223,7 +224,7 @@ impl Function {
         let (mut taken, mut unwanted, mut bytes, mut waits) = (0, 0, 0, false);
         let mut last = None;
         self.places.clear();
-        if choice >= 128 {
+        if lends {
             let expected = if broken.is_some() { broken } else { expected };
             self.receive_all(peers, most, start, expected);
             return true;
@@ -312,7 +313,7 @@ impl Function {
     /// Sends on what it received last and has not looked at, all at once, where that stands in no slots: as many as there are
     /// empty buffers that are the function's.
     fn forward_all(&mut self, peers: &Peers<'_>, lends: bool) {
-        let from = usize::from(peers.byte()) % BURST_MAX;
+        let from = usize::from(peers.byte()) % LONG_BURST_MAX;
         let Self { first, second, tail, sends, places, .. } = self;
         let burst = first.burst();
         let (published, mut rule) = second.given();

@@ -14,7 +14,7 @@ pub use vport::held::Held;
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
 pub use vport::packet::{
-    BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketMut, PacketRef, Placed, Rest, Slot,
+    BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, LONG_BURST_MAX, Lease, PacketMut, PacketRef, Placed, Rest, Slot,
 };
 pub use vport::pool;
 pub use vport::prefetch;
@@ -32,9 +32,13 @@ mod wait;
 
 /// The receiving half of a queue pair. One thread uses it.
 pub trait RxQueue: Send {
-    /// Takes up to [`BURST_MAX`] packets, and gives back to the sender what the last call returned. Empty when nothing
+    /// Takes up to [`BURST_MAX`] packets (see also [`RxQueue::set_burst_max`]), and gives back to the sender what the last call returned. Empty when nothing
     /// waits. Never blocks, allocates or makes a system call while packets flow (kernel backends: one call a packet).
     fn recv(&mut self) -> Burst<'_>;
+
+    /// From here on [`RxQueue::recv`] may take up to so many packets at a time, at most [`LONG_BURST_MAX`], where long bursts cost
+    /// less: of zero-copy links, whose packets stay where they are. For functions whose own work with a burst has no limit.
+    fn set_burst_max(&mut self, _packets: usize) {}
 
     /// As [`RxQueue::recv`], of packets that stay where their sender put them until they are given back, so that another thread can
     /// take them from there by a [`relay`]. None where that is not possible; that may change when all is given back.
@@ -75,7 +79,7 @@ pub trait TxQueue: Send {
     /// Sends the packets of a burst from number `from` on: as [`TxQueue::send`], but that packets cost less this way which go on in
     /// the buffers they came in: between zero-copy links where they were not changed, by backends that lend their buffers in any case.
     fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
-        burst.with_views(from, |packets| self.send(packets))
+        burst.send_views(from, |packets| self.send(packets))
     }
 
     /// What this queue has counted.

@@ -38,6 +38,10 @@ impl RxQueue for RxRing {
         Self::recv(self)
     }
 
+    fn set_burst_max(&mut self, packets: usize) {
+        Self::set_burst_max(self, packets);
+    }
+
     fn recv_held(&mut self) -> Option<Held<'_>> {
         Self::recv_held(self)
     }

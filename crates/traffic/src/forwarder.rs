@@ -4,7 +4,7 @@
 //! swapped on request. It is what the UPF's work is measured against, and what a link is measured with.
 
 use port::pool::Member;
-use port::{BURST_MAX, Buckets, PacketRef, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
+use port::{BURST_MAX, Buckets, LONG_BURST_MAX, PacketRef, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue};
 
 /// What to do with the Ethernet addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -28,20 +28,18 @@ pub struct Forwarder {
 impl Forwarder {
     /// A forwarder within one port.
     pub fn within(port: QueuePair, addresses: Addresses) -> Self {
-        Self { rx: vec![port.rx], tx: vec![port.tx], addresses, retries: 0, refused: 0, member: None }
+        Self::new(vec![port.rx], vec![port.tx], addresses)
     }
 
     /// A forwarder between two ports.
     pub fn between(first: QueuePair, second: QueuePair, addresses: Addresses) -> Self {
-        // Queue i is received by rx[i] and sent on by tx[i].
-        Self {
-            rx: vec![first.rx, second.rx],
-            tx: vec![second.tx, first.tx],
-            addresses,
-            retries: 0,
-            refused: 0,
-            member: None,
-        }
+        Self::new(vec![first.rx, second.rx], vec![second.tx, first.tx], addresses)
+    }
+
+    /// What `rx[i]` receives is sent on by `tx[i]`, in bursts as long as ports have them.
+    fn new(mut rx: Vec<Box<dyn RxQueue>>, tx: Vec<Box<dyn TxQueue>>, addresses: Addresses) -> Self {
+        rx.iter_mut().for_each(|rx| rx.set_burst_max(LONG_BURST_MAX));
+        Self { rx, tx, addresses, retries: 0, refused: 0, member: None }
     }
 
     /// Gives buckets away and takes them as this member of a pool, whose queues its ports are.

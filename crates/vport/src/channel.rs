@@ -33,7 +33,7 @@ impl Inlet {
     #[inline(always)]
     pub(crate) fn fill_all(&mut self, slots: &mut [Slot], lent: Option<&mut Lent>, peek: usize) -> Filled {
         match (self, lent) {
-            (Self::Buffers(taker), Some(lent)) => taker.lend(lent, slots.len(), peek),
+            (Self::Buffers(taker), Some(lent)) => taker.lend(lent, peek),
             (inlet, _) => inlet.fill(slots, peek, |_, _| Wanted::Yes),
         }
     }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::arena::Descriptor;
 use crate::exposed::{Commons, Exposed};
-use crate::packet::{BURST_MAX, HEADROOM, PacketRef};
+use crate::packet::{BURST_MAX, HEADROOM, LONG_BURST_MAX, PacketRef};
 use crate::reader::Wanted;
 use crate::ring::Violation;
 
@@ -448,6 +448,40 @@ fn unwanted_frames_go_back_and_early_ones_stay() {
     channels[0].expected.drain(..4);
     assert_eq!(channels[0].receive(BURST_MAX), 2);
     assert_conserved(&channels);
+}
+
+/// As it came, and with packets among its first, middle and last ones that were taken apart and put together again.
+#[test]
+fn a_long_burst_is_sent_on_from_any_packet() {
+    const RING: u64 = 2 * LONG_BURST_MAX as u64;
+    let commons = Commons::new(2 * RING as u32);
+    let changes: [&[usize]; 4] = [&[], &[0], &[63, 64], &[3, LONG_BURST_MAX - 1]];
+    for (changed, from) in changes.into_iter().flat_map(|changed| [0, 1, 64, 100].map(|from| (changed, from))) {
+        let mut first = Exposed::new(&commons, RING, 0, (1, 2));
+        let mut second = Exposed::new(&commons, RING, RING as u32, (3, 4));
+        let frames: Vec<_> = (0..RING).map(|n| frame(n as u8, 60 + n as usize)).collect();
+        let packets: Vec<_> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
+        assert_eq!(first.push(&packets), packets.len());
+        first.publish();
+        for half in frames.chunks(LONG_BURST_MAX) {
+            assert_eq!(first.lend(LONG_BURST_MAX, PEEK).packets as usize, LONG_BURST_MAX);
+            let mut burst = first.burst();
+            for &i in changed {
+                let mut packet = burst.get_mut(i);
+                assert!(packet.strip(14));
+                packet.prepend(14).unwrap().copy_from_slice(&half[i][..14]);
+            }
+            let as_it_is = second.push_on(&burst, from);
+            assert_eq!(as_it_is.is_some(), changed.iter().all(|i| *i < from), "{changed:?} from {from}");
+            let sent = as_it_is.unwrap_or_else(|| burst.send_views(from, |packets| second.push(packets)));
+            assert_eq!(sent, LONG_BURST_MAX - from);
+            second.publish();
+            assert_eq!(second.lend(LONG_BURST_MAX, PEEK).packets as usize, sent);
+            let arrived = second.burst();
+            assert!((from..LONG_BURST_MAX).all(|i| bytes(&arrived.get(i - from)) == half[i]));
+        }
+        assert_eq!((first.taken().1, second.given().1, second.taken().1), (None, None, None));
+    }
 }
 
 #[test]

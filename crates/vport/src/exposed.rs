@@ -10,7 +10,7 @@ use crate::latency::{Histogram, Latency};
 use crate::layout::{Heads, Index};
 use crate::lent::Lent;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, PacketRef, Slot};
+use crate::packet::{Burst, LONG_BURST_MAX, PacketRef, Slot};
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::segment::PAGE;
@@ -186,7 +186,7 @@ impl Exposed {
         let own = Arc::new(Mapping::anonymous(layout.bytes()).expect("memory"));
         let taker = Taker::new(entries, view(), (ids.1, ids.0), descriptors, (&index, heads), returns);
         let taker = taker.with_latency(Histogram::new(layout, &own));
-        let slots = (0..BURST_MAX).map(|_| Slot::new()).collect();
+        let slots = (0..LONG_BURST_MAX).map(|_| Slot::new()).collect();
         Self { words, giver, taker, own, slots, lent: Lent::new(), filled: 0 }
     }
 
@@ -206,7 +206,8 @@ impl Exposed {
     /// The receiver takes up to `most` frames, all of which it wants, and leaves their slots as they are.
     pub fn lend(&mut self, most: usize, peek: usize) -> Filled {
         self.lent.clear();
-        let filled = self.taker.lend(&mut self.lent, most, peek);
+        self.lent.set_most(most);
+        let filled = self.taker.lend(&mut self.lent, peek);
         self.filled = filled.packets as usize;
         filled
     }

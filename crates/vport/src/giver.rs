@@ -8,7 +8,7 @@ use crate::arena::{BUFFER_BYTES, Buffers, Descriptor, Entries, FRAME_OFFSET, Hol
 use crate::layout::Heads;
 use crate::lent::Place;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, HEADROOM, PacketRef, copy_bytes};
+use crate::packet::{BURST_MAX, HEADROOM, LONG_BURST_MAX, PacketRef, copy_bytes};
 use crate::prefetch;
 use crate::ring::Violation;
 use crate::stamp::{Sampling, Unit};
@@ -171,7 +171,7 @@ impl Giver {
         if !place.is_still_here(words) {
             return None;
         }
-        let mut empty = [0; BURST_MAX];
+        let mut empty = [0; LONG_BURST_MAX];
         let empty = &mut empty[..words.len()];
         rings.copy_returned(head, empty);
         let given = rings.exchange_all(words, empty, place.sender);

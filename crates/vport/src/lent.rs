@@ -6,13 +6,15 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::{Buffers, Descriptor, Entries, HolderId};
-use crate::packet::{BURST_MAX, Lease, PacketRef, Rest, Slot, copy_bytes};
+use crate::packet::{BURST_MAX, LONG_BURST_MAX, Lease, PacketRef, Rest, Slot, copy_bytes};
 
 /// Frames in buffers that are the receiving function's, with what stands for them in the list of those that go back.
 pub(crate) struct Lent {
-    words: [u64; BURST_MAX],
-    /// Bit *i*: packet *i* is what its word says, and not what its slot says.
-    whole: Cell<u32>,
+    words: [u64; LONG_BURST_MAX],
+    /// Bit *i* of them all: packet *i* is what its word says, and not what its slot says.
+    whole: [Cell<u64>; LONG_BURST_MAX / 64],
+    /// How many packets a burst has at most.
+    most: usize,
     /// A packet was looked at.
     looked: Cell<bool>,
     place: Place,
@@ -42,24 +44,31 @@ unsafe impl Send for Lent {}
 
 impl Lent {
     pub(crate) fn new() -> Self {
-        Self { words: [0; BURST_MAX], whole: Cell::new(0), looked: Cell::new(true), place: Place::NONE, peek: 0 }
+        Self {
+            words: [0; LONG_BURST_MAX],
+            whole: Default::default(),
+            most: BURST_MAX,
+            looked: Cell::new(true),
+            place: Place::NONE,
+            peek: 0,
+        }
     }
 
     /// Itself, if any packet is here.
     #[inline(always)]
     pub(crate) fn if_any(&self) -> Option<&Self> {
-        (self.whole.get() != 0).then_some(self)
+        (self.whole() != 0).then_some(self)
     }
 
     /// None of the packets is here.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
-        self.whole = Cell::new(0);
+        self.set_whole(0);
     }
 
     /// Room for descriptors, of which [`Lent::fill`] says how many there are.
     #[inline(always)]
-    pub(crate) fn words_mut(&mut self) -> &mut [u64; BURST_MAX] {
+    pub(crate) fn words_mut(&mut self) -> &mut [u64; LONG_BURST_MAX] {
         &mut self.words
     }
 
@@ -70,8 +79,8 @@ impl Lent {
     /// nobody else's until their frames are sent on.
     #[inline(always)]
     pub(crate) unsafe fn fill(&mut self, count: usize, peek: usize, place: Place) {
-        debug_assert!(count <= BURST_MAX);
-        self.whole = Cell::new(((1_u64 << count) - 1) as u32);
+        debug_assert!(count <= self.most);
+        self.set_whole(ones(count));
         (self.place, self.peek) = (place, peek);
     }
 
@@ -88,16 +97,38 @@ impl Lent {
     /// Whether packet `i` is here.
     #[inline(always)]
     pub(crate) fn has(&self, i: usize) -> bool {
-        self.whole.get() >> (i % BURST_MAX) & 1 != 0
+        self.whole[i / 64 % self.whole.len()].get() >> (i % 64) & 1 != 0
+    }
+
+    #[inline(always)]
+    fn whole(&self) -> u128 {
+        let [first, second] = &self.whole;
+        u128::from(first.get()) | u128::from(second.get()) << 64
+    }
+
+    #[inline(always)]
+    fn set_whole(&mut self, bits: u128) {
+        self.whole = [Cell::new(bits as u64), Cell::new((bits >> 64) as u64)];
+    }
+
+    /// How many packets a burst has at most.
+    #[inline(always)]
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// See [`Lent::most`]. At most [`LONG_BURST_MAX`].
+    pub(crate) fn set_most(&mut self, packets: usize) {
+        self.most = packets.min(LONG_BURST_MAX);
     }
 
     /// Where packets are, if all of a range are here.
     #[inline(always)]
     pub(crate) fn all(&self, range: Range<usize>) -> Option<(&[u64], Place)> {
         let words = self.words.get(range.clone())?;
-        let wanted = (1_u64 << range.end) - (1_u64 << range.start);
+        let wanted = ones(range.end) & !ones(range.start);
         let place = self.place;
-        (u64::from(self.whole.get()) & wanted == wanted)
+        (self.whole() & wanted == wanted)
             .then_some((words, Place { first: place.first.wrapping_add(range.start as u64), ..place }))
     }
 
@@ -123,8 +154,8 @@ impl Lent {
         }
     }
 
-    /// Packet `i` is looked at, and so will be the one that takes its place in the next burst: its first line is asked for now,
-    /// since all of a burst's at once would be more than a core waits for at a time.
+    /// Packet `i` is looked at, and so will be the one that comes a burst behind it: its first line is asked for now, since all
+    /// of a burst's at once would be more than a core waits for at a time.
     #[inline(always)]
     pub(crate) fn look(&self, i: usize) {
         self.looked.set(true);
@@ -161,13 +192,20 @@ impl Lent {
             return;
         }
         let place = self.place;
-        self.whole.set(self.whole.get() & !(1 << i));
+        let whole = &self.whole[i / 64];
+        whole.set(whole.get() & !(1 << (i % 64)));
         let Descriptor { buffer, offset, len } = Descriptor::of(self.words[i]);
         let head = len.min(self.peek as u16);
         let lease = Lease { buffer, back: place.back(i) };
         // SAFETY: the frame was checked to lie within its buffer; the rest by the contract of `fill`.
         unsafe { slot.lend(place.buffers.start(buffer), offset, head, u32::from(len - head), lease) };
     }
+}
+
+/// So many bits.
+#[inline(always)]
+fn ones(count: usize) -> u128 {
+    u128::MAX.checked_shr((LONG_BURST_MAX - count) as u32).unwrap_or(0)
 }
 
 impl Place {

@@ -30,6 +30,8 @@ pub const HEAD_MAX: usize = 256;
 pub const HEADROOM: usize = 128;
 /// Most packets in one burst.
 pub const BURST_MAX: usize = 32;
+/// The same of a burst that stays where its sender put it, for receivers that have asked for long ones.
+pub const LONG_BURST_MAX: usize = 128;
 
 /// The bytes of a frame behind its private head, still where the sender put them.
 ///

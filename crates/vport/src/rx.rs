@@ -17,7 +17,7 @@ use crate::held::{Held, Origins};
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, HEAD_MAX, Slot};
+use crate::packet::{BURST_MAX, Burst, HEAD_MAX, LONG_BURST_MAX, Slot};
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
@@ -219,7 +219,18 @@ impl RxRing {
         }
     }
 
-    /// Takes up to [`BURST_MAX`] packets, and gives back what the last call returned. Nothing while packets are held.
+    /// From here on [`RxRing::recv`] takes up to so many packets where they stay where their sender put them: [`BURST_MAX`] to
+    /// [`LONG_BURST_MAX`].
+    pub fn set_burst_max(&mut self, packets: usize) {
+        let most = packets.clamp(BURST_MAX, LONG_BURST_MAX);
+        let missing = most.saturating_sub(self.slots.len());
+        let slots = std::mem::take(&mut self.slots).into_vec();
+        self.slots = slots.into_iter().chain((0..missing).map(|_| Slot::new())).collect();
+        self.lent.set_most(most);
+    }
+
+    /// Takes up to [`BURST_MAX`] packets, or as many as were asked for, and gives back what the last call returned. Nothing while
+    /// packets are held.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
         if self.held_to.is_some() {
@@ -278,7 +289,13 @@ impl RxRing {
     fn fill_held(&mut self) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
-        half.channels[0].fill_held(&half.generation, &mut self.slots, &mut self.origins, &by, &mut self.counters)
+        half.channels[0].fill_held(
+            &half.generation,
+            &mut self.slots[..BURST_MAX],
+            &mut self.origins,
+            &by,
+            &mut self.counters,
+        )
     }
 
     /// Gives what is held back to the sender, up to a position that a [`Held`] has said the end of.
@@ -317,7 +334,7 @@ impl RxRing {
     fn fill(&mut self) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
-        half.fill(&mut self.slots, Some(&mut self.lent), &by, &mut self.counters)
+        half.fill(&mut self.slots[..BURST_MAX], Some(&mut self.lent), &by, &mut self.counters)
     }
 
     /// Fills from all generations. Those whose senders wait for their ends to be read are told at once.
@@ -332,7 +349,7 @@ impl RxRing {
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         let mut filled = 0;
         for half in self.generations.iter_mut() {
-            filled += half.fill(&mut self.slots[filled..], None, &by, &mut self.counters);
+            filled += half.fill(&mut self.slots[filled..BURST_MAX], None, &by, &mut self.counters);
         }
         self.generations.iter_mut().for_each(|half| half.doorbell.found(filled > 0));
         filled

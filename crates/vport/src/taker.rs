@@ -152,16 +152,17 @@ impl Taker {
         filled
     }
 
-    /// As [`Taker::fill`], for a caller that wants every frame: up to `most` descriptors, without slots.
+    /// As [`Taker::fill`], for a caller that wants every frame: without slots.
     #[inline(always)]
-    pub(crate) fn lend(&mut self, lent: &mut Lent, most: usize, peek: usize) -> Filled {
+    pub(crate) fn lend(&mut self, lent: &mut Lent, peek: usize) -> Filled {
         if self.broken.is_some() {
             return Filled::default();
         }
+        let most = lent.most();
         if self.head.wrapping_sub(self.tail) < most as u64 {
             self.look_for_more();
         }
-        let count = self.head.wrapping_sub(self.tail).min(most.min(BURST_MAX) as u64) as usize;
+        let count = self.head.wrapping_sub(self.tail).min(most as u64) as usize;
         if count == 0 {
             return Filled::default();
         }

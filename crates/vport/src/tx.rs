@@ -138,7 +138,7 @@ impl TxRing {
         {
             return accepted;
         }
-        burst.with_views(from, |packets| self.send(packets))
+        burst.send_views(from, |packets| self.send(packets))
     }
 
     /// Sends so many packets by the only channel there is. None, and nothing sent, where that is not possible.

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use port::{BURST_MAX, LONG_BURST_MAX};
 use serde::Serialize;
 use serde_json::json;
 use traffic::forwarding::Forwarded;
@@ -128,7 +129,8 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
     let runs = campaign.runs;
     sample(&runs, &mut found.samples);
     found.conditions["forwarder"] = json!({"direct": "swaps Ethernet addresses, validation on",
-        "zerocopy": "sends packets on as they are, as testpmd does; validation on"});
+        "zerocopy": "sends packets on as they are, as testpmd does; validation on",
+        "burst": {"direct": BURST_MAX, "zerocopy": LONG_BURST_MAX}});
     found.conditions["testpmd"] = json!({"mode": "io", "vhost": "virtio-user with vector path",
         "memif": "zero-copy off", "memif_zerocopy": "zero-copy on in the client"});
     found.conditions["runs"] = json!(runs);

@@ -1,6 +1,6 @@
 //! Frames: their order, their lengths, their bytes.
 
-use port::{FRAME_MAX, PacketRef};
+use port::{BURST_MAX, FRAME_MAX, LONG_BURST_MAX, PacketRef};
 
 use crate::backend::{Backend, Declared};
 use crate::rig::{OURS, copied, frame, gather, numbered, packets, receive, until};
@@ -87,13 +87,28 @@ pub fn received_frames_can_be_changed_and_sent_on(backend: &Backend) -> Declared
 
 /// Whole bursts, as they came, and with a packet that was taken apart and put together again.
 pub fn a_burst_is_sent_on_as_its_packets_are(backend: &Backend) -> Declared {
+    pass_on(backend, BURST_MAX, BURST_MAX);
+    Ok(())
+}
+
+/// The same of bursts that are as long as was asked for, and no longer than any.
+pub fn a_long_burst_is_sent_on_as_its_packets_are(backend: &Backend) -> Declared {
+    for (asked_for, most) in [(0, BURST_MAX), (BURST_MAX + 5, BURST_MAX + 5), (usize::MAX, LONG_BURST_MAX)] {
+        pass_on(backend, asked_for, most);
+    }
+    Ok(())
+}
+
+fn pass_on(backend: &Backend, asked_for: usize, most: usize) {
     let frames = numbered(0, 1_000);
     let mut rig = backend.open_with(frames.clone());
+    rig.port.queues[0].rx.set_burst_max(asked_for);
     let (mut forwarded, mut taken) = (0, Vec::new());
     until("all frames are passed on", || {
         rig.prompt(forwarded);
         let pair = &mut rig.port.queues[0];
         let mut burst = pair.rx.recv();
+        assert!(burst.len() <= most);
         forwarded += (0..burst.len()).filter(|i| burst.get(*i).head[12..14] == OURS).count();
         if burst.len() % 2 == 1 {
             let mut packet = burst.get_mut(burst.len() / 2);
@@ -111,7 +126,6 @@ pub fn a_burst_is_sent_on_as_its_packets_are(backend: &Backend) -> Declared {
         taken.len() == frames.len()
     });
     assert!(taken == frames);
-    Ok(())
 }
 
 /// However much comes in meanwhile.

@@ -18,6 +18,7 @@ macro_rules! conformance {
                 lengths_that_it_does_not_carry_are_taken_and_counted
                 received_frames_can_be_changed_and_sent_on
                 a_burst_is_sent_on_as_its_packets_are
+                a_long_burst_is_sent_on_as_its_packets_are
                 what_was_received_stays_as_it_is_until_the_next_receive;
             flow:
                 bursts_are_bounded_and_sends_are_not

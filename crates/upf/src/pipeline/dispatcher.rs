@@ -319,7 +319,7 @@ impl Exits {
     #[inline]
     fn hand_on(&mut self, port: usize, spread: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
         if self.bells.len() == 1 && self.left.is_empty() {
-            let done = burst.with_views(0, |packets| self.rings[port][0].send(packets));
+            let done = burst.send_views(0, |packets| self.rings[port][0].send(packets));
             self.unrung |= 1;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
         }

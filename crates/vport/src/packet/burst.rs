@@ -75,9 +75,23 @@ impl<'q> Burst<'q> {
         PacketMut::new(&mut self.slots[i], self.lent, i)
     }
 
-    /// Packets from number `from` on, at most [`BURST_MAX`], to send.
+    /// Gives the packets from number `from` on to `send`, at most [`BURST_MAX`] at a time, until it does not accept all of
+    /// them. How many it has accepted.
     #[inline]
-    pub fn with_views<R>(&self, from: usize, then: impl FnOnce(&[PacketRef<'_>]) -> R) -> R {
+    pub fn send_views(&self, from: usize, mut send: impl FnMut(&[PacketRef<'_>]) -> usize) -> usize {
+        let mut accepted = 0;
+        loop {
+            let (offered, some) = self.with_views(from + accepted, |packets| (packets.len(), send(packets)));
+            accepted += some;
+            if some < offered || offered < BURST_MAX {
+                return accepted;
+            }
+        }
+    }
+
+    /// Packets from number `from` on, at most [`BURST_MAX`].
+    #[inline]
+    fn with_views<R>(&self, from: usize, then: impl FnOnce(&[PacketRef<'_>]) -> R) -> R {
         let mut packets = [const { MaybeUninit::<PacketRef<'_>>::uninit() }; BURST_MAX];
         let count = self.len().saturating_sub(from).min(BURST_MAX);
         let packets = &mut packets[..count];
