@@ -16,7 +16,7 @@ use vport::TxRing;
 use vport::broker::LinkKind;
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
-use vport::packet::{BURST_MAX, Burst, PacketRef};
+use vport::packet::{BURST_MAX, Burst, LONG_BURST_MAX, PacketRef};
 use vport::steering::Steering;
 
 const ROUNDS: usize = 20_000;
@@ -125,9 +125,12 @@ fn assert_busy_calls_nothing(bench: Bench) {
     let lens = [60, 64, 128, 300, 1_500, 9_500];
     let frames: Vec<Vec<u8>> = (0..BURST_MAX).map(|n| frame(n as u8, lens[n % lens.len()])).collect();
     let burst: Vec<PacketRef<'_>> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
-    for forward in [each_changed, all_at_once, reshaped] as [Forward; 3] {
-        let back = busy(&mut ends, &burst, forward);
-        assert!(back > ROUNDS, "{back}");
+    for burst_max in [BURST_MAX, LONG_BURST_MAX] {
+        ends[1].queues.iter_mut().for_each(|(rx, _)| rx.set_burst_max(burst_max));
+        for forward in [each_changed, all_at_once, reshaped] as [Forward; 3] {
+            let back = busy(&mut ends, &burst, forward);
+            assert!(back > ROUNDS, "{back}");
+        }
     }
     let sent = ends[0].queues[0].1.counters();
     assert!(sent.refused > 0 && sent.doorbells == 0, "{sent:?}");
