@@ -205,7 +205,7 @@ impl Lent {
 /// So many bits.
 #[inline(always)]
 fn ones(count: usize) -> u128 {
-    u128::MAX.checked_shr((LONG_BURST_MAX - count) as u32).unwrap_or(0)
+    u128::MAX.checked_shr(u128::BITS - count as u32).unwrap_or(0)
 }
 
 impl Place {

@@ -80,13 +80,14 @@ impl<'q> Burst<'q> {
     #[inline]
     pub fn send_views(&self, from: usize, mut send: impl FnMut(&[PacketRef<'_>]) -> usize) -> usize {
         let mut accepted = 0;
-        loop {
+        while from + accepted < self.len() {
             let (offered, some) = self.with_views(from + accepted, |packets| (packets.len(), send(packets)));
             accepted += some;
-            if some < offered || offered < BURST_MAX {
-                return accepted;
+            if some < offered {
+                break;
             }
         }
+        accepted
     }
 
     /// Packets from number `from` on, at most [`BURST_MAX`].
