@@ -32,8 +32,9 @@ mod wait;
 
 /// The receiving half of a queue pair. One thread uses it.
 pub trait RxQueue: Send {
-    /// Takes up to [`BURST_MAX`] packets (see also [`RxQueue::set_burst_max`]), and gives back to the sender what the last call returned. Empty when nothing
-    /// waits. Never blocks, allocates or makes a system call while packets flow (kernel backends: one call a packet).
+    /// Takes up to [`BURST_MAX`] packets (see also [`RxQueue::set_burst_max`]), and gives back to the sender what the last call
+    /// returned. Empty when nothing waits. Never blocks, allocates or makes a system call while packets flow (kernel backends: one
+    /// call a packet).
     fn recv(&mut self) -> Burst<'_>;
 
     /// From here on [`RxQueue::recv`] may take up to so many packets at a time, at most [`LONG_BURST_MAX`], where long bursts cost

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use bench::{Bench, PATIENCE, frame, sent_number};
-use port::{BURST_MAX, OpenOptions, PacketRef, Port, PortInfo};
+use port::{BURST_MAX, LONG_BURST_MAX, OpenOptions, PacketRef, Port, PortInfo};
 use vport::broker::{ArenaStatus, Broker, Config, EndSpec, Event, LinkKind, LinkSpec, RING_BYTES_MIN};
 
 const GROUP: &str = "group";
@@ -169,6 +169,20 @@ fn every_buffer_is_back_after_any_process_was_killed_under_load() {
     assert!(chain.broker.ports().unwrap().iter().all(|port| port.quarantined.is_none()));
     drop(children);
     chain.until("all buffers are back", |chain| chain.arena().free == chain.arena().buffers);
+}
+
+#[test]
+fn bursts_are_as_long_as_was_asked_for_where_packets_stay_where_they_are() {
+    const SENT: usize = BURST_MAX + 20;
+    for (bench, longest) in [(Bench::of("long", zero_copy()), SENT), (Bench::new("not-long"), BURST_MAX)] {
+        let (mut a, mut b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
+        for (asked_for, most) in [(None, BURST_MAX), (Some(LONG_BURST_MAX), longest), (Some(BURST_MAX), BURST_MAX)] {
+            asked_for.into_iter().for_each(|packets| b.queues[0].rx.set_burst_max(packets));
+            assert_eq!(a.queues[0].tx.send(&[PacketRef::from_slice(&frame(1, 60)); SENT]), SENT);
+            assert_eq!(b.queues[0].rx.recv().len(), most);
+            while !b.queues[0].rx.recv().is_empty() {}
+        }
+    }
 }
 
 fn assert_all_come_back(bench: &Bench, out: u32) {

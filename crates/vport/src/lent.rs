@@ -154,8 +154,8 @@ impl Lent {
         }
     }
 
-    /// Packet `i` is looked at, and so will be the one that comes a burst behind it: its first line is asked for now, since all
-    /// of a burst's at once would be more than a core waits for at a time.
+    /// Packet `i` is looked at, and so will be the one [`BURST_MAX`] behind it: its first line is asked for now, since all of
+    /// a burst's at once would be more than a core waits for at a time.
     #[inline(always)]
     pub(crate) fn look(&self, i: usize) {
         self.looked.set(true);

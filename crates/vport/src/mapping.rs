@@ -66,7 +66,7 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags)? };
         // What is used here and there is found sooner through large pages. Where there are none, small ones do.
         // SAFETY: the mapping that was just made.
-        let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         Ok(Self::of(start, len, true))
     }
 

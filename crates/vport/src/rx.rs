@@ -223,9 +223,9 @@ impl RxRing {
     /// [`LONG_BURST_MAX`].
     pub fn set_burst_max(&mut self, packets: usize) {
         let most = packets.clamp(BURST_MAX, LONG_BURST_MAX);
-        let missing = most.saturating_sub(self.slots.len());
-        let slots = std::mem::take(&mut self.slots).into_vec();
-        self.slots = slots.into_iter().chain((0..missing).map(|_| Slot::new())).collect();
+        if self.slots.len() < most {
+            self.slots = (0..most).map(|_| Slot::new()).collect();
+        }
         self.lent.set_most(most);
     }
 
