@@ -115,9 +115,7 @@ impl Counters {
     /// Asks for the counts at a place that will soon be needed.
     #[inline(always)]
     pub(crate) fn ask(&self, place: u32) {
-        if let Some(line) = self.0.lines.lines().get(place as usize) {
-            port::prefetch(line);
-        }
+        self.0.lines.ask(place as usize);
     }
 
     /// Counters of this process alone, for so many sessions.

@@ -136,12 +136,10 @@ impl Policers {
         self.0.lines().as_flattened().get(index as usize * STATE_WORDS..)?.first_chunk()
     }
 
-    /// Asks for the state of a meter that will soon be needed.
+    /// Asks for the state of the meter with this index, which will soon be needed.
     #[inline(always)]
-    pub(crate) fn ask(&self, meter: &Meter) {
-        if let Some(state) = self.state(meter.index()) {
-            port::prefetch(state);
-        }
+    pub(crate) fn ask(&self, index: u32) {
+        self.0.ask((index & !SHARED) as usize * STATE_WORDS / LINE_WORDS);
     }
 
     /// Whether a packet of `len` bytes conforms to the only meter that it counts towards, at time `now` (nanoseconds). If so

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::giver::Giver;
 use crate::lent::{Lent, Place};
 use crate::mapping::Mapping;
-use crate::packet::{PacketRef, Slot, Slots};
+use crate::packet::{Coming, PacketRef, Slot, Slots};
 use crate::reader::{Filled, Mapped, Places, Reader, Source, Wanted};
 use crate::ring::Violation;
 use crate::taker::Taker;
@@ -43,6 +43,15 @@ impl Inlet {
     pub(crate) fn places(&self) -> Option<(Places, &Arc<Mapping>)> {
         match self {
             Self::Records { reader, source } => Some((source.places(reader.ring()), source.mapping())),
+            Self::Buffers(_) => None,
+        }
+    }
+
+    /// See [`Reader::coming`].
+    #[inline(always)]
+    pub(crate) fn coming(&self, packets: usize) -> Option<Coming> {
+        match self {
+            Self::Records { reader, source } => reader.coming(source.places(reader.ring()), packets),
             Self::Buffers(_) => None,
         }
     }

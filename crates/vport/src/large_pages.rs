@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use std::io;
 
 use crate::mapping::Mapping;
+use crate::prefetch;
 
 /// So many words of this process, all zero at first. No memory is used before they are.
 #[derive(Debug)]
@@ -30,6 +31,12 @@ impl Words {
         let mapping = Mapping::reserved(len)?;
         let start = NonNull::new(mapping.area_mut(0, len).cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, count, _mapping: Some(mapping) })
+    }
+
+    /// Asks for a word that will soon be looked at. Any number will do.
+    #[inline(always)]
+    pub fn ask(&self, word: usize) {
+        prefetch::to_read(self.start.as_ptr().wrapping_add(word).cast());
     }
 }
 

@@ -116,7 +116,9 @@ impl LocalSource {
         }
         let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, |_, _| Wanted::Yes);
         self.count(filled);
-        Burst::new(&mut self.slots[..filled.packets as usize])
+        let packets = filled.packets as usize;
+        let coming = self.reader.coming(self.source.records.places(self.source.ring), packets);
+        Burst::new(&mut self.slots[..packets]).before(coming)
     }
 
     /// The same, of packets which stay where they are until they are given back.
@@ -278,6 +280,28 @@ mod tests {
             }
         }
         assert_eq!(source.counters().empty_polls, 0);
+    }
+
+    #[test]
+    fn the_next_burst_is_expected_where_it_lies_if_all_of_it_is_there() {
+        for len in [60, 100, 1_514] {
+            let mut source = LocalSource::new(&vec![vec![1; len]; 3 * BURST_MAX - 1], Then::Stop, 192).unwrap();
+            let expected = source.recv().coming().places(BURST_MAX);
+            let held = source.recv_held();
+            let places: Vec<_> = held.places().map(|(place, _)| place).collect();
+            assert_eq!(expected, places);
+            let end = held.end();
+            source.give_back(end);
+            let last = source.recv();
+            assert_eq!((last.len(), last.coming().places(1)), (BURST_MAX - 1, vec![]));
+        }
+    }
+
+    #[test]
+    fn less_than_a_burst_is_not_expected() {
+        let mut source = LocalSource::new(&vec![vec![1; 100]; 2 * BURST_MAX - 1], Then::Stop, 192).unwrap();
+        let first = source.recv();
+        assert_eq!((first.len(), first.coming().places(1)), (BURST_MAX, vec![]));
     }
 
     #[test]

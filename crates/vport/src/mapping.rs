@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::prefetch;
 use crate::sync::AtomicU64;
 
 /// Memory of this process, or shared with others; unmapped on drop.
@@ -171,6 +172,12 @@ impl Mapping {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: in bounds.
         unsafe { self.start.cast::<u8>().add(offset) }
+    }
+
+    /// Asks for the line at `offset`, which will soon be read. Any will do.
+    #[inline(always)]
+    pub fn ask(&self, offset: usize) {
+        prefetch::to_read(self.start.cast::<u8>().wrapping_add(offset));
     }
 
     /// Start of `len` bytes at `offset`, to write.

@@ -14,11 +14,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 mod burst;
+mod coming;
 mod copy;
 mod slot;
 
 pub use burst::Burst;
 pub(crate) use burst::Slots;
+pub(crate) use coming::Coming;
 pub(crate) use copy::copy_bytes;
 pub use slot::{PacketMut, Placed, Slot};
 

@@ -7,7 +7,7 @@ use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::lone;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, HEAD_MAX, Slot};
+use crate::packet::{BURST_MAX, Coming, HEAD_MAX, Slot};
 use crate::prefetch;
 use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
@@ -154,6 +154,8 @@ pub struct Reader {
     /// What the records that were taken last were like.
     usual: Usual,
     stopwatch: Stopwatch,
+    /// Bytes of the records that were taken last, from the first to the end of the last.
+    taken: u64,
     /// The processor has wide registers.
     wide: bool,
 }
@@ -178,6 +180,7 @@ impl Reader {
             single: true,
             usual: Usual::NONE,
             stopwatch: Stopwatch::new(Unit::Records),
+            taken: 0,
             wide: crate::wide::is_here(),
         }
     }
@@ -300,6 +303,7 @@ impl Reader {
             }
         }
         self.stopwatch.turn(self.tail..call.tail, head);
+        self.taken = call.tail.wrapping_sub(self.tail);
         (self.tail, self.head, self.single) = (call.tail, head, call.taken.packets == 1);
         if first > 0 {
             self.usual = if differ == 0 { Usual::of(first) } else { Usual::NONE };
@@ -356,6 +360,16 @@ impl Reader {
             self.released = position;
             position
         })
+    }
+
+    /// The next so many packets, if as much is known to lie there as the last call has taken of them.
+    #[inline(always)]
+    pub(crate) fn coming(&self, places: Places, packets: usize) -> Option<Coming> {
+        if packets == 0 || self.head.wrapping_sub(self.tail) < self.taken {
+            return None;
+        }
+        let step = self.taken as u32 / packets as u32;
+        Some(Coming::new(places.frame(self.tail), step as usize))
     }
 
     /// Whether there is something to read.

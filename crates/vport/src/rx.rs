@@ -17,7 +17,7 @@ use crate::held::{Held, Origins};
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, HEAD_MAX, LONG_BURST_MAX, Slot};
+use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
 use crate::steering::Steering;
@@ -244,7 +244,8 @@ impl RxRing {
         }
         let packets = if self.generations.is_single() { self.fill() } else { self.fill_in_order() };
         self.polled(packets);
-        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any())
+        let coming = self.coming(packets);
+        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any()).before(coming)
     }
 
     /// Takes up to [`BURST_MAX`] packets which stay where their sender put them until [`RxQueue::give_back`]. None where that
@@ -335,6 +336,15 @@ impl RxRing {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         half.fill(&mut self.slots[..BURST_MAX], Some(&mut self.lent), &by, &mut self.counters)
+    }
+
+    /// What comes behind the packets that were taken; from several channels that is not known.
+    #[inline(always)]
+    fn coming(&self, packets: usize) -> Option<Coming> {
+        match self.generations.newest.as_ref().map(|half| &half.channels[..]) {
+            Some([channel]) if self.generations.is_single() => channel.inlet.coming(packets),
+            _ => None,
+        }
     }
 
     /// Fills from all generations. Those whose senders wait for their ends to be read are told at once.

@@ -65,6 +65,12 @@ impl Tallies {
         unsafe { std::slice::from_raw_parts(self.mapping.area(0, 0).cast(), self.capacity) }
     }
 
+    /// Asks for a line that will soon be looked at. Any number will do.
+    #[inline(always)]
+    pub fn ask(&self, line: usize) {
+        self.mapping.ask(line.wrapping_mul(LINE_BYTES));
+    }
+
     /// Makes the first `count` lines present. A store to a page that the file system has no room for would kill the process.
     ///
     /// Fails if there is no room on the file system, or so many lines; nothing is changed then.

@@ -6,7 +6,6 @@
 use std::hint::black_box;
 
 use port::BURST_MAX;
-use upf::packet::CHUNK;
 use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
@@ -14,7 +13,6 @@ const LINE_WORDS: usize = 8;
 const BLOCK_LINES: usize = 5;
 /// Where in a block the rules of a direction begin.
 const RULE_LINE: usize = 1;
-const _: () = assert!(BURST_MAX.is_multiple_of(CHUNK));
 /// Words of a session's policers, both ways.
 const POLICER_WORDS: usize = LINE_WORDS;
 
@@ -60,35 +58,25 @@ impl BareMisses {
     #[inline]
     pub fn turn(&mut self) {
         let (mut slots, mut lists) = ([0; BURST_MAX], [0; BURST_MAX]);
-        let mut behind = 0..0;
         for slot in &mut slots {
             let session = self.order[self.next];
             self.next = if self.next + 1 < self.order.len() { self.next + 1 } else { 0 };
             *slot = spread(session as usize, self.slots.len());
             port::prefetch(&self.slots[*slot]);
         }
-        for first in (0..BURST_MAX).step_by(CHUNK) {
-            let chunk = first..first + CHUNK;
-            for (list, slot) in lists[chunk.clone()].iter_mut().zip(&slots[chunk.clone()]) {
-                *list = self.slots[*slot] as usize;
-                port::prefetch(&self.blocks[rule(*list)]);
-            }
-            self.ask_behind(&lists[core::mem::replace(&mut behind, chunk)]);
+        for (list, slot) in lists.iter_mut().zip(&slots) {
+            *list = self.slots[*slot] as usize;
+            port::prefetch(&self.blocks[rule(*list)]);
         }
-        self.ask_behind(&lists[behind]);
+        for list in &lists {
+            black_box(self.blocks[rule(*list)]);
+            port::prefetch(&self.policers[list * POLICER_WORDS]);
+        }
         for list in &lists {
             let policer = &mut self.policers[list * POLICER_WORDS];
             *policer = policer.wrapping_add(1);
         }
         self.passed += BURST_MAX as u64;
-    }
-
-    #[inline(always)]
-    fn ask_behind(&self, lists: &[usize]) {
-        for list in lists {
-            black_box(self.blocks[rule(*list)]);
-            port::prefetch(&self.policers[list * POLICER_WORDS]);
-        }
     }
 
     /// Packets so far.

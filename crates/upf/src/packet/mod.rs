@@ -13,7 +13,6 @@ mod usual;
 
 use std::net::IpAddr;
 
-pub use ahead::CHUNK;
 pub use aside::{Duplicate, Untranslated, besides, forgo};
 pub use classify::classify;
 pub(crate) use classify::classify_all;

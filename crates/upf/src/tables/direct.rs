@@ -27,19 +27,23 @@ impl Direct {
     /// What the key leads to.
     #[inline(always)]
     pub fn get(&self, key: u32) -> Option<u32> {
-        match self.places.get((key & self.mask) as usize) {
-            Some(&place) if is_of(place, key) => Some((place >> 32) as u32),
-            _ if self.others.is_empty() => None,
-            _ => self.others.get(&key).copied(),
+        match self.at_place(key) {
+            None if !self.others.is_empty() => self.others.get(&key).copied(),
+            found => found,
         }
+    }
+
+    /// The same, if the key has the place that its low bits say.
+    #[inline(always)]
+    pub fn at_place(&self, key: u32) -> Option<u32> {
+        let place = *self.places.get((key & self.mask) as usize)?;
+        is_of(place, key).then_some((place >> 32) as u32)
     }
 
     /// Asks for the line that will soon be looked at.
     #[inline(always)]
     pub fn ask(&self, key: u32) {
-        if let Some(place) = self.places.get((key & self.mask) as usize) {
-            port::prefetch(place);
-        }
+        self.places.ask((key & self.mask) as usize);
     }
 
     /// Has the key lead there, or nowhere.

@@ -53,6 +53,12 @@ impl Network {
         self.ues_v4.ask(bits);
     }
 
+    /// The list of rules of the UE with this IPv4 address, if it is found where [`Network::ask_ue_v4`] asked.
+    #[inline(always)]
+    pub(crate) fn asked_ue_v4(&self, bits: u32) -> Option<u32> {
+        self.ues_v4.at_place(bits)
+    }
+
     /// The list of rules of the UE with this address (IPv4 in the low 32 bits).
     #[inline]
     pub fn ue(&self, v6: bool, bits: u128) -> Option<u32> {

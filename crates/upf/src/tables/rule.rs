@@ -202,6 +202,9 @@ mod kind {
     pub const MASK: u8 = 0x7f;
 }
 
+/// Kinds of which the first line says all, as bits.
+const ON_FIRST_LINE: u32 = 1 << kind::DROP | 1 << kind::ROUTE | 1 << kind::TUNNEL;
+
 /// What a rule that is treated the short way has.
 const USUAL: u64 = flag::OPEN | flag::HAS_UE_V4;
 /// What it has not, and its kind.
@@ -388,9 +391,7 @@ impl<'t> Rules<'t> {
     /// Asks for the first line of the first rule, which nearly all packets do with.
     #[inline(always)]
     pub(crate) fn ask(&self) {
-        if let Some(rule) = self.first() {
-            port::prefetch(&rule.0[0]);
-        }
+        self.tables.ask_line(self.first);
     }
 
     /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
@@ -398,14 +399,14 @@ impl<'t> Rules<'t> {
     pub(crate) fn ask_behind(&self, policers: &Policers) {
         let Some(rule) = self.first() else { return };
         if rule.needs_second_line() {
-            port::prefetch(&rule.0[1]);
+            self.tables.ask_line(self.first + 1);
         }
         if rule.meter_count() == 1 {
-            policers.ask(&rule.meter());
+            policers.ask(rule.word(METER) as u32);
         }
-        let usages = rule.word(USAGES);
-        if usages >> 32 == 1 {
-            self.tables.counters().ask(usages as u32);
+        if rule.is_counted() {
+            // Where several do, in vain.
+            self.tables.counters().ask(rule.word(USAGES) as u32);
         }
     }
 
@@ -458,7 +459,7 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     fn needs_second_line(self) -> bool {
         let brief = self.brief();
-        let is_on_first = matches!((brief >> 8) as u8 & kind::MASK, kind::DROP | kind::ROUTE | kind::TUNNEL);
+        let is_on_first = ON_FIRST_LINE >> (brief >> 8 & 0x1f) & 1 != 0;
         !is_on_first || brief & (flag::ASIDE | flag::FILTERED) != 0
     }
 

@@ -156,6 +156,12 @@ impl Version {
         self.teids.ask(teid);
     }
 
+    /// The list of rules of the TEID, if it is found where [`Version::ask_teid`] asked.
+    #[inline(always)]
+    pub(crate) fn asked_teid(&self, teid: u32) -> Option<u32> {
+        self.teids.at_place(teid)
+    }
+
     /// Uplink rules for the TEID.
     #[inline(always)]
     pub fn by_teid(&self, teid: u32) -> Option<Rules<'_>> {
@@ -194,6 +200,12 @@ impl Version {
     #[inline(always)]
     pub(super) fn lines(&self) -> &[Line] {
         self.blocks.lines()
+    }
+
+    /// Asks for a line of a rule.
+    #[inline(always)]
+    pub(super) fn ask_line(&self, line: u32) {
+        self.blocks.ask(line as usize);
     }
 
     /// What rules count by.

@@ -4,7 +4,7 @@ use core::borrow::Borrow;
 use core::mem::MaybeUninit;
 
 use super::slot::slot_ref;
-use super::{BURST_MAX, PacketMut, PacketRef, Packets, Placed, Slot};
+use super::{BURST_MAX, Coming, PacketMut, PacketRef, Packets, Placed, Slot};
 use crate::lent::{Lent, Place};
 
 /// The packets of one receive, held until the queue receives again.
@@ -12,18 +12,33 @@ pub struct Burst<'q> {
     slots: &'q mut [Slot],
     /// Where those stand whose shape was not changed; the others in their slots.
     lent: Option<&'q Lent>,
+    /// What is asked for while these are changed.
+    coming: Coming,
 }
 
 impl<'q> Burst<'q> {
     /// The filled slots of a queue.
     pub fn new(slots: &'q mut [Slot]) -> Self {
-        Self { slots, lent: None }
+        Self::with_lent(slots, None)
     }
 
     /// Packets that stand in the slots of a queue or in `lent`.
     #[inline(always)]
     pub(crate) fn with_lent(slots: &'q mut [Slot], lent: Option<&'q Lent>) -> Self {
-        Self { slots, lent }
+        let coming = Coming::nothing(slots.as_ptr().cast());
+        Self { slots, lent, coming }
+    }
+
+    /// The same, with others behind them.
+    #[inline(always)]
+    pub(crate) fn before(self, coming: Option<Coming>) -> Self {
+        Self { coming: coming.unwrap_or(self.coming), ..self }
+    }
+
+    /// What is behind them.
+    #[cfg(test)]
+    pub(crate) fn coming(&self) -> Coming {
+        self.coming
     }
 
     /// The slots of packets that do not stand elsewhere.
@@ -72,6 +87,7 @@ impl<'q> Burst<'q> {
         if let Some(lent) = self.lent {
             lent.look(i);
         }
+        self.coming.ask(i);
         PacketMut::new(&mut self.slots[i], self.lent, i)
     }
 
