@@ -12,7 +12,7 @@ pub struct Burst<'q> {
     slots: &'q mut [Slot],
     /// Where those stand whose shape was not changed; the others in their slots.
     lent: Option<&'q Lent>,
-    /// What is asked for while these are changed.
+    /// What is asked for while these are changed, where they stand in slots.
     coming: Coming,
 }
 
@@ -84,10 +84,10 @@ impl<'q> Burst<'q> {
     /// Packet `i`, to change.
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> PacketMut<'_> {
-        if let Some(lent) = self.lent {
-            lent.look(i);
+        match self.lent {
+            Some(lent) => lent.look(i),
+            None => self.coming.ask(i),
         }
-        self.coming.ask(i);
         PacketMut::new(&mut self.slots[i], self.lent, i)
     }
 
