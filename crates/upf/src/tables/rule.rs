@@ -405,7 +405,7 @@ impl<'t> Rules<'t> {
             policers.ask(rule.word(METER) as u32);
         }
         if rule.is_counted() {
-            // Where several do, in vain.
+            // Where it is several that count, in vain.
             self.tables.counters().ask(rule.word(USAGES) as u32);
         }
     }
@@ -455,7 +455,7 @@ impl<'t> Rule<'t> {
         self.word(BRIEF)
     }
 
-    /// Whether more than the first line says what becomes of packets.
+    /// Whether more than the first line says what becomes of packets; of kinds that there are not, anything.
     #[inline(always)]
     fn needs_second_line(self) -> bool {
         let brief = self.brief();
