@@ -87,6 +87,7 @@ impl Node {
             Event::Attached { port, pid, resumed } => {
                 let how = if resumed { "resumed" } else { "opened" };
                 tracing::info!("{}/{}: {how} by process {pid}", port.function, port.port);
+                self.pools.look();
             }
             Event::Detached { port } => {
                 tracing::info!("{}/{}: closed", port.function, port.port);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::hint;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ impl HugePages {
 }
 
 /// Measured in a few milliseconds; the least of many, so that what else the host does now is no part of it. Where that is long
-/// all the same, it is measured again, for about a second at most.
+/// all the same, it is measured again, for about a second at most, however busy the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyFloor {
     /// A cache line to another core and back; none if there is only one core.
@@ -96,13 +96,11 @@ impl LatencyFloor {
     pub fn measure() -> Result<Self> {
         // A quiet host needs a tenth of it.
         const LONG: Duration = Duration::from_micros(200);
-        const TIMES: usize = 8;
+        const WITHIN: Duration = Duration::from_secs(1);
         const PAUSE: Duration = Duration::from_millis(50);
+        let begun = Instant::now();
         let mut least = Self::measure_once()?;
-        for _ in 1..TIMES {
-            if least.wake_up < LONG && least.polling() < LONG {
-                break;
-            }
+        while (least.wake_up >= LONG || least.polling() >= LONG) && begun.elapsed() < WITHIN {
             thread::sleep(PAUSE);
             least = least.and(Self::measure_once()?);
         }
@@ -145,35 +143,40 @@ impl LatencyFloor {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Two threads count up in turns; the least of batches.
+/// How long one measurement goes on: where each of its threads waits for a core, a few rounds take that long.
+const ROUNDS_WITHIN: Duration = Duration::from_millis(50);
+
+/// Two threads count up in turns; the least of batches. If not one is complete in time, that is how long it took.
 fn cache_line_round_trip(first: usize, second: usize) -> Result<Duration> {
-    const BATCHES: usize = 65;
-    const ROUNDS: u64 = 100;
-    let line = Line(AtomicU64::new(0));
-    let last = BATCHES as u64 * ROUNDS * 2;
+    const BATCHES: u64 = 325;
+    const ROUNDS: u64 = 20;
+    let (line, over) = (Line(AtomicU64::new(0)), AtomicBool::new(false));
     thread::scope(|scope| {
         let echo = scope.spawn(|| {
             let pinned = pin(second);
-            for odd in (1..last).step_by(2) {
-                await_value(&line.0, odd);
-                line.0.store(odd + 1, Ordering::Release);
+            let mut even = 0;
+            while let Some(odd) = await_other(&line.0, even, || over.load(Ordering::Acquire)) {
+                even = odd + 1;
+                line.0.store(even, Ordering::Release);
             }
             pinned
         });
         let call = scope.spawn(|| {
             let pinned = pin(first);
-            let batches: Vec<Duration> = (0..BATCHES as u64)
-                .map(|batch| {
-                    let begun = Instant::now();
-                    for round in 0..ROUNDS {
-                        let even = (batch * ROUNDS + round) * 2;
-                        line.0.store(even + 1, Ordering::Release);
-                        await_value(&line.0, even + 2);
-                    }
-                    begun.elapsed() / ROUNDS as u32
-                })
-                .collect();
-            pinned.map(|()| least(&batches))
+            let begun = Instant::now();
+            let is_over = || begun.elapsed() > ROUNDS_WITHIN;
+            let batch = |batch: u64| {
+                let begun = Instant::now();
+                for round in 0..ROUNDS {
+                    let odd = (batch * ROUNDS + round) * 2 + 1;
+                    line.0.store(odd, Ordering::Release);
+                    await_other(&line.0, odd, is_over)?;
+                }
+                Some(begun.elapsed() / ROUNDS as u32)
+            };
+            let batches: Vec<Duration> = (0..BATCHES).map_while(batch).collect();
+            over.store(true, Ordering::Release);
+            pinned.map(|()| if batches.is_empty() { begun.elapsed() } else { least(&batches) })
         });
         let (echoed, measured) = (echo.join(), call.join());
         let what = || format!("measuring between cores {first} and {second}");
@@ -182,13 +185,22 @@ fn cache_line_round_trip(first: usize, second: usize) -> Result<Duration> {
     })
 }
 
-/// Spins, and lets others run if it takes long: the partner may need this very core.
-fn await_value(counter: &AtomicU64, value: u64) {
+/// Spins until there is another value. Lets others run if it takes long, since the partner may need this very core, and asks
+/// then whether it is to give up. To sleep lets them run, to yield does not do: on a busy host the kernel (EEVDF) puts off
+/// whoever yields each time, for seconds in the end.
+fn await_other(counter: &AtomicU64, value: u64, is_over: impl Fn() -> bool) -> Option<u64> {
     let mut spins = 0u32;
-    while counter.load(Ordering::Acquire) != value {
+    loop {
+        let other = counter.load(Ordering::Acquire);
+        if other != value {
+            return Some(other);
+        }
         spins += 1;
         if spins.is_multiple_of(10_000) {
-            thread::yield_now();
+            if is_over() {
+                return None;
+            }
+            thread::sleep(Duration::from_micros(100));
         }
         hint::spin_loop();
     }
@@ -205,19 +217,23 @@ fn wake_up(first: usize, second: usize) -> Result<Duration> {
         let sleeper = scope.spawn(|| {
             pin(second)?;
             let mut delays = Vec::with_capacity(ROUNDS);
-            for _ in 0..ROUNDS {
+            loop {
                 poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
                 let now = epoch.elapsed();
                 let mut rung_ns = [0; 8];
-                nix::unistd::read(&bell, &mut rung_ns)?;
+                if nix::unistd::read(&bell, &mut rung_ns)? == 0 {
+                    return Ok::<_, io::Error>(least(&delays));
+                }
                 delays.push(now.saturating_sub(Duration::from_nanos(u64::from_ne_bytes(rung_ns))));
             }
-            Ok::<_, io::Error>(least(&delays))
         });
-        // It owns the pipe's end: were it to fail, the sleeper would find the pipe closed.
+        // It owns the pipe's end: when it is through, or were it to fail, the sleeper finds the pipe closed.
         let ringer = scope.spawn(move || {
             pin(first)?;
-            for _ in 0..ROUNDS {
+            for round in 0..ROUNDS {
+                if round > 0 && epoch.elapsed() > ROUNDS_WITHIN {
+                    break;
+                }
                 // Long enough for the sleeper to be asleep again.
                 thread::sleep(Duration::from_micros(100));
                 nix::unistd::write(&rope, &(epoch.elapsed().as_nanos() as u64).to_ne_bytes())?;

@@ -87,7 +87,7 @@ pub fn join(
     if let Some(port) = ports.iter().find(|port| !port.0.is_pooled()) {
         return Err(JoinError::NoPool(port.0.name.clone()));
     }
-    let (connection, place) = greet(socket, Instant::now() + timeout)?;
+    let (connection, place) = greet(socket, ports.len() as u16, Instant::now() + timeout)?;
     let (first, all) = (usize::from(place.first_queue), usize::from(place.queues));
     let table = BucketTable::new(place.owners, all).ok_or(JoinError::Changed)?;
     if ports.iter().any(|port| port.0.table() != (place.epoch, table)) || first + workers > all {
@@ -161,9 +161,9 @@ impl Drop for Lease {
 }
 
 /// Connects and takes the place, again and again until `deadline` while the broker says that it may be possible later.
-fn greet(path: &Path, deadline: Instant) -> Result<(OwnedFd, Place), AttachError> {
+fn greet(path: &Path, ports: u16, deadline: Instant) -> Result<(OwnedFd, Place), AttachError> {
     loop {
-        match try_greet(path, deadline) {
+        match try_greet(path, ports, deadline) {
             Ok(done) => return Ok(done),
             Err((error, again)) if !again || Instant::now() + PAUSE >= deadline => return Err(error),
             Err(_) => std::thread::sleep(PAUSE),
@@ -172,9 +172,9 @@ fn greet(path: &Path, deadline: Instant) -> Result<(OwnedFd, Place), AttachError
 }
 
 /// One connection and one greeting. With a failure comes whether it can be otherwise later.
-fn try_greet(path: &Path, deadline: Instant) -> Result<(OwnedFd, Place), (AttachError, bool)> {
+fn try_greet(path: &Path, ports: u16, deadline: Instant) -> Result<(OwnedFd, Place), (AttachError, bool)> {
     let absent = |error: io::Error| (AttachError::NoBroker(error.to_string()), true);
-    let connection = ask(path, Progress::default()).map_err(absent)?;
+    let connection = ask(path, Progress { ports, ..Progress::default() }).map_err(absent)?;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         wait(&mut [PollFd::new(&connection, PollFlags::IN)], Some(left)).map_err(absent)?;

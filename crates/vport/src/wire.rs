@@ -230,7 +230,7 @@ pub enum Reply {
     },
 }
 
-/// How far a member has come in the changes of its pool. All zero: it has not steered yet, and holds nothing.
+/// How far a member has come in the changes of its pool. Epochs of zero: it has not steered yet, and holds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The last epoch that it knows to be complete.

@@ -245,6 +245,21 @@ fn nothing_begins_while_a_member_that_is_there_does_not_steer() {
 }
 
 #[test]
+fn nobody_is_given_a_bucket_before_it_is_there_by_all_ports_that_it_has() {
+    let bench = Bench::with_pool("ports");
+    // It says that it has more than there are links.
+    let c = steer(&bench, "c", Progress { ports: u16::MAX, ..Progress::default() });
+    assert!(matches!(c.receive(), Some((Reply::Steers(_), _))));
+    let busy = bench.broker.set_owners("b", &SECOND);
+    assert!(
+        matches!(busy, Err(BrokerError::Busy(reason)) if reason.contains("c has not come back by all of its ports"))
+    );
+    let port = bench.connect("c");
+    hello(&port);
+    bench.broker.set_owners("b", &SECOND).unwrap();
+}
+
+#[test]
 fn a_library_that_knows_no_pools_is_refused_in_words() {
     let bench = Bench::with_pool("old");
     for function in ["a", "b"] {

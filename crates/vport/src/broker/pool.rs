@@ -28,6 +28,8 @@ pub(super) struct Pool {
     before: BucketTable,
     /// The connections by which members steer.
     pub(super) members: Vec<Option<u64>>,
+    /// How many ports each of them has, as it says.
+    ports: Vec<u16>,
     pub(super) change: Option<Change>,
     /// Until when readers are waited for who have not read all of what a member had sent that is gone.
     read_until: Option<Instant>,
@@ -97,6 +99,7 @@ impl Pool {
             table,
             before: table,
             members: vec![None; functions.len()],
+            ports: vec![0; functions.len()],
             change: None,
             read_until: None,
             look_at: None,
@@ -179,9 +182,17 @@ impl Pool {
             Some(_) => false,
         };
         if may {
-            self.members[member] = Some(id);
+            (self.members[member], self.ports[member]) = (Some(id), progress.ports);
         }
         may
+    }
+
+    /// The members that `table` gives a bucket which another has, and how many ports each says that it has.
+    pub(super) fn receivers(&self, table: &BucketTable) -> BTreeMap<usize, usize> {
+        let owner = |table: &BucketTable, bucket| self.member_of(table.queue(bucket));
+        let moved = (0..BUCKETS as u8).filter(|&bucket| owner(table, bucket) != owner(&self.table, bucket));
+        let to = moved.map(|bucket| owner(table, bucket)).filter(|to| self.members[*to].is_some());
+        to.map(|to| (to, usize::from(self.ports[to]))).collect()
     }
 
     /// How many links the pool has, as far as members say who have come back.

@@ -29,7 +29,7 @@ impl Core {
         let at = self.pool_of(function).ok_or_else(unknown)?;
         let table = BucketTable::new(*owners, self.pools[at].queues());
         let table = table.ok_or_else(|| BrokerError::Invalid("a bucket is given to no member's queue".into()))?;
-        if let Some(reason) = self.why_busy(at) {
+        if let Some(reason) = self.why_busy(at, &table) {
             return Err(BrokerError::Busy(reason));
         }
         let pool = &mut self.pools[at];
@@ -40,8 +40,8 @@ impl Core {
         Ok(epoch)
     }
 
-    /// What keeps a change from beginning.
-    fn why_busy(&mut self, at: usize) -> Option<String> {
+    /// What keeps a change to this table from beginning.
+    fn why_busy(&mut self, at: usize, table: &BucketTable) -> Option<String> {
         let pool = &self.pools[at];
         if let Some(Change::Resuming(_)) = pool.change {
             return Some("what a former broker left is still being taken over".into());
@@ -54,6 +54,12 @@ impl Core {
         let mut present = links().flat_map(|(link, end)| link.seats(end).filter(move |seat| attached(link, seat)));
         if let Some(seat) = present.find(|seat| pool.members[seat.member].is_none()) {
             return Some(format!("{} is not ready yet", pool.functions[seat.member]));
+        }
+        // One that has a port of a former broker only would not get what is sent to it until it has come back by that.
+        let attached_to = |member| links().filter(|(link, end)| attached(link, &Seat { end: *end, member })).count();
+        let is_whole = |(member, ports): &(usize, usize)| attached_to(*member) >= links().count().min(*ports);
+        if let Some((member, _)) = pool.receivers(table).into_iter().find(|receiver| !is_whole(receiver)) {
+            return Some(format!("{} has not come back by all of its ports yet", pool.functions[member]));
         }
         // Of a former broker's segments the tables cannot be written any more.
         let closed = links().find(|(link, _)| link.has_closed_table && link.is_held());
