@@ -174,7 +174,7 @@ fn cache_line_round_trip(first: usize, second: usize) -> Result<Duration> {
                 }
                 Some(begun.elapsed() / ROUNDS as u32)
             };
-            let batches: Vec<Duration> = (0..BATCHES).map_while(batch).collect();
+            let batches: Vec<Duration> = (0..BATCHES).take_while(|_| !is_over()).map_while(batch).collect();
             over.store(true, Ordering::Release);
             pinned.map(|()| if batches.is_empty() { begun.elapsed() } else { least(&batches) })
         });

@@ -160,8 +160,8 @@ pub struct Reader {
     wide: bool,
 }
 
-/// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see [`Coming`]); whoever
-/// only looks at them, or takes less than a burst, has this.
+/// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see
+/// [`Coming`]); whoever only looks at them, or takes less than a burst, has this.
 const AHEAD: u64 = 512;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
 const IDLE_LOOKS: u32 = 8;

@@ -156,6 +156,13 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
         let before = arrives(&broker, "packets arrive");
 
         let owners: [u8; BUCKETS] = core::array::from_fn(|bucket| bucket as u8 % 2);
+        let table = BucketTable::new(owners, 2).unwrap();
+        let receivers = broker.call(move |core| core.pools[0].receivers(&table)).unwrap();
+        assert_eq!(
+            receivers,
+            BTreeMap::from([(1, LINKS.len())]),
+            "c is given buckets, and has said how many ports it has"
+        );
         // As if one member had not one of the generations yet: so the broker waits with the table.
         broker.call(|core| core.links.get_mut("x").unwrap().present.clear()).unwrap();
         assert_eq!(broker.set_owners("b", &owners).unwrap(), 2);
