@@ -20,3 +20,32 @@ impl Line {
         self.0.store(count, Ordering::Relaxed);
     }
 }
+
+/// A count for others to look at while its one writer goes by one that nobody takes away: whoever looked last at a line has it.
+#[derive(Debug, Default)]
+pub struct Tally {
+    own: Line,
+    shown: Line,
+}
+
+impl Tally {
+    /// Adds to it. The writer's alone.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        let count = self.own.get() + more;
+        self.own.set(count);
+        self.shown.set(count);
+    }
+
+    /// The count, for its writer.
+    #[inline]
+    pub fn own(&self) -> u64 {
+        self.own.get()
+    }
+
+    /// The count, for others.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.shown.get()
+    }
+}

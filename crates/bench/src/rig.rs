@@ -28,7 +28,7 @@ use upf::tables::{SessionUpdate, Settings, Tables};
 use upf::trace::Tracer;
 use upf::worker::{Assembly, Habits, Links, Worker};
 
-use crate::line::Line;
+use crate::line::Tally;
 
 /// The way that packets go through the UPF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -103,7 +103,7 @@ const MBR_BPS: u64 = 100_000_000_000;
 /// The UPF: one worker, with sessions, a gate, a policer and a QFI each.
 pub struct Upf {
     worker: Worker,
-    sent: Arc<Line>,
+    sent: Arc<Tally>,
     _tables: Tables,
     _slow_path: Inbox,
     _alarms: AlarmReceiver,
@@ -112,13 +112,13 @@ pub struct Upf {
 /// The plain forwarder: takes from one port and sends back to it, Ethernet addresses swapped.
 pub struct Plain {
     forwarder: Forwarder,
-    sent: Arc<Line>,
+    sent: Arc<Tally>,
 }
 
 impl Upf {
     /// A UPF over synthetic ports that receives packets going `way`, all sessions in turn, over and over.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        let sent = Arc::new(Line::default());
+        let sent = Arc::new(Tally::default());
         Self::build(load, sent.clone(), |teids| {
             let frames = frames(way, load, teids);
             let (from_n3, from_n6) = if way == Way::Uplink { (frames, vec![]) } else { (vec![], frames) };
@@ -138,7 +138,7 @@ impl Upf {
 
     fn build(
         load: Load,
-        sent: Arc<Line>,
+        sent: Arc<Tally>,
         queues: impl FnOnce(&[u32]) -> anyhow::Result<(QueuePair, QueuePair)>,
     ) -> anyhow::Result<Self> {
         let (n3, n6) = (n3(), n6());
@@ -202,7 +202,7 @@ impl Plain {
 
     /// A forwarder over a synthetic port that receives the frames which [`Upf::new`] receives with the same arguments.
     pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
-        let sent = Arc::new(Line::default());
+        let sent = Arc::new(Tally::default());
         let queue = queue(frames(way, load, &Self::teids(load)), if way == Way::Uplink { n3() } else { n6() }, &sent)?;
         Ok(Self { forwarder: Forwarder::within(queue, Addresses::Swap), sent })
     }
@@ -380,21 +380,21 @@ pub fn n6() -> PortInfo {
 }
 
 /// The queue of a synthetic port, whose sending half adds what it accepts to `sent`.
-fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<Line>) -> anyhow::Result<QueuePair> {
+fn queue(frames: Vec<Vec<u8>>, info: PortInfo, sent: &Arc<Tally>) -> anyhow::Result<QueuePair> {
     let port = Synthetic::new(frames).info(info).open();
     let queue = port.queues.into_iter().next().context("a port has a queue")?;
     Ok(counted(queue.rx, queue.tx, sent))
 }
 
 /// A queue whose sending half adds what it accepts to `sent`.
-pub fn counted(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, sent: &Arc<Line>) -> QueuePair {
+pub fn counted(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, sent: &Arc<Tally>) -> QueuePair {
     QueuePair { rx, tx: Box::new(Counted { inner: tx, sent: sent.clone() }) }
 }
 
 /// Counts what is sent, where the thread that measures can see it.
 struct Counted {
     inner: Box<dyn TxQueue>,
-    sent: Arc<Line>,
+    sent: Arc<Tally>,
 }
 
 impl TxQueue for Counted {
@@ -418,8 +418,7 @@ impl TxQueue for Counted {
 impl Counted {
     #[inline]
     fn count(&self, accepted: usize) -> usize {
-        // One thread counts: no read-modify-write.
-        self.sent.set(self.sent.get() + accepted as u64);
+        self.sent.add(accepted as u64);
         accepted
     }
 }

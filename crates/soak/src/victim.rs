@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use vport::client::{Attachment, attach};
+use vport::held::Look;
 use vport::layout::{VERSION, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
@@ -119,7 +120,7 @@ impl Way {
 
     /// Receives, and tells the other end. None where nothing can be held.
     fn receive(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> Option<bool> {
-        let held = rx.recv_held()?;
+        let held = rx.recv_held(Look::Heads)?;
         let burst = held.burst();
         inspector.look_at(burst);
         for at in 0..burst.len() {

@@ -7,7 +7,7 @@ use crate::giver::Giver;
 use crate::lent::{Lent, Place};
 use crate::mapping::Mapping;
 use crate::packet::{Coming, PacketRef, Slot, Slots};
-use crate::reader::{Filled, Mapped, Places, Reader, Source, Wanted};
+use crate::reader::{Filled, Mapped, Places, Reader, Source, Unseen, Wanted};
 use crate::ring::Violation;
 use crate::taker::Taker;
 use crate::writer::{Pushed, Writer};
@@ -26,6 +26,19 @@ impl Inlet {
         match self {
             Self::Records { reader, source } => reader.fill(source, slots, peek, wanted),
             Self::Buffers(taker) => taker.fill(slots, peek, wanted),
+        }
+    }
+
+    /// The same of every frame, without looking at any where records are copied.
+    #[inline(always)]
+    pub(crate) fn fill_unseen(&mut self, slots: &mut [Slot], mut taken: impl FnMut(u64)) -> Filled {
+        let wanted = |_: &Slot, at| {
+            taken(at);
+            Wanted::Yes
+        };
+        match self {
+            Self::Records { reader, source } => reader.fill(&Unseen(source), slots, 0, wanted),
+            Self::Buffers(taker) => taker.fill(slots, 0, wanted),
         }
     }
 

@@ -9,6 +9,15 @@ use crate::packet::{BURST_MAX, Burst, Slot};
 /// Where a frame's bytes begin, in memory that its sender may write.
 pub(crate) type Origin = *const u8;
 
+/// What its caller looks at of a burst that a queue is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The packets' heads, as of a receive.
+    Heads,
+    /// Nothing, or only what any packet is sent on by: heads may be empty, with all bytes behind them.
+    Nothing,
+}
+
 /// What a queue has received and holds: a burst to look at, and where its frames lie.
 pub struct Held<'q> {
     burst: Burst<'q>,
@@ -24,7 +33,7 @@ impl<'q> Held<'q> {
         Self { burst, origins, mapping, end }
     }
 
-    /// The packets, as a receive would have returned them.
+    /// The packets, as a receive would have returned them, but for what the caller did not want to look at.
     #[inline]
     pub fn burst(&self) -> &Burst<'q> {
         &self.burst

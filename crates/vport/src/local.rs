@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
-use crate::held::{Held, Origins};
+use crate::held::{Held, Look, Origins};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
-use crate::reader::{Filled, Mapped, Reader, Source, Wanted};
+use crate::reader::{Filled, Mapped, Reader, Source, Unseen, Wanted};
 use crate::ring::{Ring, record_bytes};
 use crate::writer::{Pushed, Writer};
 
@@ -74,6 +74,11 @@ impl Source for Lap {
     }
 
     #[inline(always)]
+    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
+        self.records.name(offset, len, slot);
+    }
+
+    #[inline(always)]
     fn prefetch(&self, offset: usize) {
         self.records.prefetch(offset);
     }
@@ -123,7 +128,7 @@ impl LocalSource {
 
     /// The same, of packets which stay where they are until they are given back.
     #[inline]
-    pub fn recv_held(&mut self) -> Held<'_> {
+    pub fn recv_held(&mut self, look: Look) -> Held<'_> {
         self.counters.polls += 1;
         let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
         let note = |_: &Slot, at| {
@@ -131,7 +136,10 @@ impl LocalSource {
             taken += 1;
             Wanted::Yes
         };
-        let filled = self.reader.fill(&self.source, &mut self.slots, self.peek, note);
+        let filled = match look {
+            Look::Heads => self.reader.fill(&self.source, &mut self.slots, self.peek, note),
+            Look::Nothing => self.reader.fill(&Unseen(&self.source), &mut self.slots, self.peek, note),
+        };
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
         Held::new(burst, self.origins.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
@@ -287,7 +295,7 @@ mod tests {
         for len in [60, 100, 1_514] {
             let mut source = LocalSource::new(&vec![vec![1; len]; 3 * BURST_MAX - 1], Then::Stop, 192).unwrap();
             let expected = source.recv().coming().places(BURST_MAX);
-            let held = source.recv_held();
+            let held = source.recv_held(Look::Heads);
             let places: Vec<_> = held.places().map(|(place, _)| place).collect();
             assert_eq!(expected, places);
             let end = held.end();

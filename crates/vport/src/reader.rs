@@ -38,6 +38,11 @@ pub trait Source {
     /// lies within the ring.
     fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
 
+    /// Lets `slot` name `len` bytes at `offset`, all of which lie within the ring, and copies nothing.
+    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
+        self.take(offset, 0, len, slot);
+    }
+
     /// Soon bytes at `offset` will be read.
     fn prefetch(&self, _offset: usize) {}
 }
@@ -413,6 +418,41 @@ pub(crate) struct Mapped {
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Mapped {}
 
+/// The same, of which nothing but headers is read: frames are named where they lie, whatever `peek` is.
+pub(crate) struct Unseen<'s, S>(pub &'s S);
+
+impl<S: Source> Source for Unseen<'_, S> {
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        self.0.head()
+    }
+
+    #[inline(always)]
+    fn header(&self, offset: usize) -> u64 {
+        self.0.header(offset)
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> u64 {
+        self.0.stamp()
+    }
+
+    #[inline(always)]
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
+        self.0.name(offset, head + rest, slot);
+    }
+
+    #[inline(always)]
+    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
+        self.0.name(offset, len, slot);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        self.0.prefetch(offset);
+    }
+}
+
 /// Where records' frames are.
 #[derive(Clone, Copy)]
 pub(crate) struct Places {
@@ -502,6 +542,12 @@ impl Source for Mapped {
             sync::reads(self.data.add(offset), head);
             slot.copy_head(self.data.add(offset), head, rest);
         }
+    }
+
+    #[inline(always)]
+    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
+        // SAFETY: as for `take`.
+        unsafe { slot.name(self.data.add(offset), len) };
     }
 
     #[inline(always)]

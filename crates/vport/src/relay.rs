@@ -93,21 +93,29 @@ struct Shared {
     entries: Box<[Entry]>,
     copies: Mapping,
     ring: Ring,
-    sent: Sent,
+    head: Head,
+    epochs: Epochs,
     progress: Progress,
     /// What holds frames that are not copies, where the sender is gone.
     kept: Mutex<Vec<Kept>>,
 }
 
-/// The sender's.
+/// The sender's: entries before this one are there.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Sent {
-    /// Entries before this one are there.
-    head: AtomicU64,
-    epoch: AtomicU64,
-    /// The head before anything of that epoch.
+struct Head(AtomicU64);
+
+/// What the receiver looks at for each burst, on a line that is hardly ever written.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Epochs {
+    /// The sender's: which has begun last.
+    begun: AtomicU64,
+    /// The sender's: the head before anything of it.
     mark: AtomicU64,
+    /// The receiver's: whose packets it may take.
+    open: AtomicU64,
+    /// The sender's: nothing more comes.
     is_closed: AtomicBool,
 }
 
@@ -119,8 +127,6 @@ struct Progress {
     tail: AtomicU64,
     /// Those before this one are dealt with.
     done: AtomicU64,
-    /// The epoch whose packets it may take.
-    open: AtomicU64,
 }
 
 /// Where an epoch begins: there the receiver stops until it is let on.
@@ -143,7 +149,8 @@ fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Resul
         entries: (0..ring.size() / BYTES_AN_ENTRY).map(|_| Entry::default()).collect(),
         copies: Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?,
         ring,
-        sent: Sent::default(),
+        head: Head::default(),
+        epochs: Epochs::default(),
         progress: Progress::default(),
         kept: Mutex::default(),
     });
@@ -165,8 +172,22 @@ impl Shared {
     /// Entry number `at`.
     #[inline(always)]
     fn entry(&self, at: u64) -> &Entry {
-        &self.entries[at as usize & (self.entries.len() - 1)]
+        entry(&self.entries, at)
     }
+}
+
+#[inline(always)]
+fn entry(entries: &[Entry], at: u64) -> &Entry {
+    &entries[at as usize & (entries.len() - 1)]
+}
+
+/// Writes entry number `at`, and asks for a line that will be written soon.
+#[inline(always)]
+fn write(entries: &[Entry], at: u64, words: [u64; 2]) {
+    if at.is_multiple_of(ENTRIES_A_LINE) {
+        prefetch::to_write(core::ptr::from_ref(entry(entries, at.wrapping_add(ENTRIES_AHEAD))).cast());
+    }
+    entry(entries, at).iter().zip(words).for_each(|(entry, word)| entry.store(word, Ordering::Relaxed));
 }
 
 impl RelayTx {
@@ -182,12 +203,30 @@ impl RelayTx {
     /// room for.
     #[inline]
     pub fn send_held(&mut self, held: &Held<'_>) -> usize {
-        let sent = held.places().take_while(|(origin, len)| self.put(*origin, *len, 0)).count();
+        let count = held.burst().len();
+        if self.room() < count {
+            self.look_for_room();
+        }
+        let sent = count.min(self.room());
         if sent > 0 {
+            self.put_all(held.places().take(sent));
             self.keep(held.mapping());
             self.publish();
         }
         sent
+    }
+
+    /// Writes an entry for each of these places, for which there is room.
+    #[inline(always)]
+    fn put_all(&mut self, places: impl Iterator<Item = (Origin, usize)>) {
+        // In registers: what is written could be this end itself, for all that the compiler knows.
+        let (shared, mut head, copied) = (&*self.shared, self.head, self.copied << COPIED_SHIFT);
+        let entries = &shared.entries[..];
+        for (origin, len) in places {
+            write(entries, head, [origin as u64, len as u64 | copied]);
+            head = head.wrapping_add(1);
+        }
+        self.head = head;
     }
 
     /// Puts a packet that is held behind those that were sent, for its bucket; the receiver sees it after [`RelayTx::publish`]. False
@@ -255,12 +294,8 @@ impl RelayTx {
                 return false;
             }
         }
-        if self.head.is_multiple_of(ENTRIES_A_LINE) {
-            prefetch::to_write(core::ptr::from_ref(self.shared.entry(self.head.wrapping_add(ENTRIES_AHEAD))).cast());
-        }
-        let [place, what] = self.shared.entry(self.head);
-        place.store(origin as u64, Ordering::Relaxed);
-        what.store(len as u64 | bucket << BUCKET_SHIFT | self.copied << COPIED_SHIFT, Ordering::Relaxed);
+        let words = [origin as u64, len as u64 | bucket << BUCKET_SHIFT | self.copied << COPIED_SHIFT];
+        write(&self.shared.entries, self.head, words);
         self.head = self.head.wrapping_add(1);
         true
     }
@@ -283,7 +318,13 @@ impl RelayTx {
     /// Whether every entry is the receiver's.
     #[inline(always)]
     fn is_full(&self) -> bool {
-        self.head.wrapping_sub(self.tail) == self.shared.entries.len() as u64
+        self.room() == 0
+    }
+
+    /// How many entries are free, as far as is known.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.shared.entries.len() - self.head.wrapping_sub(self.tail) as usize
     }
 
     /// The frame that was put last, which nobody sees yet, lies there, and so do those that come next and are no copies.
@@ -316,7 +357,7 @@ impl RelayTx {
     pub fn publish(&mut self) {
         if self.published != self.head {
             self.published = self.head;
-            self.shared.sent.head.store(self.head, Ordering::Release);
+            self.shared.head.0.store(self.head, Ordering::Release);
         }
     }
 
@@ -334,8 +375,8 @@ impl RelayTx {
 
     /// What is sent from here on is of this epoch, which is larger than those before.
     pub fn mark(&mut self, epoch: u64) {
-        self.shared.sent.mark.store(self.published, Ordering::Relaxed);
-        self.shared.sent.epoch.store(epoch, Ordering::Release);
+        self.shared.epochs.mark.store(self.published, Ordering::Relaxed);
+        self.shared.epochs.begun.store(epoch, Ordering::Release);
     }
 }
 
@@ -343,7 +384,7 @@ impl Drop for RelayTx {
     fn drop(&mut self) {
         // The receiver may still take frames from there.
         *self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.kept);
-        self.shared.sent.is_closed.store(true, Ordering::Release);
+        self.shared.epochs.is_closed.store(true, Ordering::Release);
     }
 }
 
@@ -363,7 +404,7 @@ impl RelayRx {
     #[inline(always)]
     fn fill(&mut self) -> usize {
         if self.head.wrapping_sub(self.tail) < BURST_MAX as u64 {
-            self.head = self.shared.sent.head.load(Ordering::Acquire);
+            self.head = self.shared.head.0.load(Ordering::Acquire);
         }
         if self.head == self.tail {
             return 0;
@@ -380,11 +421,11 @@ impl RelayRx {
     /// one of this.
     #[inline(always)]
     fn limit(&self) -> u64 {
-        let Shared { sent, progress, .. } = &*self.shared;
-        if sent.epoch.load(Ordering::Acquire) == progress.open.load(Ordering::Relaxed) {
+        let Epochs { begun, mark, open, .. } = &self.shared.epochs;
+        if begun.load(Ordering::Acquire) == open.load(Ordering::Relaxed) {
             return self.head;
         }
-        let mark = sent.mark.load(Ordering::Relaxed);
+        let mark = mark.load(Ordering::Relaxed);
         match (reaches(self.tail, mark), reaches(mark, self.head)) {
             (true, _) => self.tail,
             (false, true) => self.head,
@@ -441,13 +482,13 @@ impl RelayRx {
     }
 
     fn has_more(&self) -> bool {
-        self.shared.sent.head.load(Ordering::Acquire) != self.tail
+        self.shared.head.0.load(Ordering::Acquire) != self.tail
     }
 
     /// Whether nothing waits, and nothing more comes.
     pub fn is_over(&self) -> bool {
         // In this order: what was sent before the end is seen.
-        self.shared.sent.is_closed.load(Ordering::Acquire) && !self.has_more()
+        self.shared.epochs.is_closed.load(Ordering::Acquire) && !self.has_more()
     }
 
     /// What this end has counted.
@@ -488,14 +529,14 @@ impl Ford {
     /// Whether the sender has begun the epoch, and the receiver has taken all that was sent before. Between two bursts of the
     /// receiver's, it has dealt with that, too.
     pub fn is_crossed(&self, epoch: u64) -> bool {
-        let Shared { sent, progress, .. } = &*self.0;
-        sent.epoch.load(Ordering::Acquire) >= epoch
-            && reaches(progress.tail.load(Ordering::Acquire), sent.mark.load(Ordering::Relaxed))
+        let Shared { epochs, progress, .. } = &*self.0;
+        epochs.begun.load(Ordering::Acquire) >= epoch
+            && reaches(progress.tail.load(Ordering::Acquire), epochs.mark.load(Ordering::Relaxed))
     }
 
     /// Lets the receiver on, into the epoch.
     pub fn open(&self, epoch: u64) {
-        self.0.progress.open.store(epoch, Ordering::Release);
+        self.0.epochs.open.store(epoch, Ordering::Release);
     }
 }
 
@@ -512,8 +553,8 @@ pub(crate) const ONE: usize = BYTES_AN_ENTRY as usize;
 impl RelayTx {
     /// Lets the model checker have the words that both ends use, and the bytes of copies.
     pub(crate) fn share(&self, head: Option<sync::Weak>, done: Option<sync::Weak>) {
-        let Shared { entries, copies, sent, progress, .. } = &*self.shared;
-        sync::checked::share(&sent.head, head);
+        let Shared { entries, copies, head: Head(sent), progress, .. } = &*self.shared;
+        sync::checked::share(sent, head);
         sync::checked::share(&progress.done, done);
         entries.iter().flatten().for_each(|word| sync::checked::share(word, None));
         sync::checked::share_bytes(copies.area(0, ONE), ONE);

@@ -13,7 +13,7 @@ use crate::doorbell::Doorbell;
 use crate::epoch::{Crossing, Sender, reaches};
 use crate::generations::Generations;
 use crate::handover::{Complaint, Complaints, Generation, Handover};
-use crate::held::{Held, Origins};
+use crate::held::{Held, Look, Origins};
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
@@ -256,7 +256,7 @@ impl RxRing {
     ///
     /// [`RxQueue::give_back`]: RxRing::give_back
     #[inline]
-    pub fn recv_held(&mut self) -> Option<Held<'_>> {
+    pub fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
         let (is_to_change, is_holding) = (self.handover.version() != self.seen, self.held_to.is_some());
         if !is_holding {
             self.lent.clear();
@@ -269,7 +269,7 @@ impl RxRing {
             return None;
         }
         self.counters.polls += 1;
-        let packets = if is_to_change && is_holding { 0 } else { self.fill_held() };
+        let packets = if is_to_change && is_holding { 0 } else { self.fill_held(look) };
         self.polled(packets);
         let channel = &self.generations.newest.as_ref()?.channels[0];
         let ((_, mapping), end) = (channel.inlet.places()?, channel.inlet.tail());
@@ -287,13 +287,13 @@ impl RxRing {
     }
 
     #[inline(always)]
-    fn fill_held(&mut self) -> usize {
+    fn fill_held(&mut self, look: Look) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         half.channels[0].fill_held(
             &half.generation,
-            &mut self.slots[..BURST_MAX],
-            &mut self.origins,
+            (&mut self.slots[..BURST_MAX], &mut self.origins),
+            look,
             &by,
             &mut self.counters,
         )
@@ -603,8 +603,8 @@ impl RxChannel {
     fn fill_held(
         &mut self,
         generation: &Generation,
-        slots: &mut [Slot],
-        origins: &mut Origins,
+        (slots, origins): (&mut [Slot], &mut Origins),
+        look: Look,
         by: &By<'_>,
         counters: &mut RxCounters,
     ) -> usize {
@@ -614,13 +614,13 @@ impl RxChannel {
             origins.note(taken, places.frame(at));
             taken += 1;
         };
-        let filled = if by.ownership.is_whole() {
-            self.inlet.fill(slots, by.peek, |_, at| {
+        let filled = match (by.ownership.is_whole(), look) {
+            (true, Look::Nothing) => self.inlet.fill_unseen(slots, note),
+            (true, Look::Heads) => self.inlet.fill(slots, by.peek, |_, at| {
                 note(at);
                 Wanted::Yes
-            })
-        } else {
-            self.fill_owned(generation, slots, by, note)
+            }),
+            (false, _) => self.fill_owned(generation, slots, by, note),
         };
         self.filled(filled, generation, by, counters)
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use raw::{Bench, Memory, PATIENCE, Raw};
 use vport::broker::Event;
 use vport::client::{Attachment, attach};
+use vport::held::Look;
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_POOL};
 use vport::packet::PacketRef;
@@ -178,10 +179,11 @@ fn a_foreign_frame_behind_one_that_is_held_keeps_no_queue_awake() {
     };
     let rx = &mut b.queues[0].0;
     send(0, 0);
-    let (count, end) = rx.recv_held().map(|held| (held.burst().len(), held.end())).expect("a link that copies");
+    let (count, end) =
+        rx.recv_held(Look::Heads).map(|held| (held.burst().len(), held.end())).expect("a link that copies");
     assert_eq!(count, 1);
     send(48, 1);
-    assert!(rx.recv_held().is_some_and(|held| held.burst().is_empty()));
+    assert!(rx.recv_held(Look::Heads).is_some_and(|held| held.burst().is_empty()));
     assert_eq!(rx.counters().invalid, 1);
     assert!(!rx.arm(), "something is held");
     rx.give_back(end);
@@ -203,7 +205,7 @@ fn a_frame_that_becomes_one_of_another_bucket_reaches_no_thread() {
     [0, 48, 96].into_iter().for_each(|at| write(at, 0));
     hostile.memory.index(HEAD).store(144, Ordering::Release);
     let mut b = hostile.b;
-    let held = b.queues[0].0.recv_held().expect("a link that copies");
+    let held = b.queues[0].0.recv_held(Look::Heads).expect("a link that copies");
     assert_eq!(held.burst().len(), 3);
     for at in 0..3 {
         let bucket = Steering::UeAddress.bucket(held.burst().get(at).head);

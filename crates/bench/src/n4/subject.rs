@@ -20,7 +20,7 @@ use upf::store::{Identity, State};
 
 use super::source::{Feed, Pace, Source};
 use crate::folder::Folder;
-use crate::line::Line;
+use crate::line::Tally;
 use crate::rig::{self, Way};
 
 /// Where the session manager is.
@@ -32,7 +32,7 @@ pub struct Subject {
     pub n4: SocketAddr,
     /// What comes from the RAN, and what comes from the data network.
     pub inputs: [Input; 2],
-    sent: Arc<Line>,
+    sent: Arc<Tally>,
     counts: Counts,
     stop: Arc<AtomicBool>,
     bells: Vec<Arc<Bell>>,
@@ -64,7 +64,7 @@ impl Subject {
              n6: {{port: n6}}\nmaxSessions: {max_sessions}"
         );
         let config = Config::parse(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
-        let sent = Arc::new(Line::default());
+        let sent = Arc::new(Tally::default());
         let (uplink, n3) = input(Way::Uplink, rig::n3(), &sent)?;
         let (downlink, n6) = input(Way::Downlink, rig::n6(), &sent)?;
         let n4 = n4::Config::from(&config);
@@ -166,7 +166,7 @@ fn keep(folder: &Folder, max_sessions: usize, n4: &n4::Config) -> anyhow::Result
 }
 
 /// A port with one queue: an open-loop source, and a sink that counts into `sent`.
-fn input(way: Way, info: PortInfo, sent: &Arc<Line>) -> anyhow::Result<(Input, Port)> {
+fn input(way: Way, info: PortInfo, sent: &Arc<Tally>) -> anyhow::Result<(Input, Port)> {
     let (source, feed, pace) = Source::new();
     let mut port = Synthetic::new(vec![]).info(info).open();
     let queue = port.queues.pop().context("a port has a queue")?;

@@ -141,7 +141,7 @@ pub(super) fn rtc(whole: &mut Whole, window: Duration, core: usize) -> anyhow::R
     let (worker, passage) = (whole.upf.workers.first_mut().context("a UPF has a worker")?, &whole.passage);
     let phase = Phase::default();
     let busy = std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| of_rounds(&phase, core, || worker.run_once(), || passage.sent()));
+        let measuring = scope.spawn(|| of_rounds(&phase, core, || worker.run_once(), || passage.sent_by_me()));
         std::thread::sleep(window / WARM_UP);
         phase.count_for(window);
         phase.end();
@@ -161,6 +161,8 @@ fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<
         let begin = Instant::now();
         let mut at = begin;
         while at - begin < time {
+            // All has left: the source has room for more than is given in a turn.
+            whole.passage.look();
             let before = whole.passage.sent();
             for _ in 0..BURSTS {
                 dispatcher.run_once(&never);
@@ -193,7 +195,7 @@ fn two_cores(whole: &mut Whole, window: Duration, cores: [usize; 2]) -> anyhow::
     let (phases, never) = ([Phase::default(), Phase::default()], AtomicBool::new(false));
     let (dispatching, working) = std::thread::scope(|scope| {
         let first = scope.spawn(|| of_rounds(&phases[0], cores[0], || dispatcher.run_once(&never), || passage.given()));
-        let second = scope.spawn(|| of_rounds(&phases[1], cores[1], || worker.run_once(), || passage.sent()));
+        let second = scope.spawn(|| of_rounds(&phases[1], cores[1], || worker.run_once(), || passage.sent_by_me()));
         std::thread::sleep(window / WARM_UP);
         phases[1].count();
         phases[0].count_for(window);

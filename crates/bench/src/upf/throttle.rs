@@ -5,16 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use port::synthetic::Synthetic;
-use port::{Burst, Held, RxCounters, RxQueue};
+use port::{Burst, Held, Look, RxCounters, RxQueue};
 
-use crate::line::Line;
+use crate::line::{Line, Tally};
 
 /// Packets on their way at most: a part of what a ring to a worker holds of small ones, several bursts all the same.
 const UNDER_WAY: u64 = 512;
 /// Bytes of them at most, of the 2 MiB that such a ring has: one more burst has to fit.
 const UNDER_WAY_BYTES: usize = 1 << 20;
-/// Every how many polls it looks whether there is room again.
-const LOOK_EVERY: u32 = 32;
+/// Every how many polls that find it waiting it looks whether there is room again.
+const LOOK_EVERY: u32 = 128;
 /// Bytes of a record beside its frame, at most.
 const RECORD_BYTES: usize = 64;
 
@@ -22,8 +22,10 @@ const RECORD_BYTES: usize = 64;
 #[derive(Default)]
 pub(super) struct Passage {
     given: Line,
+    /// Of what has left, as much as the giver knows.
+    seen: Line,
     /// What has left the function.
-    pub sent: Arc<Line>,
+    pub sent: Arc<Tally>,
 }
 
 impl Passage {
@@ -37,6 +39,16 @@ impl Passage {
         self.sent.get()
     }
 
+    /// The same, for the thread that sends.
+    pub fn sent_by_me(&self) -> u64 {
+        self.sent.own()
+    }
+
+    /// For the thread that gives: whatever has left makes room from now on.
+    pub fn look(&self) {
+        self.seen.set(self.sent());
+    }
+
     /// Packets on their way.
     pub fn under_way(&self) -> u64 {
         self.given() - self.sent()
@@ -48,10 +60,8 @@ pub(super) struct Throttled {
     frames: Arc<OnceLock<Vec<Vec<u8>>>>,
     source: Option<Box<dyn RxQueue>>,
     passage: Arc<Passage>,
-    /// As last seen: the other core's line is read only where this is too old to go on.
-    sent: u64,
     limit: u64,
-    /// There was no room at the last look.
+    /// As much is under way as may be.
     is_waiting: bool,
     polls: u32,
     /// At the last look for packets that are held.
@@ -61,16 +71,7 @@ pub(super) struct Throttled {
 impl Throttled {
     /// Gives `frames` over and over, once they are there.
     pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
-        Self {
-            frames,
-            source: None,
-            passage,
-            sent: 0,
-            limit: UNDER_WAY,
-            is_waiting: false,
-            polls: 0,
-            has_refused: false,
-        }
+        Self { frames, source: None, passage, limit: UNDER_WAY, is_waiting: false, polls: 0, has_refused: false }
     }
 
     #[cold]
@@ -82,20 +83,21 @@ impl Throttled {
         self.source = Some(open(frames));
     }
 
-    /// Whether it is to wait for what is on its way. Once as much is under way as may be, it waits until that is half as much, and
-    /// looks seldom: each look takes the line away from the core that writes it.
+    /// Whether it is to wait for what is on its way. Once as much is under way as may be, as far as it knows, it waits until that is
+    /// half as much. It looks only while it waits: what comes from another core's line takes time, which is not the function's. And
+    /// it looks seldom: each look takes the line away from the core that writes it.
     #[inline]
     fn is_full(&mut self, given: u64) -> bool {
+        if !self.is_waiting {
+            self.is_waiting = given - self.passage.seen.get() > self.limit;
+            return self.is_waiting;
+        }
         self.polls = self.polls.wrapping_add(1);
-        if self.is_waiting && !self.polls.is_multiple_of(LOOK_EVERY) {
-            return true;
+        if self.polls.is_multiple_of(LOOK_EVERY) {
+            self.passage.look();
+            self.is_waiting = given - self.passage.seen.get() > self.limit / 2;
         }
-        let most = if self.is_waiting { self.limit / 2 } else { self.limit };
-        if given - self.sent > most {
-            self.sent = self.passage.sent();
-        }
-        self.is_waiting = given - self.sent > most;
-        self.is_waiting
+        true
     }
 }
 
@@ -117,7 +119,7 @@ impl RxQueue for Throttled {
     }
 
     #[inline]
-    fn recv_held(&mut self) -> Option<Held<'_>> {
+    fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
         let given = self.passage.given();
         if self.source.is_none() {
             self.begin();
@@ -126,7 +128,7 @@ impl RxQueue for Throttled {
         if self.has_refused {
             return None;
         }
-        let held = self.source.as_mut()?.recv_held()?;
+        let held = self.source.as_mut()?.recv_held(look)?;
         self.passage.given.set(given + held.burst().len() as u64);
         Some(held)
     }

@@ -79,6 +79,7 @@ mod tests {
                 let mut whole = Whole::new(model, way, load).expect("a UPF");
                 let never = AtomicBool::new(false);
                 for _ in 0..1_000 {
+                    whole.passage.look();
                     whole.upf.dispatcher.iter_mut().for_each(|dispatcher| _ = dispatcher.run_once(&never));
                     whole.upf.workers[0].run_once();
                 }

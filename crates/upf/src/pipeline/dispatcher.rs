@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
-use port::{Burst, Held, PacketRef, RxQueue, Sleep, Steering, Waiter};
+use port::{Burst, Held, Look, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
 use super::tenure::Tenure;
@@ -162,7 +162,7 @@ impl Dispatcher {
         for (port, Intake { spread, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
-                let held = (at == 0).then(|| queue.recv_held()).flatten();
+                let held = (at == 0).then(|| queue.recv_held(self.exits.look())).flatten();
                 if at == 0 && port == 0 {
                     self.exits.ring();
                 }
@@ -274,11 +274,17 @@ impl Exits {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
+    /// Where one worker has all buckets, nobody has to look at packets to find theirs.
+    #[inline(always)]
+    fn look(&self) -> Look {
+        if self.bells.len() == 1 && self.left.is_empty() { Look::Nothing } else { Look::Heads }
+    }
+
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
     fn refer(&mut self, port: usize, spread: Spread, held: &Held<'_>, stop: &AtomicBool) {
         let burst = held.burst();
-        if self.bells.len() == 1 && self.left.is_empty() {
+        if self.look() == Look::Nothing {
             let done = self.rings[port][0].send_held(held);
             self.unrung |= 1;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));

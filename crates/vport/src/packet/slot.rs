@@ -102,6 +102,17 @@ impl Slot {
         self.base = core::ptr::null_mut();
     }
 
+    /// Names a frame of `len` bytes, without a head.
+    ///
+    /// # Safety
+    /// `from` and `len` bytes behind it must be mapped until the queue that owns this slot receives again or is dropped. Others may
+    /// write them meanwhile.
+    #[inline(always)]
+    pub(crate) unsafe fn name(&mut self, from: *const u8, len: usize) {
+        self.set_shape(HEADROOM, 0, len);
+        (self.rest_ptr, self.base) = (from, core::ptr::null_mut());
+    }
+
     /// Sets where the head begins and how long head and rest are, with one store: stores are what a small packet costs most.
     #[inline(always)]
     fn set_shape(&mut self, start: usize, len: usize, rest: usize) {
