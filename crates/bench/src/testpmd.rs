@@ -45,36 +45,33 @@ impl Joint {
         }
     }
 
-    /// The rings and bursts with which testpmd was fastest of those tried (rings of 512 to 16,384, bursts of 32 to 256):
-    /// which of the two depends on frame size and on what distant lines cost, so both are run. Zero-copy memif crashes at
-    /// times with bursts over 64.
-    pub fn candidates(self) -> [Rings; 2] {
+    /// The rings and bursts with which testpmd was fastest of those tried (rings of 64 to 16,384, split and packed, bursts of 32
+    /// to 256): which of these depends on frame size and on what distant lines cost, so all are run. Zero-copy memif crashes
+    /// at times with bursts over 64.
+    pub fn candidates(self) -> &'static [Rings] {
+        const VHOST: &[Rings] =
+            &[Rings::packed(128, 64), Rings::packed(256, 32), Rings::packed(2_048, 256), Rings::split(1_024, 32)];
+        const MEMIF: &[Rings] = &[Rings::split(512, 256), Rings::split(8_192, 64)];
+        const MEMIF_ZERO_COPY: &[Rings] = &[Rings::split(512, 64), Rings::split(1_024, 64)];
         match self {
-            Self::Vhost => [Rings { descriptors: 1_024, burst: 32 }, Rings { descriptors: 2_048, burst: 256 }],
-            Self::Memif => [Rings { descriptors: 512, burst: 256 }, Rings { descriptors: 8_192, burst: 64 }],
-            Self::MemifZeroCopy => [Rings { descriptors: 512, burst: 64 }, Rings { descriptors: 1_024, burst: 64 }],
+            Self::Vhost => VHOST,
+            Self::Memif => MEMIF,
+            Self::MemifZeroCopy => MEMIF_ZERO_COPY,
         }
     }
 
     /// Arguments for the devices of the server (`true`) or the client, whose ports meet the other's by number.
-    fn devices(
-        self,
-        server: bool,
-        descriptors: usize,
-        folder: &Path,
-        ports: impl IntoIterator<Item = usize>,
-    ) -> Vec<String> {
+    fn devices(self, server: bool, rings: Rings, folder: &Path, ports: impl IntoIterator<Item = usize>) -> Vec<String> {
         let folder = folder.display();
         let device = |port: usize| match (self, server) {
             (Self::Vhost, true) => format!("net_vhost{port},iface={folder}/vhost{port},queues=1"),
-            // Without mergeable buffers and with the vector path: the fastest of the paths that virtio-user has here.
-            (Self::Vhost, false) => format!(
-                "net_virtio_user{port},path={folder}/vhost{port},queues=1,queue_size={descriptors},mrg_rxbuf=0,vectorized=1"
-            ),
+            (Self::Vhost, false) => {
+                format!("net_virtio_user{port},path={folder}/vhost{port},queues=1,{}", rings.of_virtio())
+            }
             (Self::Memif | Self::MemifZeroCopy, _) => format!(
                 "net_memif{port},role={},id={port},socket-abstract=no,socket={folder}/memif,rsize={},zero-copy={}",
                 if server { "server" } else { "client" },
-                descriptors.ilog2(),
+                rings.descriptors.ilog2(),
                 if self == Self::MemifZeroCopy && !server { "yes" } else { "no" }
             ),
         };
@@ -85,15 +82,37 @@ impl Joint {
 /// How much waits, and is handled, at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
+    /// Those of virtio 1.1: packed.
+    is_packed: bool,
     /// Descriptors of each ring; a power of two.
     pub descriptors: usize,
     /// Packets that testpmd handles at once.
     pub burst: usize,
 }
 
+impl Rings {
+    /// Packed ones, of virtio.
+    pub const fn packed(descriptors: usize, burst: usize) -> Self {
+        Self { is_packed: true, descriptors, burst }
+    }
+
+    /// Those of memif, or of virtio before 1.1.
+    pub const fn split(descriptors: usize, burst: usize) -> Self {
+        Self { is_packed: false, descriptors, burst }
+    }
+
+    /// Arguments for a virtio-user device. Without mergeable buffers, and with buffers used in order, which is the default: the
+    /// fastest of the paths that it has for rings of either kind (of split ones its vector path is not, and needs the order off).
+    pub fn of_virtio(self) -> String {
+        let Self { is_packed, descriptors, .. } = self;
+        format!("queue_size={descriptors},packed_vq={},mrg_rxbuf=0,vectorized=1", u8::from(is_packed))
+    }
+}
+
 impl std::fmt::Display for Rings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rings of {}, bursts of {}", self.descriptors, self.burst)
+        let kind = if self.is_packed { "packed rings" } else { "rings" };
+        write!(f, "{kind} of {}, bursts of {}", self.descriptors, self.burst)
     }
 }
 
@@ -154,7 +173,7 @@ pub fn is_installed() -> bool {
 /// Runs a pair once.
 pub fn measure(joint: Joint, settings: &Settings) -> anyhow::Result<Measured> {
     let folder = Folder::new()?;
-    let devices = |server| joint.devices(server, settings.rings.descriptors, folder.path(), 0..2);
+    let devices = |server| joint.devices(server, settings.rings, folder.path(), 0..2);
     let mut server = Testpmd::start(devices(true), settings.cores[0], settings).context("the first testpmd")?;
     let mut client = Testpmd::start(devices(false), settings.cores[1], settings).context("the second testpmd")?;
     for testpmd in [&mut server, &mut client] {
@@ -197,10 +216,10 @@ pub struct Switched {
 /// the first.
 pub fn measure_switched(functions: usize, settings: &Settings) -> anyhow::Result<Switched> {
     let folder = Folder::new()?;
-    let (ports, descriptors) = (2 * functions, settings.rings.descriptors);
+    let (ports, rings) = (2 * functions, settings.rings);
     // Ports forward in pairs: function n between 2n and 2n + 1, the switch between 2n + 1 and 2n + 2.
-    let of_switch = Joint::Vhost.devices(true, descriptors, folder.path(), (1..=ports).map(|port| port % ports));
-    let of_functions = Joint::Vhost.devices(false, descriptors, folder.path(), 0..ports);
+    let of_switch = Joint::Vhost.devices(true, rings, folder.path(), (1..=ports).map(|port| port % ports));
+    let of_functions = Joint::Vhost.devices(false, rings, folder.path(), 0..ports);
     let mut switch = Testpmd::start(of_switch, settings.cores[0], settings).context("the switch")?;
     let mut all = Testpmd::start(of_functions, settings.cores[1], settings).context("the functions")?;
     for testpmd in [&mut switch, &mut all] {
@@ -238,7 +257,7 @@ impl Between {
     pub fn start(sockets: [&Path; 2], core: usize, descriptors: usize) -> anyhow::Result<Self> {
         let device = |(port, socket): (usize, &Path)| format!("net_vhost{port},iface={},queues=1", socket.display());
         let devices = sockets.into_iter().enumerate().flat_map(|port| ["--vdev".to_owned(), device(port)]).collect();
-        let rings = Rings { descriptors, burst: 32 };
+        let rings = Rings::packed(descriptors, 32);
         let settings = Settings { cores: [core; 2], frame: 64, rings, warm_up: Duration::ZERO, window: Duration::ZERO };
         Ok(Self(Testpmd::start(devices, core, &settings)?))
     }
@@ -450,7 +469,7 @@ mod tests {
     #[test]
     fn the_two_sides_of_a_joint_meet_in_one_place() {
         let folder = Path::new("/tmp/x");
-        let all = |joint: Joint, server| joint.devices(server, 8_192, folder, 0..2).join(" ");
+        let all = |joint: Joint, server| joint.devices(server, Rings::packed(8_192, 32), folder, 0..2).join(" ");
         assert!(all(Joint::Vhost, true).contains("iface=/tmp/x/vhost1"));
         assert!(all(Joint::Vhost, false).contains("path=/tmp/x/vhost1"));
         assert!(all(Joint::Memif, true).contains("role=server") && all(Joint::Memif, false).contains("role=client"));
@@ -459,6 +478,6 @@ mod tests {
         assert!(all(Joint::MemifZeroCopy, false).contains("role=client,id=1"));
         assert!(all(Joint::MemifZeroCopy, false).contains("zero-copy=yes"));
         assert!(all(Joint::MemifZeroCopy, true).contains("zero-copy=no"));
-        assert!(all(Joint::Vhost, false).contains("queue_size=8192,"));
+        assert!(all(Joint::Vhost, false).contains("queue_size=8192,packed_vq=1,"));
     }
 }

@@ -253,43 +253,79 @@ impl TxQueue for Tx {
     }
 }
 
-/// Empty buffers at hand, fetched from the pool by the burst.
+/// Empty buffers at hand, fetched from the pool by the burst before they are needed: a peer that has read what was in them has
+/// their lines.
 struct Spare {
+    /// Numbers are taken modulo their length.
     mbufs: [*mut Mbuf; SPARE_MAX],
-    count: usize,
+    /// The one that comes next, and the end.
+    next: usize,
+    end: usize,
 }
 
-/// A burst that was fetched, and one that was not sent.
-const SPARE_MAX: usize = 2 * BURST_MAX;
+/// Two bursts that were fetched, and one that was not sent; a power of two.
+const SPARE_MAX: usize = 4 * BURST_MAX;
+/// So many buffers ahead lines are asked for to be written.
+const AHEAD: usize = 16;
+/// Lines that are asked for: the one before the frame, where drivers write headers of their own, and three of the frame. Most are not
+/// longer.
+const LINES: usize = 4;
+const LINE: usize = 64;
 
 impl Spare {
     fn new() -> Self {
-        Self { mbufs: [core::ptr::null_mut(); SPARE_MAX], count: 0 }
+        Self { mbufs: [core::ptr::null_mut(); SPARE_MAX], next: 0, end: 0 }
     }
 
     #[inline(always)]
     fn take(&mut self, device: &Device) -> Option<*mut Mbuf> {
-        if self.count == 0 {
+        if self.count() <= AHEAD {
             self.fetch(device);
         }
-        self.count = self.count.checked_sub(1)?;
-        Some(self.mbufs[self.count])
+        if self.count() > AHEAD {
+            self.expect(self.next.wrapping_add(AHEAD));
+        }
+        let mbuf = (self.count() > 0).then(|| self.mbufs[self.next % SPARE_MAX])?;
+        self.next = self.next.wrapping_add(1);
+        Some(mbuf)
     }
 
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.end.wrapping_sub(self.next)
+    }
+
+    /// Asks for the lines of the buffer with this number.
+    #[inline(always)]
+    fn expect(&self, number: usize) {
+        // SAFETY: an empty buffer of this queue's.
+        let frame = unsafe { (*self.mbufs[number % SPARE_MAX]).buf_addr }.wrapping_add(HEADROOM.into());
+        let first = frame.wrapping_sub(LINE);
+        (0..LINES).for_each(|line| port::prefetch_to_write(first.wrapping_add(LINE * line)));
+    }
+
+    /// Not inlined: once a burst.
+    #[inline(never)]
     fn fetch(&mut self, device: &Device) {
+        // Bursts begin at multiples of their length, for nothing but whole ones is ever added here.
+        let to = &mut self.mbufs[self.end % SPARE_MAX..][..BURST_MAX];
         // SAFETY: room for as many as are asked for; all or none come.
-        let error = unsafe { ffi::kaista_allocate(device.pool().as_ptr(), self.mbufs.as_mut_ptr(), BURST_MAX as u32) };
-        self.count = if error == 0 { BURST_MAX } else { 0 };
+        let error = unsafe { ffi::kaista_allocate(device.pool().as_ptr(), to.as_mut_ptr(), BURST_MAX as u32) };
+        self.end = self.end.wrapping_add(if error == 0 { BURST_MAX } else { 0 });
     }
 
+    /// Gives back what was taken last.
     fn put_back(&mut self, mbuf: *mut Mbuf) {
-        self.mbufs[self.count] = mbuf;
-        self.count += 1;
+        self.next = self.next.wrapping_sub(1);
+        self.mbufs[self.next % SPARE_MAX] = mbuf;
     }
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        free(&mut self.mbufs[..self.count]);
+        while self.count() > 0 {
+            free(&mut [self.mbufs[self.next % SPARE_MAX]]);
+            self.next = self.next.wrapping_add(1);
+        }
     }
 }

@@ -17,8 +17,8 @@ pub use vport::packet::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, HEADROOM, LONG_BURST_MAX, Lease, PacketMut, PacketRef, Placed, Rest, Slot,
 };
 pub use vport::pool;
-pub use vport::prefetch;
 pub use vport::steering::{self, Steering};
+pub use vport::{prefetch, prefetch_to_write};
 pub use wait::{Sleep, Waiter, Woken};
 
 mod checksum;

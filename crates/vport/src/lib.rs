@@ -92,6 +92,6 @@ mod wide;
 pub mod wire;
 mod writer;
 
-pub use packet::prefetch;
+pub use packet::{prefetch, prefetch_to_write};
 pub use rx::RxRing;
 pub use tx::TxRing;

@@ -26,7 +26,7 @@ const FRAME: usize = 64;
 /// ring.
 const ON_THE_WAY: usize = 8_192;
 /// Of the rings that testpmd was fastest with, those that fit many ports.
-const RINGS: Rings = Rings { descriptors: 1_024, burst: 32 };
+const RINGS: Rings = Rings::packed(256, 32);
 const WARM_UP: Duration = Duration::from_millis(200);
 /// How long the first packet may take to come through.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -102,7 +102,7 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
     )?;
     let how = json!({"frame": FRAME, "on_the_way": ON_THE_WAY,
         "ns_per_hop": "CPU time of all functions, by packets and functions",
-        "testpmd": {"functions": "one process in io mode, virtio-user with vector path", "switch": "io mode, vhost-user",
+        "testpmd": {"functions": "one process in io mode, virtio-user, packed rings with vector path", "switch": "io mode, vhost-user",
             "rings": RINGS.to_string(), "ns_per_hop": "as above; testpmd polls, so all of its time counts"}});
     found.parts.insert("chain".into(), part(how, &runs));
     Ok(())

@@ -146,7 +146,7 @@ pub(super) fn measure(
     sample(&runs, samples);
     Ok(json!({
         "function": "server of two vhost-user links, one queue each, all its threads on one core",
-        "load": "client of both (virtio-user, vector path, no mergeable buffers), the same for all; sends from memory and counts",
+        "load": "client of both (virtio-user, split rings, no mergeable buffers, in order), the same for all; sends from memory and counts",
         "descriptors": DESCRIPTORS,
         "sessions": {"held": sessions, "active": active, "few_active": FEW},
         "counts": format!(
