@@ -257,7 +257,7 @@ impl Between {
     pub fn start(sockets: [&Path; 2], core: usize, descriptors: usize) -> anyhow::Result<Self> {
         let device = |(port, socket): (usize, &Path)| format!("net_vhost{port},iface={},queues=1", socket.display());
         let devices = sockets.into_iter().enumerate().flat_map(|port| ["--vdev".to_owned(), device(port)]).collect();
-        let rings = Rings::packed(descriptors, 32);
+        let rings = Rings::split(descriptors, 32);
         let settings = Settings { cores: [core; 2], frame: 64, rings, warm_up: Duration::ZERO, window: Duration::ZERO };
         Ok(Self(Testpmd::start(devices, core, &settings)?))
     }
