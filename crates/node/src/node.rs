@@ -64,6 +64,20 @@ impl Node {
         found.clone().map_err(anyhow::Error::msg)
     }
 
+    /// Goes on with the runtime that a former daemon has found, where that is still the same: to prove it again a container would be made,
+    /// and ports would wait for that.
+    pub(crate) fn goes_on_with(&self, runtime: &OciRuntime) {
+        if runtime.is_as_probed() {
+            // Another slice may have named it.
+            let _ = self.runtime.set(Ok(runtime.clone()));
+        }
+    }
+
+    /// The runtime, if there was a need for one.
+    pub(crate) fn runtime_so_far(&self) -> Option<OciRuntime> {
+        self.runtime.get()?.clone().ok()
+    }
+
     /// Whose cores are whose.
     pub(crate) fn cores(&self) -> MutexGuard<'_, Cores> {
         self.cores.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

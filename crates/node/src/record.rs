@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use runtime::OciRuntime;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slice::Slice;
@@ -28,6 +29,9 @@ pub(crate) struct Record {
     pub functions: BTreeMap<String, ProcessRecord>,
     /// By link.
     pub pumps: BTreeMap<String, ProcessRecord>,
+    /// What containers are made with.
+    #[serde(default)]
+    pub runtime: Option<OciRuntime>,
 }
 
 /// The history of a supervised process.

@@ -556,6 +556,7 @@ impl Worker {
         let former = Record::load(&self.node.paths, &self.name);
         if let Some(former) = &former {
             self.since_ms = former.since_ms;
+            former.runtime.iter().for_each(|runtime| self.node.goes_on_with(runtime));
             self.adopt(former);
         }
         former.is_some() || record::load_descriptor(&self.node.paths, &self.name).is_some()
@@ -645,6 +646,7 @@ impl Worker {
                 .map(|(name, function)| (name.clone(), function.run.record().clone()))
                 .collect(),
             pumps: pumps.collect(),
+            runtime: self.node.runtime_so_far(),
         };
         if let Err(e) = record.store(&self.node.paths) {
             tracing::error!("slice {}: its record cannot be kept: {e}", self.name);

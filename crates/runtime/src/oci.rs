@@ -4,23 +4,43 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::Attempt;
 use crate::{CommandLine, Container, ContainerSpec, Error, FunctionId, IdRanges, Image, Layout, Result, Sandbox};
 
 /// What they are called, the preferred one first.
 const KNOWN: &[&str] = &["runc", "crun"];
+/// The variable that names the only one to be used.
+const CHOICE: &str = "KAISTA_OCI_RUNTIME";
 /// Where they are looked for; a daemon's own PATH may be poorer.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A runtime that has made a container on this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OciRuntime {
     program: PathBuf,
     version: String,
+    file: ProgramFile,
+}
+
+/// What tells a program's file from what it was: its number, and when it was changed last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct ProgramFile {
+    inode: u64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+impl ProgramFile {
+    fn of(program: &Path) -> Option<Self> {
+        let found = fs::metadata(program).ok()?;
+        Some(Self { inode: found.ino(), changed_s: found.ctime(), changed_ns: found.ctime_nsec() })
+    }
 }
 
 /// Why a runtime is not used.
@@ -42,7 +62,7 @@ impl OciRuntime {
     /// The first of runc and crun (or only the program that `KAISTA_OCI_RUNTIME` names) that can make a container of the
     /// kind that we need here; takes some 100 ms. Fails with each one's reason.
     pub fn probe(layout: &Layout) -> Result<Self> {
-        let chosen = env::var("KAISTA_OCI_RUNTIME").ok();
+        let chosen = env::var(CHOICE).ok();
         let names = chosen.as_deref().map_or(KNOWN.to_vec(), |name| vec![name]);
         let mut refusals = Vec::new();
         for name in names {
@@ -56,12 +76,19 @@ impl OciRuntime {
 
     fn try_one(layout: &Layout, name: &str) -> std::result::Result<Self, String> {
         let program = find(name).ok_or("not installed")?;
-        let mut runtime = Self { program, version: String::new() };
+        let file = ProgramFile::of(&program).ok_or("not installed")?;
+        let mut runtime = Self { program, version: String::new(), file };
         let said = runtime.output("--version", &["--version".into()]).map_err(|e| e.to_string())?;
         runtime.version = said.lines().next().unwrap_or_default().into();
         let made = make_container(layout, &runtime);
         made.map_err(|error| error.to_string())?;
         Ok(runtime)
+    }
+
+    /// Whether it is still what was probed, and is not to be another one by now.
+    pub fn is_as_probed(&self) -> bool {
+        let is_chosen = |name: String| find(&name).as_ref() == Some(&self.program);
+        ProgramFile::of(&self.program) == Some(self.file) && env::var(CHOICE).ok().is_none_or(is_chosen)
     }
 
     /// Its absolute path.
@@ -76,7 +103,8 @@ impl OciRuntime {
 
     #[cfg(test)]
     pub(crate) fn untested(program: &str) -> Self {
-        Self { program: program.into(), version: String::new() }
+        let file = ProgramFile { inode: 0, changed_s: 0, changed_ns: 0 };
+        Self { program: program.into(), version: String::new(), file }
     }
 
     /// For messages: the program without its directory.
@@ -173,4 +201,23 @@ fn make_container_of(layout: &Layout, runtime: &OciRuntime, id: &FunctionId, ima
         return Err(Error::Program { program: runtime.name(), reason: short.join(", ") });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_is_not_as_it_was_probed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [program, other] = ["runc", "other"].map(|name| folder.path().join(name));
+        [&program, &other].into_iter().for_each(|path| fs::write(path, "").unwrap());
+        let file = ProgramFile::of(&program).unwrap();
+        let runtime = OciRuntime { program: program.clone(), version: String::new(), file };
+        assert!(runtime.is_as_probed());
+        fs::rename(other, &program).unwrap();
+        assert!(!runtime.is_as_probed());
+        fs::remove_file(program).unwrap();
+        assert!(!runtime.is_as_probed());
+    }
 }
