@@ -443,11 +443,6 @@ impl<S: Source> Source for Unseen<'_, S> {
     }
 
     #[inline(always)]
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        self.0.name(offset, len, slot);
-    }
-
-    #[inline(always)]
     fn prefetch(&self, offset: usize) {
         self.0.prefetch(offset);
     }
