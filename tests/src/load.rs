@@ -37,14 +37,18 @@ impl Node {
         self.kaista(&["up", self.path().join("slice.yaml").to_str().unwrap()]);
     }
 
-    /// Starts `kaista-traffic generate` in `load`, until it is told to stop.
-    pub fn generate(&self, arguments: &[&str]) -> Child {
-        self.spawn(&generate(arguments, "100000"))
+    /// Starts `kaista-traffic generate` in `load`, until it is told to stop. Packets come by the port `sink` when this returns: whoever
+    /// is killed then is killed under load.
+    pub fn generate(&self, sink: &str, arguments: &[&str]) -> Child {
+        let begin = self.received(sink).unwrap_or(0);
+        let load = self.spawn(&generate(sink, arguments, "100000"));
+        eventually("packets pass", PATIENCE, || self.received(sink).filter(|now| *now > begin + 1_000));
+        load
     }
 
     /// Has it go on for these seconds, and says what it has found.
-    pub fn try_generate(&self, arguments: &[&str], seconds: &str) -> Option<Value> {
-        serde_json::from_slice(&self.run(&generate(arguments, seconds)).stdout).ok()
+    pub fn try_generate(&self, sink: &str, arguments: &[&str], seconds: &str) -> Option<Value> {
+        serde_json::from_slice(&self.run(&generate(sink, arguments, seconds)).stdout).ok()
     }
 
     /// Packets that `load` has got by a port.
@@ -69,9 +73,9 @@ impl Node {
     }
 }
 
-fn generate<'a>(arguments: &[&'a str], seconds: &'a str) -> Vec<&'a str> {
+fn generate<'a>(sink: &'a str, arguments: &[&'a str], seconds: &'a str) -> Vec<&'a str> {
     let program = ["exec", "load", "--", "/bin/kaista-traffic", "generate", "--json", "--rate", "20k"];
-    [&program[..], &["--seconds", seconds], arguments].concat()
+    [&program[..], &["--seconds", seconds, "--sink", sink], arguments].concat()
 }
 
 /// Every packet that a port took has come, once and in order.

@@ -160,6 +160,15 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Shows what `kaista` says, for whoever looks into a failure.
+    fn tell(&self, arguments: &[&str]) {
+        let said = self.run(arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        eprintln!("--- {}\n{}{}", arguments.join(" "), text(&said.stdout), text(&said.stderr));
+    }
+}
+
 impl Default for Node {
     fn default() -> Self {
         Self::new()
@@ -169,15 +178,13 @@ impl Default for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for name in ["ran", "upf", "dn"] {
-                let logs = self.run(&["logs", name, "--tail", "30"]);
-                eprintln!(
-                    "--- logs of {name}\n{}{}",
-                    String::from_utf8_lossy(&logs.stdout),
-                    String::from_utf8_lossy(&logs.stderr)
-                );
+            let processes: Option<Vec<serde_json::Value>> =
+                serde_json::from_slice(&self.run(&["ps", "--json"]).stdout).ok();
+            for name in processes.iter().flatten().filter_map(|process| process["name"].as_str()) {
+                self.tell(&["logs", name, "--tail", "30"]);
             }
-            eprintln!("--- ps\n{}", String::from_utf8_lossy(&self.run(&["ps"]).stdout));
+            self.tell(&["ps"]);
+            self.tell(&["top", "--once"]);
         }
         let down = self.run(&["down", "--all"]);
         if !down.status.success() && !std::thread::panicking() {

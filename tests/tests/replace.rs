@@ -72,16 +72,16 @@ fn up(node: &Node) {
 
 /// Packets of the UE, or for it, which go on until told to stop.
 fn load(node: &Node, uplink: bool) -> Child {
-    let arguments: &[&str] = if uplink {
-        &["--port", "ue", "--sink", "dn", "--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"]
+    let (sink, arguments): (_, &[&str]) = if uplink {
+        ("dn", &["--port", "ue", "--from", "10.60.0.1", "--to", "10.6.0.2", "--via", "10.60.0.254"])
     } else {
-        &["--port", "dn", "--sink", "ue", "--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"]
+        ("ue", &["--port", "dn", "--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"])
     };
     // The session is there, and all neighbours are resolved.
-    eventually("packets pass", PATIENCE, || {
-        (node.try_generate(arguments, "0.3")?["found"]["received"].as_u64()? > 1_000).then_some(())
+    eventually("a packet passes", PATIENCE, || {
+        (node.try_generate(sink, arguments, "0.3")?["found"]["received"].as_u64()? > 1_000).then_some(())
     });
-    node.generate(arguments)
+    node.generate(sink, arguments)
 }
 
 /// Ends the load, of which nothing may be missing or have been refused.
