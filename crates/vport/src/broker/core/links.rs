@@ -173,6 +173,10 @@ impl Core {
         let Some(link) = self.links.get_mut(name) else { return };
         link.present.retain(|other| *other != seat);
         link.tables.iter().for_each(|segment| table::forget_member(segment, seat.member));
+        if link.has_closed_table && link.stage == Stage::Up {
+            // The member cannot be struck out: the broker after this one would wait for it.
+            return self.start_generation(name);
+        }
         let (Stage::Mapping(missing) | Stage::Joining(missing)) = &mut link.stage else { return };
         missing.retain(|other| *other != seat);
         if missing.is_empty()

@@ -1,6 +1,8 @@
 //! Pools: members that steer, and changes of who owns which bucket.
 
 #[cfg(test)]
+mod forgotten;
+#[cfg(test)]
 mod halfway;
 
 use std::ops::RangeInclusive;

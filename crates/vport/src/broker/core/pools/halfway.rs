@@ -18,20 +18,20 @@ use crate::steering::{BUCKETS, BucketTable, Steering};
 use crate::sync::full_fence;
 use crate::{pool, table};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const LINKS: [&str; 2] = ["x", "y"];
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const LINKS: [&str; 2] = ["x", "y"];
 const FLOWS: u64 = 300;
 
-fn spec(name: &str) -> LinkSpec {
+pub(super) fn spec(name: &str) -> LinkSpec {
     let port = PortInfo { steering: Steering::UeAddress, ..PortInfo::named(name) };
     let members = EndSpec { functions: ["b", "c"].map(str::to_owned).to_vec(), port: port.clone() };
     let ends = [EndSpec::of("a", port), members];
     LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct }
 }
 
-type Deposits = Arc<Mutex<BTreeMap<String, Vec<(String, OwnedFd)>>>>;
+pub(super) type Deposits = Arc<Mutex<BTreeMap<String, Vec<(String, OwnedFd)>>>>;
 
-fn start(deposits: &Deposits) -> (Broker, Receiver<u64>) {
+pub(super) fn start(deposits: &Deposits) -> (Broker, Receiver<u64>) {
     let ((steered, events), deposits) = (channel(), deposits.clone());
     let broker = Broker::start(Config { hugepages: false }, move |event| match event {
         Event::Deposit { link, segments, .. } => drop(deposits.lock().unwrap().insert(link, segments)),
@@ -45,7 +45,7 @@ fn start(deposits: &Deposits) -> (Broker, Receiver<u64>) {
 type Flows = BTreeMap<(u8, u64), u64>;
 
 #[derive(Default)]
-struct State(BTreeMap<u8, Flows>);
+pub(super) struct State(BTreeMap<u8, Flows>);
 
 impl Buckets for State {
     type State = Vec<u8>;
@@ -74,7 +74,13 @@ fn frame(flow: u64, number: u64) -> Vec<u8> {
 }
 
 /// Receives by both ports until told to stop. Returns what it knows of its buckets.
-fn serve(directory: &Path, function: &str, stop: &AtomicBool, received: &AtomicU64, ready: &AtomicU64) -> State {
+pub(super) fn serve(
+    directory: &Path,
+    function: &str,
+    stop: &AtomicBool,
+    received: &AtomicU64,
+    ready: &AtomicU64,
+) -> State {
     let socket = directory.join(function);
     let mut ports = LINKS.map(|port| attach(&socket, port, PATIENCE, 192).unwrap());
     let steering = ports.each_ref().map(|port| port.steering.clone());
@@ -115,7 +121,7 @@ fn feed(mut ports: [Attachment; 2], stop: &AtomicBool, end: &AtomicBool) -> u64 
     counts.into_iter().sum()
 }
 
-fn until(what: &str, mut happens: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut happens: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !happens() {
         assert!(Instant::now() < deadline, "in vain: {what}");
@@ -208,9 +214,9 @@ fn dies_halfway(test: &str, written: &'static str, order: [&str; 2]) {
 }
 
 /// Lets all threads end when the test does, or fails.
-struct Ending<'a>([&'a AtomicBool; 3]);
+pub(super) struct Ending<'a, const N: usize>(pub(super) [&'a AtomicBool; N]);
 
-impl Drop for Ending<'_> {
+impl<const N: usize> Drop for Ending<'_, N> {
     fn drop(&mut self) {
         self.0.iter().for_each(|end| end.store(true, Ordering::Release));
     }
