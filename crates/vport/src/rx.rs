@@ -1,27 +1,27 @@
 //! The receiving half of a queue pair: polls one channel for each queue of the peer.
 
+mod channel;
+mod half;
+mod ownership;
+
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::cell::Cell;
-use crate::channel::Inlet;
+pub(crate) use self::channel::RxChannel;
+use self::channel::{By, complain};
+pub(crate) use self::half::RxHalf;
+pub(crate) use self::ownership::Ownership;
 use crate::counters::RxCounters;
-use crate::doorbell::Doorbell;
-use crate::epoch::{Crossing, Sender, reaches};
 use crate::generations::Generations;
-use crate::handover::{Complaint, Complaints, Generation, Handover};
+use crate::handover::{Complaints, Handover};
 use crate::held::{Held, Look, Origins};
-use crate::layout::Index;
 use crate::lent::Lent;
-use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
-use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
-use crate::steering::Steering;
-use crate::sync::{AtomicU64, full_fence};
+use crate::sync::full_fence;
 
 /// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
 /// the system has put aside some milliseconds, on a busy host more. Tests on a busy machine, and models, can take any time.
@@ -49,121 +49,6 @@ impl HeldUp {
         self.watched += now.duration_since(self.last).min(LOOK_COUNTS);
         self.last = now;
         self.watched
-    }
-}
-
-/// One generation of the receiving half.
-#[derive(Debug)]
-pub(crate) struct RxHalf {
-    pub(crate) generation: Arc<Generation>,
-    pub(crate) channels: Vec<RxChannel>,
-    /// The channel that is looked at first.
-    pub(crate) next_channel: usize,
-    /// Own index segment.
-    pub(crate) index: Arc<Mapping>,
-    pub(crate) layout: Index,
-    pub(crate) doorbell: Doorbell,
-    /// The epoch of the table that senders began with.
-    pub(crate) epoch: u64,
-}
-
-/// What comes from one queue of the peer.
-#[derive(Debug)]
-pub(crate) struct RxChannel {
-    pub(crate) inlet: Inlet,
-    /// The peer's queue.
-    pub(crate) from: usize,
-    /// The peer's index segment, for its mark that it has closed the channel.
-    pub(crate) peer: Arc<Mapping>,
-    /// Its layout, and this queue's number in it.
-    pub(crate) peer_layout: (Index, usize),
-    pub(crate) complained: bool,
-    pub(crate) crossing: Crossing,
-    /// The next record is of this bucket, which has not arrived yet.
-    pub(crate) paused: Option<u8>,
-    /// The last look found the ring's end, and other channels may be waited for by those who write to this one.
-    pub(crate) dry: bool,
-    /// Broke a rule that the reader does not know of: nothing more is read.
-    pub(crate) given_up: Option<Violation>,
-    /// Nothing of an earlier generation is to be taken first.
-    pub(crate) turn: bool,
-    /// Nothing more is to be taken.
-    pub(crate) ended: bool,
-}
-
-/// Which frames may come in by this queue.
-#[derive(Debug)]
-pub(crate) struct Ownership {
-    pub(crate) steering: Steering,
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) queue: usize,
-    pub(crate) queues: usize,
-}
-
-impl Ownership {
-    /// Whether every frame is welcome.
-    fn is_whole(&self) -> bool {
-        self.queues == 1
-    }
-
-    /// Whether a frame at `position` of a channel is this queue's.
-    #[inline(always)]
-    fn judge(&self, slot: &Slot, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
-        let bucket = self.steering.bucket(slot.head());
-        if self.cell.owns(bucket) {
-            self.cell.count(bucket);
-            return Wanted::Yes;
-        }
-        self.judge_foreign(bucket, position, sight, paused)
-    }
-
-    /// A bucket that is on its way is waited for, if its frame comes by the new table.
-    #[cold]
-    fn judge_foreign(&self, bucket: u8, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
-        if !self.cell.awaits(bucket) {
-            // It may have arrived just now.
-            return if self.cell.owns(bucket) { Wanted::NotYet } else { Wanted::No };
-        }
-        if sight.epoch() != self.cell.epoch() || !reaches(position, sight.mark()) {
-            return Wanted::No;
-        }
-        *paused = Some(bucket);
-        Wanted::NotYet
-    }
-}
-
-/// A channel's sender, as a queue sees it.
-struct Sight<'a> {
-    generation: &'a Generation,
-    /// The peer's queue.
-    from: usize,
-    peer: &'a Mapping,
-    /// The peer's layout, and this queue's number in it.
-    layout: (Index, usize),
-}
-
-impl Sender for Sight<'_> {
-    fn is_over(&self) -> bool {
-        let (layout, queue) = self.layout;
-        self.generation.is_dead(self.from) || layout.closed(self.peer, queue).load(Ordering::Acquire) != 0
-    }
-
-    fn burst(&self) -> u64 {
-        self.layout.0.burst(self.peer).load(Ordering::Acquire)
-    }
-
-    fn head(&self) -> u64 {
-        let (layout, queue) = self.layout;
-        layout.head(self.peer, queue).load(Ordering::Acquire)
-    }
-
-    fn epoch(&self) -> u64 {
-        self.layout.0.epoch(self.peer).load(Ordering::Acquire)
-    }
-
-    fn mark(&self) -> u64 {
-        let (layout, queue) = self.layout;
-        layout.mark(self.peer, queue).load(Ordering::Acquire)
     }
 }
 
@@ -496,221 +381,5 @@ impl Drop for RxRing {
     fn drop(&mut self) {
         drop(self.handover.abandon());
         self.ownership.cell.cross(u64::MAX);
-    }
-}
-
-/// With what a half fills slots.
-struct By<'a> {
-    peek: usize,
-    ownership: &'a Ownership,
-    complaints: &'a Complaints,
-}
-
-impl RxHalf {
-    /// Whether it can be done without a queue that reads it: nothing waits, and nothing more will.
-    pub(crate) fn is_void(&self) -> bool {
-        let dead = |channel: &RxChannel| self.generation.is_dead(channel.from);
-        self.channels.iter().all(|channel| dead(channel) || channel.is_closed()) && !self.has_more()
-    }
-
-    pub(crate) fn has_more(&self) -> bool {
-        self.channels.iter().any(RxChannel::has_more)
-    }
-
-    #[inline(always)]
-    fn release(&mut self, now: bool) {
-        for (peer, channel) in self.channels.iter_mut().enumerate() {
-            if let Some(tail) = channel.inlet.release(now | channel.dry) {
-                self.layout.tail(&self.index, peer).store(tail, Ordering::Release);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn fill(&mut self, slots: &mut [Slot], lent: Option<&mut Lent>, by: &By<'_>, counters: &mut RxCounters) -> usize {
-        if let [channel] = &mut self.channels[..] {
-            return channel.fill(&self.generation, slots, lent, by, counters);
-        }
-        self.fill_from_all(slots, by, counters)
-    }
-
-    /// Fills from several channels in turn.
-    fn fill_from_all(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
-        let count = self.channels.len();
-        // Not by a remainder: divisions are slow.
-        let after = |at: usize| if at + 1 < count { at + 1 } else { 0 };
-        let (mut filled, mut at) = (0, self.next_channel);
-        for _ in 0..count {
-            let channel = &mut self.channels[at];
-            at = after(at);
-            let slots = &mut slots[filled..];
-            let room = slots.len();
-            let found = channel.fill(&self.generation, slots, None, by, counters);
-            if channel.turn {
-                channel.dry = found < room;
-            }
-            filled += found;
-            if found == room {
-                break;
-            }
-        }
-        self.next_channel = after(self.next_channel);
-        filled
-    }
-}
-
-impl RxChannel {
-    /// What queue `queue` receives from queue `from` of a peer with these index segments.
-    pub(crate) fn new(inlet: Inlet, from: usize, peer: Arc<Mapping>, peer_layout: Index, queue: usize) -> Self {
-        Self {
-            inlet,
-            from,
-            peer,
-            peer_layout: (peer_layout, queue),
-            complained: false,
-            crossing: Crossing::default(),
-            paused: None,
-            dry: false,
-            given_up: None,
-            turn: true,
-            ended: false,
-        }
-    }
-
-    /// Takes frames, and counts them.
-    #[inline(always)]
-    fn fill(
-        &mut self,
-        generation: &Generation,
-        slots: &mut [Slot],
-        lent: Option<&mut Lent>,
-        by: &By<'_>,
-        counters: &mut RxCounters,
-    ) -> usize {
-        if !self.turn {
-            return 0;
-        }
-        let filled = if by.ownership.is_whole() {
-            self.inlet.fill_all(slots, lent, by.peek)
-        } else {
-            self.fill_owned(generation, slots, by, |_| ())
-        };
-        self.filled(filled, generation, by, counters)
-    }
-
-    /// Takes frames which stay where they are, notes where that is, and counts them.
-    #[inline(always)]
-    fn fill_held(
-        &mut self,
-        generation: &Generation,
-        (slots, origins): (&mut [Slot], &mut Origins),
-        look: Look,
-        by: &By<'_>,
-        counters: &mut RxCounters,
-    ) -> usize {
-        let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
-        let mut taken = 0;
-        let mut note = |at| {
-            origins.note(taken, places.frame(at));
-            taken += 1;
-        };
-        let filled = match (by.ownership.is_whole(), look) {
-            (true, Look::Nothing) => self.inlet.fill_unseen(slots, note),
-            (true, Look::Heads) => self.inlet.fill(slots, by.peek, |_, at| {
-                note(at);
-                Wanted::Yes
-            }),
-            (false, _) => self.fill_owned(generation, slots, by, note),
-        };
-        self.filled(filled, generation, by, counters)
-    }
-
-    /// Counts what was taken. How many packets that are.
-    #[inline(always)]
-    fn filled(&mut self, filled: Filled, generation: &Generation, by: &By<'_>, counters: &mut RxCounters) -> usize {
-        let Filled { packets, bytes, unwanted } = filled;
-        counters.packets += u64::from(packets);
-        counters.bytes += bytes;
-        counters.invalid += u64::from(unwanted);
-        if self.inlet.broken().is_some() && !self.complained {
-            complain(self, generation, by.ownership.queue, by.complaints);
-            counters.invalid += 1;
-        }
-        packets as usize
-    }
-
-    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way, and tells their positions.
-    #[inline(always)]
-    fn fill_owned(
-        &mut self,
-        generation: &Generation,
-        slots: &mut [Slot],
-        &By { peek, ownership: mine, .. }: &By<'_>,
-        mut taken: impl FnMut(u64),
-    ) -> Filled {
-        if self.is_paused(&mine.cell) || self.given_up.is_some() {
-            return Filled::default();
-        }
-        self.paused = None;
-        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        let paused = &mut self.paused;
-        self.inlet.fill(slots, peek, |slot, at| {
-            let wanted = mine.judge(slot, at, &sight, paused);
-            if wanted == Wanted::Yes {
-                taken(at);
-            }
-            wanted
-        })
-    }
-
-    fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {
-        if self.broken().is_some() {
-            return true;
-        }
-        self.crossing.towards(epoch);
-        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
-            self.given_up = Some(violation);
-            true
-        })
-    }
-
-    #[inline(always)]
-    fn is_paused(&self, cell: &Cell) -> bool {
-        self.paused.is_some_and(|bucket| !cell.owns(bucket))
-    }
-
-    /// Whether its sender keeps the epoch that it is looked at for from being known.
-    fn is_held_up(&self) -> bool {
-        !self.crossing.is_known() && self.broken().is_none()
-    }
-
-    pub(crate) fn has_more(&self) -> bool {
-        self.given_up.is_none() && self.inlet.has_more()
-    }
-
-    /// The rule that the sender broke, if it did.
-    #[inline(always)]
-    fn broken(&self) -> Option<Violation> {
-        self.inlet.broken().or(self.given_up)
-    }
-
-    /// Whether anything was ever sent on it. Whoever did has closed the channel of the generation before.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.inlet.head() != 0
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        let (layout, queue) = self.peer_layout;
-        let word: &AtomicU64 = layout.closed(&self.peer, queue);
-        self.broken().is_some() || word.load(Ordering::Acquire) != 0
-    }
-}
-
-#[cold]
-fn complain(channel: &mut RxChannel, generation: &Generation, queue: usize, complaints: &Complaints) {
-    channel.complained = true;
-    if let Some(violation) = channel.broken() {
-        complaints.add(Complaint { generation: generation.number, queue: queue as u16, violation });
     }
 }

@@ -1,0 +1,221 @@
+//! Rules that are yet to be written, and how they are.
+
+use super::super::Bucket;
+use super::super::filter;
+use super::super::image::{Image, quarters};
+use super::Action;
+use super::words::*;
+use crate::buffers::Waiting;
+use crate::drops::DropReason;
+use crate::marking::Marking;
+use crate::path::{Relay, Tunnel};
+use crate::policer::Meter;
+use crate::usage::whole;
+
+/// A rule that is yet to be written.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Draft {
+    /// QFIs that match, as bits; any if there are none.
+    pub qfis: u64,
+    pub v4: AddressesV4,
+    pub v6: AddressesV6,
+    /// Networks behind the UE, which count as its address.
+    pub framed: Vec<Net>,
+    /// Any of these matches; everything does if there are none.
+    pub filters: Vec<filter::Draft>,
+    /// Maximum bit rates.
+    pub meters: Vec<Meter>,
+    /// Places of what counts the packets.
+    pub usages: Vec<u32>,
+    pub up_seid: u64,
+    pub pdr: u16,
+    /// Whether any UE address matches.
+    pub any_ue: bool,
+    /// Which outer headers the PDR takes off.
+    pub removes_v4: bool,
+    pub removes_v6: bool,
+    /// Whether all gates are open.
+    pub open: bool,
+    /// Whether packets come from the UE.
+    pub uplink: bool,
+    pub action: Action,
+    /// Whether packets are translated on their way into the data network.
+    pub translated: bool,
+    /// Tunnels that copies of the packets are put into, or why they are dropped.
+    pub copies: Vec<Result<Tunnel, DropReason>>,
+    /// In place of the rule, for packets that would go beyond a quota: by the usage whose quota it is.
+    pub substitutes: Vec<(usize, Self)>,
+}
+
+/// Addresses that match; none matches where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct AddressesV4 {
+    /// The UE's.
+    pub ue: Option<u32>,
+    /// Of the F-TEID.
+    pub local: Option<u32>,
+}
+
+/// Addresses that match; none matches where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct AddressesV6 {
+    /// The UE's network and its mask.
+    pub ue: Option<(u128, u128)>,
+    /// Of the F-TEID.
+    pub local: Option<u128>,
+}
+
+/// A network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Net {
+    V4 { net: u32, mask: u32 },
+    V6 { net: u128, mask: u128 },
+}
+
+impl Draft {
+    /// Writes a list of rules, which all have this home, to the end of `image`. Returns where it begins.
+    pub fn write_list(rules: &[Self], home: Bucket, image: &mut Image) -> usize {
+        let first = image.add(rules.len() * RULE_LINES);
+        let at = |number: usize| first + number * RULE_LINES;
+        for (number, rule) in rules.iter().enumerate() {
+            rule.write(at(number), home, rules.len() - number, image);
+        }
+        // From the first rule with filters on all have some, and packets are held against one after the other.
+        let is_filtered = |rule: &Self| !rule.filters.is_empty();
+        let Some(begin) = rules.iter().position(is_filtered) else { return first };
+        let mut filters = vec![];
+        for (number, rule) in rules.iter().enumerate().skip(begin) {
+            filters.extend(rule.filters.iter().map(|filter| (at(number), filter.clone())));
+            if !is_filtered(rule) {
+                filters.push((at(number), filter::Draft::any()));
+            }
+        }
+        let written = filter::Draft::write_all(&filters, image);
+        image[at(begin)][BRIEF] |= flag::FILTERED;
+        image[at(begin) + 1][FILTERS] = whole((written - at(begin)) as u32, filters.len() as u32);
+        first
+    }
+
+    fn write(&self, at: usize, home: Bucket, left: usize, image: &mut Image) {
+        let (kind, port, flow, marking, tunnel, other, waiting) = self.action_words();
+        let (matched, relay) = if kind == kind::TUNNEL { (tunnel, self.qfis) } else { (self.qfis, tunnel) };
+        let flags = [
+            (self.any_ue, flag::ANY_UE),
+            (self.removes_v4, flag::REMOVES_V4),
+            (self.removes_v6, flag::REMOVES_V6),
+            (self.open, flag::OPEN),
+            (self.uplink, flag::UPLINK),
+            (self.v4.ue.is_some(), flag::HAS_UE_V4),
+            (self.v4.local.is_some(), flag::HAS_LOCAL_V4),
+            (!self.usages.is_empty(), flag::COUNTED),
+            (self.translated || !self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
+        ];
+        let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
+        let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
+        image[at][BRIEF] = octets | (left as u64 & 0xffff) << 32 | u64::from(self.pdr) << 48;
+        image[at][V4] = whole(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
+        image[at][QFIS_OR_TUNNEL] = matched;
+        self.write_usages(at, image);
+        let meters = self.write_meters(at, image);
+        let more = self.write_more(at, image);
+        image[at][BEHIND] = quarters([more, meters, 0, 0]);
+        let manner = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8 | u64::from(self.translated) << 56;
+        let acts = at + 1;
+        image[acts][UP_SEID] = self.up_seid;
+        image[acts][RELAY_OR_QFIS] = relay;
+        image[acts][MANNER] = manner | u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24 | waiting;
+        image[acts][OTHER_PATHS] = other;
+        self.write_copies(at, image);
+        self.write_substitutes(at, home, image);
+    }
+
+    /// Kind, port, flow, marking, tunnel, other paths, and how packets wait.
+    fn action_words(&self) -> (u8, u8, Option<u8>, Marking, u64, u64, u64) {
+        let none = Marking::default();
+        match self.action {
+            Action::Drop(reason) => (kind::DROP, reason as u8, None, none, 0, 0, 0),
+            Action::Route(port) => (kind::ROUTE, port.number() as u8, None, none, 0, 0, 0),
+            Action::RouteMarked(port, marking) => (kind::ROUTE_MARKED, port.number() as u8, None, marking, 0, 0, 0),
+            Action::Tunnel(Tunnel { path, teid, flow }) => {
+                (kind::TUNNEL, flow & 0x7f, None, none, whole(path, teid), 0, 0)
+            }
+            Action::Relay(Relay { bare, marked, marker, teid, flow, downlink }) => {
+                (kind::RELAY, downlink.into(), flow, none, whole(marked, teid), whole(bare, marker), 0)
+            }
+            Action::Buffer(Waiting { max_packets, notify, .. }) => {
+                let waiting = u64::from(max_packets) << 32 | u64::from(notify) << 48;
+                (kind::BUFFER, 0, None, none, 0, 0, waiting)
+            }
+        }
+    }
+
+    fn write_usages(&self, at: usize, image: &mut Image) {
+        let place = match self.usages[..] {
+            [] => 0,
+            [place] => place,
+            [..] => {
+                let words = self.usages.chunks(2).map(|pair| whole(pair[0], pair.get(1).copied().unwrap_or(0)));
+                (image.append(words) - at) as u32
+            }
+        };
+        image[at][USAGES] = whole(place, self.usages.len() as u32);
+    }
+
+    fn write_meters(&self, at: usize, image: &mut Image) -> usize {
+        let words = |meter: &Meter| {
+            let (rate, burst, index, generation) = meter.parts();
+            [whole(index, generation), rate, burst]
+        };
+        match &self.meters[..] {
+            [] => {}
+            [meter] => image[at][METER..METER + 3].copy_from_slice(&words(meter)),
+            several => {
+                let behind = image.append(several.iter().flat_map(words)) - at;
+                image[at][METER] = behind as u64;
+            }
+        }
+        self.meters.len()
+    }
+
+    /// UE's network and mask, local address, how many framed networks, and these.
+    fn write_more(&self, at: usize, image: &mut Image) -> usize {
+        if self.v6 == AddressesV6::default() && self.framed.is_empty() {
+            return 0;
+        }
+        let wide = |bits: u128| [bits as u64, (bits >> 64) as u64];
+        let (net, mask) = self.v6.ue.unwrap_or_default();
+        let has = u64::from(self.v6.ue.is_some()) | u64::from(self.v6.local.is_some()) << 1;
+        let head = [has, self.framed.len() as u64].into_iter();
+        let addresses = [net, mask, self.v6.local.unwrap_or_default()].into_iter().flat_map(wide);
+        let framed = self.framed.iter().flat_map(|net| {
+            let (is_v6, net, mask) = match *net {
+                Net::V4 { net, mask } => (0, net.into(), mask.into()),
+                Net::V6 { net, mask } => (1, net, mask),
+            };
+            [is_v6].into_iter().chain(wide(net)).chain(wide(mask))
+        });
+        image.append(head.chain(addresses).chain(framed)) - at
+    }
+
+    fn write_copies(&self, at: usize, image: &mut Image) {
+        let words = self.copies.iter().flat_map(|copy| match *copy {
+            Ok(Tunnel { path, teid, flow }) => [u64::from(flow) << 8, whole(path, teid)],
+            Err(reason) => [1 | u64::from(reason as u8) << 8, 0],
+        });
+        let behind = if self.copies.is_empty() { 0 } else { image.append(words) - at };
+        image[at + 1][COPIES] = whole(behind as u32, self.copies.len() as u32);
+    }
+
+    fn write_substitutes(&self, at: usize, home: Bucket, image: &mut Image) {
+        if self.substitutes.is_empty() {
+            return;
+        }
+        let first = image.add(self.substitutes.len() * RULE_LINES);
+        for (number, (usage, rule)) in self.substitutes.iter().enumerate() {
+            let own = first + number * RULE_LINES;
+            rule.write(own, home, 1, image);
+            image[own + 1][STANDS_FOR] = *usage as u64;
+        }
+        image[at + 1][SUBSTITUTES] = whole((first - at) as u32, self.substitutes.len() as u32);
+    }
+}

@@ -1,0 +1,80 @@
+//! The words of a rule's two lines.
+
+use crate::drops::DropReason;
+use crate::side::PortId;
+
+// Words of a rule's first line.
+
+/// Octets: flags, kind of the action with one more flag, port or reason or the tunnel's QoS flow, home; then, of 16 bits each, the
+/// number of rules from here on in the list, and the PDR's ID.
+pub(super) const BRIEF: usize = 0;
+/// IPv4 addresses: of the F-TEID, and in the upper half of the UE.
+pub(super) const V4: usize = 1;
+/// Where packets are put into a tunnel, its path, and in the upper half its TEID: what comes plain has no QFI. Else the QFIs.
+pub(super) const QFIS_OR_TUNNEL: usize = 2;
+/// Places of counters: the only one, or where they lie; in the upper half how many there are.
+pub(super) const USAGES: usize = 3;
+/// The only meter's state: index, and in the upper half generation; or where several meters lie.
+pub(super) const METER: usize = 4;
+pub(super) const METER_RATE: usize = 5;
+pub(super) const METER_BURST: usize = 6;
+/// Quarters: where addresses of few rules lie, and how many meters there are.
+pub(super) const BEHIND: usize = 7;
+
+// Words of its second line.
+
+pub(super) const UP_SEID: usize = 0;
+/// Of a relay: path of packets with a PDU session container, and in the upper half the TEID. Where packets are put into a tunnel,
+/// the QFIs.
+pub(super) const RELAY_OR_QFIS: usize = 1;
+/// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, whether N4 is
+/// told of them, and whether packets are translated.
+pub(super) const MANNER: usize = 2;
+/// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers.
+pub(super) const OTHER_PATHS: usize = 3;
+/// Where copies lie, and in the upper half how many there are.
+pub(super) const COPIES: usize = 4;
+/// The same of substitutes.
+pub(super) const SUBSTITUTES: usize = 5;
+/// In a substitute, the number of the usage for which it stands in.
+pub(super) const STANDS_FOR: usize = 6;
+
+/// Of the second line: where filters lie, of this rule and of all behind it in the list; in the upper half how many there are.
+/// Only the first rule with filters has them.
+pub(super) const FILTERS: usize = 7;
+
+/// Lines of a rule.
+pub(super) const RULE_LINES: usize = 2;
+
+/// Bits of [`BRIEF`].
+pub(super) mod flag {
+    pub const ANY_UE: u64 = 1;
+    pub const REMOVES_V4: u64 = 2;
+    pub const REMOVES_V6: u64 = 4;
+    pub const OPEN: u64 = 8;
+    pub const UPLINK: u64 = 16;
+    pub const HAS_UE_V4: u64 = 32;
+    pub const HAS_LOCAL_V4: u64 = 64;
+    /// There are copies, or substitutes, or packets are translated.
+    pub const ASIDE: u64 = 128;
+    /// Something counts the packets. It is beside the kind.
+    pub const COUNTED: u64 = 1 << 15;
+    /// It is the first of its list with filters. The flag is beside the port.
+    pub const FILTERED: u64 = 1 << 23;
+}
+
+const _: () = assert!(DropReason::ALL.len() < 128 && PortId::MAX < 128, "there is room for a flag beside them");
+
+/// Kinds of actions.
+pub(super) mod kind {
+    pub const DROP: u8 = 0;
+    pub const ROUTE: u8 = 1;
+    pub const ROUTE_MARKED: u8 = 2;
+    pub const TUNNEL: u8 = 3;
+    pub const RELAY: u8 = 4;
+    pub const BUFFER: u8 = 5;
+    pub const MASK: u8 = 0x7f;
+}
+
+/// Kinds of which the first line says all, as bits.
+pub(super) const ON_FIRST_LINE: u32 = 1 << kind::DROP | 1 << kind::ROUTE | 1 << kind::TUNNEL;

@@ -1,0 +1,206 @@
+//! What comes from one queue of the peer: taken as far as it is this queue's, counted, and complained of once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::ownership::{Ownership, Sight};
+use crate::cell::Cell;
+use crate::channel::Inlet;
+use crate::counters::RxCounters;
+use crate::epoch::Crossing;
+use crate::handover::{Complaint, Complaints, Generation};
+use crate::held::{Look, Origins};
+use crate::layout::Index;
+use crate::lent::Lent;
+use crate::mapping::Mapping;
+use crate::packet::Slot;
+use crate::reader::{Filled, Wanted};
+use crate::ring::Violation;
+use crate::sync::AtomicU64;
+
+/// What comes from one queue of the peer.
+#[derive(Debug)]
+pub(crate) struct RxChannel {
+    pub(crate) inlet: Inlet,
+    /// The peer's queue.
+    pub(crate) from: usize,
+    /// The peer's index segment, for its mark that it has closed the channel.
+    pub(crate) peer: Arc<Mapping>,
+    /// Its layout, and this queue's number in it.
+    pub(crate) peer_layout: (Index, usize),
+    pub(crate) complained: bool,
+    pub(crate) crossing: Crossing,
+    /// The next record is of this bucket, which has not arrived yet.
+    pub(crate) paused: Option<u8>,
+    /// The last look found the ring's end, and other channels may be waited for by those who write to this one.
+    pub(crate) dry: bool,
+    /// Broke a rule that the reader does not know of: nothing more is read.
+    pub(crate) given_up: Option<Violation>,
+    /// Nothing of an earlier generation is to be taken first.
+    pub(crate) turn: bool,
+    /// Nothing more is to be taken.
+    pub(crate) ended: bool,
+}
+
+/// With what a half fills slots.
+pub(super) struct By<'a> {
+    pub(super) peek: usize,
+    pub(super) ownership: &'a Ownership,
+    pub(super) complaints: &'a Complaints,
+}
+
+impl RxChannel {
+    /// What queue `queue` receives from queue `from` of a peer with these index segments.
+    pub(crate) fn new(inlet: Inlet, from: usize, peer: Arc<Mapping>, peer_layout: Index, queue: usize) -> Self {
+        Self {
+            inlet,
+            from,
+            peer,
+            peer_layout: (peer_layout, queue),
+            complained: false,
+            crossing: Crossing::default(),
+            paused: None,
+            dry: false,
+            given_up: None,
+            turn: true,
+            ended: false,
+        }
+    }
+
+    /// Takes frames, and counts them.
+    #[inline(always)]
+    pub(super) fn fill(
+        &mut self,
+        generation: &Generation,
+        slots: &mut [Slot],
+        lent: Option<&mut Lent>,
+        by: &By<'_>,
+        counters: &mut RxCounters,
+    ) -> usize {
+        if !self.turn {
+            return 0;
+        }
+        let filled = if by.ownership.is_whole() {
+            self.inlet.fill_all(slots, lent, by.peek)
+        } else {
+            self.fill_owned(generation, slots, by, |_| ())
+        };
+        self.filled(filled, generation, by, counters)
+    }
+
+    /// Takes frames which stay where they are, notes where that is, and counts them.
+    #[inline(always)]
+    pub(super) fn fill_held(
+        &mut self,
+        generation: &Generation,
+        (slots, origins): (&mut [Slot], &mut Origins),
+        look: Look,
+        by: &By<'_>,
+        counters: &mut RxCounters,
+    ) -> usize {
+        let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
+        let mut taken = 0;
+        let mut note = |at| {
+            origins.note(taken, places.frame(at));
+            taken += 1;
+        };
+        let filled = match (by.ownership.is_whole(), look) {
+            (true, Look::Nothing) => self.inlet.fill_unseen(slots, note),
+            (true, Look::Heads) => self.inlet.fill(slots, by.peek, |_, at| {
+                note(at);
+                Wanted::Yes
+            }),
+            (false, _) => self.fill_owned(generation, slots, by, note),
+        };
+        self.filled(filled, generation, by, counters)
+    }
+
+    /// Counts what was taken. How many packets that are.
+    #[inline(always)]
+    fn filled(&mut self, filled: Filled, generation: &Generation, by: &By<'_>, counters: &mut RxCounters) -> usize {
+        let Filled { packets, bytes, unwanted } = filled;
+        counters.packets += u64::from(packets);
+        counters.bytes += bytes;
+        counters.invalid += u64::from(unwanted);
+        if self.inlet.broken().is_some() && !self.complained {
+            complain(self, generation, by.ownership.queue, by.complaints);
+            counters.invalid += 1;
+        }
+        packets as usize
+    }
+
+    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way, and tells their positions.
+    #[inline(always)]
+    fn fill_owned(
+        &mut self,
+        generation: &Generation,
+        slots: &mut [Slot],
+        &By { peek, ownership: mine, .. }: &By<'_>,
+        mut taken: impl FnMut(u64),
+    ) -> Filled {
+        if self.is_paused(&mine.cell) || self.given_up.is_some() {
+            return Filled::default();
+        }
+        self.paused = None;
+        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
+        let paused = &mut self.paused;
+        self.inlet.fill(slots, peek, |slot, at| {
+            let wanted = mine.judge(slot, at, &sight, paused);
+            if wanted == Wanted::Yes {
+                taken(at);
+            }
+            wanted
+        })
+    }
+
+    pub(super) fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {
+        if self.broken().is_some() {
+            return true;
+        }
+        self.crossing.towards(epoch);
+        let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
+        self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
+            self.given_up = Some(violation);
+            true
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn is_paused(&self, cell: &Cell) -> bool {
+        self.paused.is_some_and(|bucket| !cell.owns(bucket))
+    }
+
+    /// Whether its sender keeps the epoch that it is looked at for from being known.
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.crossing.is_known() && self.broken().is_none()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        self.given_up.is_none() && self.inlet.has_more()
+    }
+
+    /// The rule that the sender broke, if it did.
+    #[inline(always)]
+    fn broken(&self) -> Option<Violation> {
+        self.inlet.broken().or(self.given_up)
+    }
+
+    /// Whether anything was ever sent on it. Whoever did has closed the channel of the generation before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.inlet.head() != 0
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        let (layout, queue) = self.peer_layout;
+        let word: &AtomicU64 = layout.closed(&self.peer, queue);
+        self.broken().is_some() || word.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cold]
+pub(super) fn complain(channel: &mut RxChannel, generation: &Generation, queue: usize, complaints: &Complaints) {
+    channel.complained = true;
+    if let Some(violation) = channel.broken() {
+        complaints.add(Complaint { generation: generation.number, queue: queue as u16, violation });
+    }
+}

@@ -1,0 +1,89 @@
+//! Which frames a queue takes: those of buckets that are its own, as far as it can see where their sender stands.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::cell::Cell;
+use crate::epoch::{Sender, reaches};
+use crate::handover::Generation;
+use crate::layout::Index;
+use crate::mapping::Mapping;
+use crate::packet::Slot;
+use crate::reader::Wanted;
+use crate::steering::Steering;
+
+/// Which frames may come in by this queue.
+#[derive(Debug)]
+pub(crate) struct Ownership {
+    pub(crate) steering: Steering,
+    pub(crate) cell: Arc<Cell>,
+    pub(crate) queue: usize,
+    pub(crate) queues: usize,
+}
+
+impl Ownership {
+    /// Whether every frame is welcome.
+    pub(super) fn is_whole(&self) -> bool {
+        self.queues == 1
+    }
+
+    /// Whether a frame at `position` of a channel is this queue's.
+    #[inline(always)]
+    pub(super) fn judge(&self, slot: &Slot, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+        let bucket = self.steering.bucket(slot.head());
+        if self.cell.owns(bucket) {
+            self.cell.count(bucket);
+            return Wanted::Yes;
+        }
+        self.judge_foreign(bucket, position, sight, paused)
+    }
+
+    /// A bucket that is on its way is waited for, if its frame comes by the new table.
+    #[cold]
+    fn judge_foreign(&self, bucket: u8, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+        if !self.cell.awaits(bucket) {
+            // It may have arrived just now.
+            return if self.cell.owns(bucket) { Wanted::NotYet } else { Wanted::No };
+        }
+        if sight.epoch() != self.cell.epoch() || !reaches(position, sight.mark()) {
+            return Wanted::No;
+        }
+        *paused = Some(bucket);
+        Wanted::NotYet
+    }
+}
+
+/// A channel's sender, as a queue sees it.
+pub(super) struct Sight<'a> {
+    pub(super) generation: &'a Generation,
+    /// The peer's queue.
+    pub(super) from: usize,
+    pub(super) peer: &'a Mapping,
+    /// The peer's layout, and this queue's number in it.
+    pub(super) layout: (Index, usize),
+}
+
+impl Sender for Sight<'_> {
+    fn is_over(&self) -> bool {
+        let (layout, queue) = self.layout;
+        self.generation.is_dead(self.from) || layout.closed(self.peer, queue).load(Ordering::Acquire) != 0
+    }
+
+    fn burst(&self) -> u64 {
+        self.layout.0.burst(self.peer).load(Ordering::Acquire)
+    }
+
+    fn head(&self) -> u64 {
+        let (layout, queue) = self.layout;
+        layout.head(self.peer, queue).load(Ordering::Acquire)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.layout.0.epoch(self.peer).load(Ordering::Acquire)
+    }
+
+    fn mark(&self) -> u64 {
+        let (layout, queue) = self.layout;
+        layout.mark(self.peer, queue).load(Ordering::Acquire)
+    }
+}
