@@ -120,7 +120,6 @@ impl Node {
         let mut arguments = vec!["exec", function, "--"];
         arguments.extend(program);
         let output = self.run(&arguments);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() {
             Ok(text(&output.stdout))
         } else {
@@ -158,15 +157,16 @@ impl Node {
     pub fn wait_for_traffic(&self, limit: Duration) {
         eventually("a UE reaches the data network", limit, || self.ping().then_some(()));
     }
-}
 
-impl Node {
     /// Shows what `kaista` says, for whoever looks into a failure.
     fn tell(&self, arguments: &[&str]) {
         let said = self.run(arguments);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         eprintln!("--- {}\n{}{}", arguments.join(" "), text(&said.stdout), text(&said.stderr));
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 impl Default for Node {

@@ -78,7 +78,7 @@ fn load(node: &Node, uplink: bool) -> Child {
         ("ue", &["--port", "dn", "--from", "10.6.0.2", "--to", "10.60.0.1", "--via", "10.6.0.1"])
     };
     // The session is there, and all neighbours are resolved.
-    eventually("a packet passes", PATIENCE, || {
+    eventually("a short load passes", PATIENCE, || {
         (node.try_generate(sink, arguments, "0.3")?["found"]["received"].as_u64()? > 1_000).then_some(())
     });
     node.generate(sink, arguments)

@@ -7,7 +7,7 @@ use crate::broker::Broker;
 use crate::client::attach;
 use crate::table::Standing;
 
-/// Members that the deposited generation of each link names, a bit each.
+/// Members that the current generation of each link names to the next broker, a bit each.
 fn named(broker: &Broker) -> [u64; 2] {
     let standing = |core: &mut super::Core, link: &str| {
         let segment = core.links[link].segments.as_ref()?.ends[1].read_table().ok()?;
@@ -29,19 +29,19 @@ fn a_member_that_leaves_an_adopted_link_is_not_in_its_next_generation() {
     };
     let mut broker = start();
     LINKS.iter().for_each(|link| broker.add_link(spec(link)).unwrap());
-    let (halt, leave, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (halt, leave, stop) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let (received, ready) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let _ending = Ending([&halt, &leave, &sent]);
-        for (function, stop) in [("b", &halt), ("c", &leave)] {
+        let _ending = Ending([&halt, &leave, &stop]);
+        for (function, halt) in [("b", &halt), ("c", &leave)] {
             let (directory, received, ready) = (directory.path(), &received, &ready);
-            scope.spawn(move || serve(directory, function, stop, received, ready));
+            scope.spawn(move || serve(directory, function, halt, received, ready));
         }
         until("members are there", || ready.load(Ordering::Acquire) == 2);
         let mut ports = LINKS.map(|port| attach(&directory.path().join("a"), port, PATIENCE, 192).unwrap());
-        let sent = &sent;
+        let stop = &stop;
         scope.spawn(move || {
-            while !sent.load(Ordering::Acquire) {
+            while !stop.load(Ordering::Acquire) {
                 for port in &mut ports {
                     assert_eq!(port.queues[0].1.send(&[]), 0);
                 }
