@@ -60,7 +60,7 @@ run() {
         std=(-Zbuild-std)
     fi
     # shellcheck disable=SC2046
-    if RUSTFLAGS=$(flags "$1" | tr '\n' ' ') cargo +nightly test --locked "${std[@]}" --target "$host" $(tests "$1") >"$log" 2>&1; then
+    if RUSTFLAGS=$(flags "$1" | tr '\n' ' ') cargo +nightly test --locked --no-fail-fast "${std[@]}" --target "$host" $(tests "$1") >"$log" 2>&1; then
         grep -hE '^SKIPPED ' "$log" | sort -u || true
         awk -v name="$1" '/^test result:/ { passed += $4 } END { print "sanitize " name ": " passed + 0 " tests, nothing found" }' "$log"
     else

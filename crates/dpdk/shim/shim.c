@@ -87,13 +87,17 @@ static void run_errand(void *unused)
 static int accept_errands(void)
 {
 	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+	int result;
 
 	errand.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!handle || errand.fd < 0 || sem_init(&errand.done, 0, 0) != 0)
 		return -ENOMEM;
 	if (rte_intr_fd_set(handle, errand.fd) || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT))
 		return failed();
-	return rte_intr_callback_register(handle, run_errand, NULL);
+	result = rte_intr_callback_register(handle, run_errand, NULL);
+	/* The register keeps a copy. */
+	rte_intr_instance_free(handle);
+	return result;
 }
 
 static void by_dpdks_thread(void (*what)(const void *with), const void *with)
