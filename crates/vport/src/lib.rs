@@ -1,8 +1,9 @@
 //! Shared-memory virtual ports: packets between functions that do not trust each other, at one copy and no system call.
 //!
 //! A port has queue pairs; two ports are joined by a link, which carries each direction of each pair of queues in a ring
-//! of its own. Every shared page has exactly one writer, and the kernel enforces it. What a peer wrote is checked when it
-//! is read, and looked at only in a private copy. `docs/ports.md` has the layout, the handshake and what is trusted.
+//! of its own. Every shared page has exactly one writer, and the kernel enforces it, except inside a declared trust group,
+//! whose zero-copy links have one arena that all members write. What a peer wrote is checked when it is read, and looked at
+//! only in a private copy. `docs/ports.md` has the layout, the handshake and what is trusted.
 //!
 //! The way of a packet, and of this crate's files:
 //!
