@@ -35,7 +35,7 @@
 //! - [`relay`] is a channel between two threads of one process; [`held`] is frames that it need not copy.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
-//! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
+//! Beside `dpdk` and small edges to kernel and C, this is the one crate with `unsafe` code; every block states why it is sound.
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("virtual ports need 64-bit little-endian Linux");
