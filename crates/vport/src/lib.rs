@@ -1,8 +1,9 @@
 //! Shared-memory virtual ports: packets between functions that do not trust each other, at one copy and no system call.
 //!
 //! A port has queue pairs; two ports are joined by a link, which carries each direction of each pair of queues in a ring
-//! of its own. Every shared page has exactly one writer, and the kernel enforces it. What a peer wrote is checked when it
-//! is read, and looked at only in a private copy. `docs/ports.md` has the layout, the handshake and what is trusted.
+//! of its own. Every shared page has exactly one writer, and the kernel enforces it, except inside a declared trust group,
+//! whose zero-copy links have one arena that all members write. What a peer wrote is checked when it is read, and looked at
+//! only in a private copy. `docs/ports.md` has the layout, the handshake and what is trusted.
 //!
 //! The way of a packet, and of this crate's files:
 //!
@@ -34,7 +35,7 @@
 //! - [`relay`] is a channel between two threads of one process; [`held`] is frames that it need not copy.
 //! - [`raw_copy`] is the bare copy that the rings are measured against.
 //!
-//! This is the one crate of the data path with `unsafe` code; every block states why it is sound.
+//! Beside `dpdk` and small edges to kernel and C, this is the one crate with `unsafe` code; every block states why it is sound.
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("virtual ports need 64-bit little-endian Linux");
