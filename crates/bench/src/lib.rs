@@ -1,7 +1,7 @@
 //! Measurements beside references: every figure comes from real code paths, is taken in turns with what it is compared
 //! to, and names the limit that it ran into.
 //!
-//! [`link`] measures the direct link beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
+//! [`link`] measures direct and zero-copy links beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
 //! forwarder; [`n4`] sessions established beside traffic; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
 
 pub mod busy;
