@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ownership::{Ownership, Sight};
+use super::ownership::{Halt, Ownership, Sight};
 use crate::cell::Cell;
 use crate::channel::Inlet;
 use crate::counters::RxCounters;
@@ -143,9 +143,9 @@ impl RxChannel {
         }
         self.paused = None;
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        let paused = &mut self.paused;
+        let mut halt = Halt { crossing: &mut self.crossing, paused: &mut self.paused };
         self.inlet.fill(slots, peek, |slot, at| {
-            let wanted = mine.judge(slot, at, &sight, paused);
+            let wanted = mine.judge(slot, at, &sight, &mut halt);
             if wanted == Wanted::Yes {
                 taken(at);
             }
@@ -159,15 +159,22 @@ impl RxChannel {
         }
         self.crossing.towards(epoch);
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
+        let past = self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
             self.given_up = Some(violation);
             true
-        })
+        });
+        if let Some(begins) = self.crossing.begins()
+            && !past
+        {
+            self.inlet.read_up_to(begins);
+        }
+        past
     }
 
+    /// A change of which no sender was told may be dropped: then nothing is waited for.
     #[inline(always)]
     pub(super) fn is_paused(&self, cell: &Cell) -> bool {
-        self.paused.is_some_and(|bucket| !cell.owns(bucket))
+        self.paused.is_some_and(|bucket| !cell.owns(bucket) && cell.awaits(bucket))
     }
 
     /// Whether its sender keeps the epoch that it is looked at for from being known.
