@@ -701,6 +701,30 @@ mod epochs {
         }
     }
 
+    /// A queue has to be past the epoch in the next generation too, in which it takes nothing before the first one has ended.
+    #[test]
+    fn a_sender_that_goes_on_in_a_channel_that_it_has_closed_does_not_hold_a_change_up() {
+        let mut liar = Liar::new("goes-on");
+        let Hostile { bench, raw, b, .. } = &mut liar.hostile;
+        bench.broker.renew("link").unwrap();
+        let next = raw.join(bench, b);
+        next.records(0).store(60, Ordering::Relaxed);
+        next.index(HEADS[0]).store(72, Ordering::Release);
+        liar.word(HEADS[0] + 8, 1);
+        liar.decider.set_owners(&[1; BUCKETS]).unwrap();
+        // A lap of records that can be published over and over.
+        const RECORD: usize = 64;
+        (0..RING).step_by(RECORD).for_each(|at| liar.hostile.memory.records(at).store(56, Ordering::Relaxed));
+        let (start, mut head) = (Instant::now(), 0);
+        while liar.decider.is_open() {
+            head += RECORD as u64;
+            liar.word(HEADS[0], head);
+            liar.turn();
+            assert!(start.elapsed() < PATIENCE, "held up");
+        }
+        assert_eq!(liar.counts[1].0, 64);
+    }
+
     #[test]
     fn random_words_about_epochs_neither_stop_a_change_nor_break_single_ownership() {
         let mut liar = Liar::new("random");

@@ -7,7 +7,7 @@ use super::ownership::{Halt, Ownership, Sight};
 use crate::cell::Cell;
 use crate::channel::Inlet;
 use crate::counters::RxCounters;
-use crate::epoch::Crossing;
+use crate::epoch::{Crossing, reaches};
 use crate::handover::{Complaint, Complaints, Generation};
 use crate::held::{Look, Origins};
 use crate::layout::Index;
@@ -36,6 +36,8 @@ pub(crate) struct RxChannel {
     pub(crate) dry: bool,
     /// Broke a rule that the reader does not know of: nothing more is read.
     pub(crate) given_up: Option<Violation>,
+    /// Where it ends, from when its sender has said its last word.
+    end: Option<u64>,
     /// Nothing of an earlier generation is to be taken first.
     pub(crate) turn: bool,
     /// Nothing more is to be taken.
@@ -62,6 +64,7 @@ impl RxChannel {
             paused: None,
             dry: false,
             given_up: None,
+            end: None,
             turn: true,
             ended: false,
         }
@@ -184,6 +187,17 @@ impl RxChannel {
 
     pub(crate) fn has_more(&self) -> bool {
         self.given_up.is_none() && self.inlet.has_more()
+    }
+
+    /// Whether all is taken of a channel whose sender has said its last word. What it publishes after the first such look, all
+    /// the same, is not waited for.
+    pub(crate) fn is_at_end(&mut self) -> bool {
+        let end = *self.end.get_or_insert_with(|| self.inlet.head());
+        if self.broken().is_some() {
+            return true;
+        }
+        self.inlet.read_up_to(end);
+        reaches(self.inlet.tail(), end)
     }
 
     /// The rule that the sender broke, if it did.
