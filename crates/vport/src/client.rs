@@ -24,7 +24,7 @@ use crate::ring::Ring;
 use crate::rx::{Ownership, RxRing};
 use crate::socket::{self, Received};
 use crate::stake::Stakes;
-use crate::steering::BucketTable;
+use crate::steering::{BucketTable, KEY_WITHIN};
 use crate::tx::TxRing;
 use crate::wire::{COUNTER_NAME_MAX, Place, REPORT_MAX, Reply, Request};
 use control::{Connection, Control, PAUSE_MIN};
@@ -267,8 +267,8 @@ fn start(
     let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
         let port: Arc<dyn Any + Send + Sync> = lease.clone();
         let ownership = Ownership { steering: info.steering, cell: home.cells[queue].clone(), queue, queues: all };
-        // Enough to find the key that a sender steered by, behind any headers that it looks behind.
-        let peek = if all > 1 { peek.max(128) } else { peek };
+        // What a sender steered by is found again.
+        let peek = if all > 1 { peek.max(KEY_WITHIN) } else { peek };
         let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
         (rx, TxRing::new(queue, tx, complaints.clone(), port))
     });
