@@ -225,3 +225,37 @@ pub(super) fn complain(channel: &mut RxChannel, generation: &Generation, queue: 
         complaints.add(Complaint { generation: generation.number, queue: queue as u16, violation });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::Handover;
+    use crate::layout::RECORDS_PAD;
+    use crate::reader::{Mapped, Reader};
+    use crate::ring::Ring;
+    use crate::steering::BucketTable;
+
+    /// Of a peer with one queue, and a port with two.
+    fn channel() -> RxChannel {
+        let (ring, layout) = (Ring::new(4_096).unwrap(), Index::new(2));
+        let memory = |bytes| Arc::new(Mapping::anonymous(bytes).unwrap());
+        let (records, index) = (memory(ring.size() as usize + RECORDS_PAD), memory(layout.bytes()));
+        let source = Mapped::new(ring, &records, 0, &index, |index| layout.heads(index, 0));
+        RxChannel::new(Inlet::Records { reader: Reader::new(ring), source }, 0, index, layout, 0)
+    }
+
+    #[test]
+    fn a_channel_waits_for_a_bucket_only_as_long_as_that_is_on_its_way() {
+        let cell = Cell::new(0, &BucketTable::fixed(2), Handover::new().unwrap());
+        let mut channel = channel();
+        assert!(!channel.is_paused(&cell));
+        channel.paused = Some(1);
+        cell.await_bucket(1);
+        assert!(channel.is_paused(&cell));
+        cell.await_none();
+        assert!(!channel.is_paused(&cell), "the change was dropped");
+        cell.await_bucket(1);
+        cell.gain(1);
+        assert!(!channel.is_paused(&cell), "it has come");
+    }
+}
