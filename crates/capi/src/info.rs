@@ -56,7 +56,7 @@ pub struct Route {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
-    /// ASCII, 48 characters at most.
+    /// 48 letters, digits, '-', '_', '.' and '/' at most. Others become '_'.
     pub name: *const c_char,
     /// Since the program started.
     pub value: u64,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn kaista_port_route(port: *const Port, index: u16, route:
 }
 
 /// Publishes counters of the function (drops by reason, say), replacing those of the last call; `kaista top` shows them
-/// within a second. Returns 0, -EINVAL, or -E2BIG for more than KAISTA_REPORT_MAX.
+/// within a second. Returns 0; -EINVAL, also where one has no name; or -E2BIG for more than KAISTA_REPORT_MAX.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaista_port_report(port: *const Port, counters: *const Counter, count: usize) -> c_int {
     // SAFETY: the caller's port.
@@ -137,8 +137,11 @@ pub unsafe extern "C" fn kaista_port_report(port: *const Port, counters: *const 
         }
         // SAFETY: the caller's array.
         let counters = unsafe { array(counters, count) }.ok_or(Errno::INVAL)?;
-        // SAFETY: the caller's strings.
-        let named = counters.iter().map(|counter| Some((unsafe { string(counter.name) }?, counter.value)));
+        let named = counters.iter().map(|counter| {
+            // SAFETY: the caller's string.
+            let name = unsafe { string(counter.name) }.filter(|name| !name.is_empty())?;
+            Some((name, counter.value))
+        });
         port.report(&named.collect::<Option<Vec<_>>>().ok_or(Errno::INVAL)?);
         Ok(0)
     })

@@ -17,13 +17,14 @@ pub struct Held(Rest<'static>);
 impl Held {
     pub(crate) const NOTHING: Self = Self(Rest::EMPTY);
 
-    /// Keeps the rest of a received packet, past the borrow of its burst.
+    /// Keeps the rest of a received packet, past the borrow of its burst. Without its lease: a buffer that was sent on is
+    /// somebody else's, and C still has a pointer to the head in it, which may be written at once.
     ///
     /// # Safety
     /// It must be replaced before the queue receives again.
     pub(crate) unsafe fn new(rest: Rest<'_>) -> Self {
         // SAFETY: the same type but for the lifetime, which the caller answers for.
-        Self(unsafe { std::mem::transmute::<Rest<'_>, Rest<'static>>(rest) })
+        Self(unsafe { std::mem::transmute::<Rest<'_>, Rest<'static>>(rest.without_lease()) })
     }
 }
 
@@ -36,7 +37,8 @@ impl Held {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// The first bytes, in memory of this process that nobody else writes.
+    /// The first bytes, in memory of this process that nobody else writes; of a frame from a zero-copy link in memory that its
+    /// trust group shares.
     pub head: *mut u8,
     /// What follows them; null where nothing does.
     pub rest: *const Held,

@@ -351,6 +351,8 @@ static void counters_are_reported(struct kaista_port *port)
 
     CHECK(kaista_port_report(port, counters, KAISTA_REPORT_MAX + 1) == -E2BIG);
     CHECK(kaista_port_report(port, counters, 2) == -EINVAL);
+    counters[1].name = "";
+    CHECK(kaista_port_report(port, counters, 2) == -EINVAL);
     CHECK(kaista_port_report(port, counters, 1) == 0);
 }
 

@@ -119,7 +119,8 @@ impl Port {
     }
 
     /// Publishes named counters of the function (drops by reason, say), replacing those of the last call. They reach the
-    /// node within a second. At most 64; names of up to 48 bytes. Ports without a broker ignore them.
+    /// node within a second. At most 64; names of up to 48 letters, digits, `-`, `_`, `.` and `/`, with `_` for all others. Ports
+    /// without a broker ignore them.
     pub fn report(&self, counters: &[(&str, u64)]) {
         self.control.report(counters);
     }

@@ -32,6 +32,17 @@ fn the_broker_sees_counters_and_reports(kind: LinkKind) {
     bench.until("counters agree", |ports| ports[0].tx[0].packets == 1_001 && ports[1].rx[0].packets == 1_001);
 }
 
+/// A name that the broker does not take would end the connection, and that of each report after it.
+#[test]
+fn counters_are_reported_by_names_that_the_broker_takes() {
+    let bench = Bench::new("names");
+    let (a, _b) = bench.joined(PortInfo::named("p"), PortInfo::named("p"));
+    let long = "x".repeat(100);
+    a.report(&[("rx drops", 1), ("", 2), ("größe", 3), (&long, 4)]);
+    let reported = [("rx_drops", 1), ("gr__e", 3), (&long[..48], 4)].map(|(name, value)| (name.to_owned(), value));
+    bench.until("the report arrives", |ports| ports[0].report == reported);
+}
+
 #[test]
 fn frames_that_pass_are_observed_whole_in_both_directions() {
     use vport::broker::Direction;

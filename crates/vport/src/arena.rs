@@ -211,7 +211,8 @@ impl Buffers {
         unsafe { &*self.holders.add(buffer as usize) }.store(id, Ordering::Relaxed);
     }
 
-    /// Lets `to` hold `count` buffers that `from` holds. How many: up to the first that it does not hold.
+    /// Lets `to` hold `count` buffers that `from` holds. How many: up to the first that it does not hold. Of an end with several
+    /// queues two may do so with one buffer at the same moment: an exchange at one stroke would cost all others too much.
     #[inline(always)]
     pub(crate) fn hand_over(self, count: usize, buffers: impl Fn(usize) -> u32, from: HolderId, to: HolderId) -> usize {
         for first in (0..count).step_by(RUN) {

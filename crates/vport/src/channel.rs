@@ -95,6 +95,14 @@ impl Inlet {
         }
     }
 
+    /// See [`Reader::read_up_to`].
+    pub(crate) fn read_up_to(&mut self, position: u64) {
+        match self {
+            Self::Records { reader, .. } => reader.read_up_to(position),
+            Self::Buffers(taker) => taker.read_up_to(position),
+        }
+    }
+
     /// See [`Reader::has_more`].
     pub(crate) fn has_more(&self) -> bool {
         match self {

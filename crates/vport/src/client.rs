@@ -24,9 +24,9 @@ use crate::ring::Ring;
 use crate::rx::{Ownership, RxRing};
 use crate::socket::{self, Received};
 use crate::stake::Stakes;
-use crate::steering::BucketTable;
+use crate::steering::{BucketTable, KEY_WITHIN};
 use crate::tx::TxRing;
-use crate::wire::{COUNTER_NAME_MAX, Place, REPORT_MAX, Reply, Request};
+use crate::wire::{self, Place, REPORT_MAX, Reply, Request};
 use control::{Connection, Control, PAUSE_MIN};
 
 /// An attached port.
@@ -96,10 +96,11 @@ pub struct Reporter(Arc<Lease>);
 
 impl Reporter {
     /// Replaces what was reported before. At most [`REPORT_MAX`] counters are taken, and of their names
-    /// [`COUNTER_NAME_MAX`] bytes.
+    /// [`wire::COUNTER_NAME_MAX`] characters; for such as names do not have (see [`wire::is_name`]) stands `_`. One without a name is
+    /// left out.
     pub fn report(&self, counters: &[(&str, u64)]) {
-        let shorten = |name: &str| name.chars().take(COUNTER_NAME_MAX).filter(char::is_ascii).collect();
-        let report = counters.iter().take(REPORT_MAX).map(|(name, value)| (shorten(name), *value)).collect();
+        let named = counters.iter().filter(|(name, _)| !name.is_empty());
+        let report = named.take(REPORT_MAX).map(|(name, value)| (wire::counter_name(name), *value)).collect();
         let earlier = self.0.shared.report.lock().unwrap_or_else(PoisonError::into_inner).replace(report);
         if earlier.is_none() {
             self.0.shared.complaints.ring();
@@ -267,8 +268,8 @@ fn start(
     let queues = boxes.into_iter().enumerate().map(|(queue, (rx, tx))| {
         let port: Arc<dyn Any + Send + Sync> = lease.clone();
         let ownership = Ownership { steering: info.steering, cell: home.cells[queue].clone(), queue, queues: all };
-        // Enough to find the key that a sender steered by, behind any headers that it looks behind.
-        let peek = if all > 1 { peek.max(128) } else { peek };
+        // What a sender steered by is found again.
+        let peek = if all > 1 { peek.max(KEY_WITHIN) } else { peek };
         let rx = RxRing::new(peek, ownership, rx, complaints.clone(), port.clone());
         (rx, TxRing::new(queue, tx, complaints.clone(), port))
     });
@@ -309,11 +310,8 @@ impl Drop for Lease {
 }
 
 pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        // A wait that is over a little early is a busy loop.
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
+    let timeout = timeout
+        .map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) });
     match poll(fds, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),

@@ -31,7 +31,7 @@ pub(crate) fn reaches(position: u64, other: u64) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Crossing {
     epoch: u64,
-    /// Everything before it is of an earlier epoch, as far as it is known.
+    /// Everything before it is of an earlier epoch, as far as it is known. It stays, whatever the sender says later.
     begins: Option<u64>,
 }
 
@@ -46,6 +46,25 @@ impl Crossing {
     /// Whether it is known where the epoch begins. If not after a look, the sender is in a burst.
     pub(crate) fn is_known(&self) -> bool {
         self.begins.is_some()
+    }
+
+    /// Where the epoch begins, if that is known.
+    pub(crate) fn begins(&self) -> Option<u64> {
+        self.begins
+    }
+
+    /// Whether a published frame at `position` is of `epoch`, which its sender has begun. A reader may wait there: nothing of
+    /// earlier epochs is behind it, also as far as a sender goes that has told [`Crossing::look`] something else.
+    pub(crate) fn is_behind(&mut self, epoch: u64, sender: &impl Sender, position: u64) -> bool {
+        if sender.epoch() != epoch {
+            return false;
+        }
+        let mark = sender.mark();
+        if !reaches(position, mark) {
+            return false;
+        }
+        self.towards(epoch);
+        reaches(position, *self.begins.get_or_insert(mark))
     }
 
     /// Whether a reader that has read up to `tail` is past everything of earlier epochs. The table must have been changed
@@ -153,6 +172,30 @@ mod tests {
             let sender = Still { head: 100, epoch: 7, mark, ..Still::default() };
             assert_eq!(look(sender, 100) == Err(Violation::BadMark), reaches(mark, 101), "{mark}");
         }
+    }
+
+    #[test]
+    fn a_frame_is_of_the_epoch_behind_its_mark_once_its_sender_has_begun_it() {
+        let sender = Still { burst: 5, head: 100, epoch: 7, mark: 64, ..Still::default() };
+        for (sender, at, is) in [(sender, 56, false), (sender, 64, true), (Still { epoch: 6, ..sender }, 64, false)] {
+            assert_eq!(Crossing::default().is_behind(7, &sender, at), is);
+        }
+    }
+
+    /// A reader that waited there would wait for others, and these perhaps for it.
+    #[test]
+    fn no_frame_is_of_the_epoch_before_what_a_reader_has_to_be_past() {
+        let idle = Still { head: 100, epoch: 6, ..Still::default() };
+        let mut crossing = Crossing::default();
+        crossing.towards(7);
+        assert_eq!(crossing.look(&idle, 0), Ok(false));
+        let liar = Still { epoch: 7, mark: 0, ..idle };
+        assert_eq!([0, 96, 100].map(|at| crossing.is_behind(7, &liar, at)), [false, false, true]);
+
+        let mut crossing = Crossing::default();
+        assert!(crossing.is_behind(7, &liar, 32));
+        crossing.towards(7);
+        assert_eq!(crossing.look(&Still { mark: 100, ..liar }, 32), Ok(true), "what it waits at, it is past");
     }
 
     /// Everything in the world of one sender, two queues and a table that changes once. Positions count records.

@@ -433,6 +433,19 @@ fn positions_that_cannot_be_are_noticed() {
     }
 }
 
+#[test]
+fn what_was_seen_to_be_published_is_taken_though_the_sender_takes_its_head_back() {
+    let mut channels = circle();
+    channels[0].send(&[frame(1, 60), frame(2, 60), frame(3, 60)]);
+    channels[0].words().head().store(0, Ordering::Relaxed);
+    channels[0].read_up_to(3);
+    channels[0].read_up_to(2);
+    assert_eq!(channels[0].receive(BURST_MAX), 3);
+    assert_eq!((channels[0].receive(1), channels[0].taken()), (0, (3, Some(Violation::HeadOutOfRange))));
+    channels[1].read_up_to(COUNT + 1);
+    assert_eq!(channels[1].taken().1, Some(Violation::HeadOutOfRange));
+}
+
 /// Frames of unwanted and late buckets: passed over ones go back, those that are not yet wanted stay.
 #[test]
 fn unwanted_frames_go_back_and_early_ones_stay() {

@@ -212,6 +212,12 @@ impl Exposed {
         filled
     }
 
+    /// The receiver has heard of a head elsewhere.
+    #[cfg(test)]
+    pub(crate) fn read_up_to(&mut self, position: u64) {
+        self.taker.read_up_to(position);
+    }
+
     /// What the receiver took last.
     pub fn burst(&mut self) -> Burst<'_> {
         Burst::with_lent(&mut self.slots[..self.filled], self.lent.if_any())

@@ -53,9 +53,9 @@ impl Generations {
         for half in self.older.iter_mut().chain(&mut self.newest).rev() {
             for (from, (channel, begun)) in half.channels.iter_mut().zip(&mut begun).enumerate() {
                 let dead = half.generation.is_dead(from);
-                // What was sent before the last word may have come after the last look, so in this order.
+                // What was sent before the last word may have come after the last look, so the head is looked at behind it.
                 let last_word = dead || *begun || channel.is_closed();
-                channel.ended = last_word && !channel.has_more();
+                channel.ended = last_word && channel.is_at_end();
                 *begun |= channel.has_begun();
             }
         }

@@ -99,7 +99,8 @@ unsafe fn copy_in<const N: usize>(frame: *const u8, words: &Words, at: usize) {
         if BY_WORD {
             (0..N).for_each(|n| to[n].store(from.cast::<u64>().add(n).read_unaligned(), Ordering::Relaxed));
         } else {
-            core::ptr::copy_nonoverlapping(from, to[0].as_ptr().cast(), 8 * N);
+            // Of all words: a pointer to the first one would not reach the others.
+            core::ptr::copy_nonoverlapping(from, to.as_ptr().cast_mut().cast(), 8 * N);
         }
     }
 }
@@ -113,7 +114,7 @@ fn copy_out<const N: usize>(words: &Words, at: usize, frame: &mut [u8]) {
         to.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word));
     } else {
         // SAFETY: as long as the words.
-        unsafe { core::ptr::copy_nonoverlapping(from[0].as_ptr().cast(), to.as_mut_ptr(), 8 * N) };
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), 8 * N) };
     }
 }
 

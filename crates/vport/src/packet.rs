@@ -103,6 +103,12 @@ impl<'a> Rest<'a> {
         Lease { buffer: self.buffer, back: self.back }
     }
 
+    /// The same bytes, which whoever sends them copies.
+    #[inline(always)]
+    pub fn without_lease(self) -> Self {
+        Self::new(self.ptr, self.len, Lease::NONE)
+    }
+
     /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {

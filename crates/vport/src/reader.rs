@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::epoch::reaches;
 use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::lone;
@@ -334,6 +335,17 @@ impl Reader {
         head
     }
 
+    /// What the writer has published up to `position` is read, also if it takes its head back.
+    pub(crate) fn read_up_to(&mut self, position: u64) {
+        if self.broken.is_some() || reaches(self.head, position) {
+            return;
+        }
+        match self.ring.check_head(self.tail, position) {
+            Ok(()) => self.head = position,
+            Err(violation) => self.broken = Some(violation),
+        }
+    }
+
     /// Who has taken one packet, and then polled for a while, waits for one. Of a lone one all comes with the head; otherwise the
     /// lines of its record are asked for with the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
@@ -548,5 +560,59 @@ impl Source for Mapped {
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
         prefetch::to_read(self.data.wrapping_add(offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const RING: Ring = Ring::new(1_024).unwrap();
+    const RECORD: u64 = record_bytes(60);
+
+    /// Frames of 60 bytes up to a head.
+    struct Frames {
+        head: Cell<u64>,
+    }
+
+    impl Source for Frames {
+        fn head(&self) -> u64 {
+            self.head.get()
+        }
+
+        fn header(&self, _offset: usize) -> u64 {
+            frame_header(60)
+        }
+
+        fn take(&self, _offset: usize, _head: usize, _rest: usize, _slot: &mut Slot) {}
+    }
+
+    fn fill(reader: &mut Reader, source: &Frames) -> u32 {
+        let mut slots = [const { Slot::new() }; BURST_MAX];
+        reader.fill(source, &mut slots, 64, |_, _| Wanted::Yes).packets
+    }
+
+    #[test]
+    fn what_was_seen_to_be_published_is_read_though_the_writer_takes_its_head_back() {
+        let (mut reader, source) = (Reader::new(RING), Frames { head: Cell::new(0) });
+        reader.read_up_to(3 * RECORD);
+        reader.read_up_to(2 * RECORD);
+        assert!(reader.has_more(&source));
+        assert_eq!((fill(&mut reader, &source), reader.tail()), (3, 3 * RECORD));
+        assert_eq!((fill(&mut reader, &source), reader.broken()), (0, Some(Violation::HeadOutOfRange)));
+    }
+
+    #[test]
+    fn nothing_is_read_up_to_where_no_head_can_be() {
+        for (position, rule) in [(12, Violation::Misaligned), (1_032, Violation::HeadOutOfRange)] {
+            let mut reader = Reader::new(RING);
+            reader.read_up_to(position);
+            assert_eq!(reader.broken(), Some(rule));
+        }
+        let (mut reader, source) = (Reader::new(RING), Frames { head: Cell::new(RECORD) });
+        assert_eq!(fill(&mut reader, &source), 1);
+        reader.read_up_to(0);
+        assert_eq!((reader.broken(), reader.has_more(&source)), (None, false), "it is past that");
     }
 }

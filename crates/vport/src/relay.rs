@@ -373,8 +373,9 @@ impl RelayTx {
         reaches(self.shared.progress.done.load(Ordering::Acquire), position)
     }
 
-    /// What is sent from here on is of this epoch, which is larger than those before.
+    /// What is put from here on is of this epoch, which is larger than those before. The receiver sees what was put until now.
     pub fn mark(&mut self, epoch: u64) {
+        self.publish();
         self.shared.epochs.mark.store(self.published, Ordering::Relaxed);
         self.shared.epochs.begun.store(epoch, Ordering::Release);
     }
@@ -645,6 +646,17 @@ mod tests {
         assert_eq!(take(&mut rx), [frame(1)]);
         tx.mark(2);
         assert!(ford.is_crossed(2));
+    }
+
+    #[test]
+    fn what_was_put_and_not_shown_yet_is_of_the_epoch_before() {
+        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
+        assert!(tx.push(&PacketRef::from_slice(&frame(0))));
+        tx.mark(1);
+        assert!(!rx.ford().is_crossed(1));
+        assert_eq!(tx.send(&[PacketRef::from_slice(&frame(1))]), 1);
+        assert_eq!(take(&mut rx), [frame(0)]);
+        assert!(take(&mut rx).is_empty() && rx.ford().is_crossed(1));
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::net::IpAddr;
 /// Number of buckets of every port.
 pub const BUCKETS: usize = 128;
 
+/// Within how many bytes of a frame its key is looked for. Every sender and every receiver has as many, or the whole frame:
+/// who looked further would find another bucket.
+pub const KEY_WITHIN: usize = 128;
+
 /// What a receiving port wants its frames to be spread by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Steering {
@@ -25,10 +29,11 @@ pub enum Steering {
 }
 
 impl Steering {
-    /// The bucket of a frame, from as much of its head as is there. Frames without the key (ARP, fragments behind the
-    /// first, other protocols) belong to bucket 0.
+    /// The bucket of a frame, from as much of its first [`KEY_WITHIN`] bytes as is there. Frames without the key (ARP,
+    /// fragments behind the first, other protocols) belong to bucket 0.
     #[inline]
     pub fn bucket(self, head: &[u8]) -> u8 {
+        let head = &head[..head.len().min(KEY_WITHIN)];
         match self {
             Self::None => 0,
             Self::Teid => teid(head).map_or(0, teid_bucket),
@@ -344,6 +349,32 @@ mod tests {
         assert_eq!(Steering::FiveTuple.bucket(&plain), Steering::FiveTuple.bucket(&chained));
         let ports: Vec<u8> = [[1; 16].as_slice(), &[2; 16], &[1, 2, 3, 4]].concat();
         assert_eq!(Steering::FiveTuple.bucket(&plain), bucket_of(hash(&ports)));
+    }
+
+    /// The ports stand behind options, with so many bytes up to their end.
+    fn ports_within(bytes: usize) -> Vec<u8> {
+        let options = bytes - 14 - 40 - 4;
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 60, 64]);
+        frame.extend([1; 32]);
+        frame.extend([UDP, (options / 8 - 1) as u8]);
+        frame.resize(bytes - 4, 0);
+        frame.extend([1, 2, 3, 4]);
+        frame.resize(300, 0);
+        frame
+    }
+
+    #[test]
+    fn whoever_has_the_first_128_bytes_of_a_frame_finds_the_bucket_that_others_find() {
+        let addresses = bucket_of(hash(&[1; 32]));
+        let with_ports = bucket_of(hash(&[&[1; 32][..], &[1, 2, 3, 4]].concat()));
+        assert_ne!(addresses, with_ports);
+        for (bytes, bucket) in [(66, with_ports), (122, with_ports), (130, addresses), (202, addresses)] {
+            let frame = ports_within(bytes);
+            for seen in [KEY_WITHIN, 192, 256, frame.len()] {
+                assert_eq!(Steering::FiveTuple.bucket(&frame[..seen]), bucket, "{bytes} {seen}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 
 use crate::arena::{Buffers, Descriptor, Entries, HolderId, View};
+use crate::epoch::reaches;
 use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::lent::{Lent, Place};
@@ -211,13 +212,25 @@ impl Taker {
         let head = self.published();
         match self.entries.check_head(self.tail, head) {
             Ok(()) => {
-                self.head = head;
+                // What was there stays there.
+                self.head = later(self.head, head);
                 // SAFETY: the mapping is kept.
                 self.stopwatch.stamp = unsafe { &*self.stamp_word }.load(Ordering::Relaxed);
             }
             // What was checked before is still taken.
             Err(violation) if self.head == self.tail => self.broken = Some(violation),
             Err(_) => {}
+        }
+    }
+
+    /// As [`crate::reader::Reader::read_up_to`].
+    pub(crate) fn read_up_to(&mut self, position: u64) {
+        if self.broken.is_some() || reaches(self.head, position) {
+            return;
+        }
+        match self.entries.check_head(self.tail, position) {
+            Ok(()) => self.head = position,
+            Err(violation) => self.broken = Some(violation),
         }
     }
 

@@ -10,9 +10,9 @@ use crate::doorbell::Bell;
 use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
-use crate::packet::{Burst, HEAD_MAX, PacketRef, Packets};
+use crate::packet::{Burst, PacketRef, Packets};
 use crate::ring::Violation;
-use crate::steering::{BucketTable, Steering};
+use crate::steering::{BucketTable, KEY_WITHIN, Steering};
 use crate::sync::full_fence;
 use crate::table;
 use crate::writer::{Pushed, is_sendable};
@@ -375,15 +375,13 @@ impl TxHalf {
 
 /// The bucket of a packet whose head need not hold all of its headers.
 fn bucket(steering: Steering, packet: &PacketRef<'_>) -> u8 {
-    /// As many bytes as any receiver that checks buckets looks at.
-    const ENOUGH: usize = 128;
-    if packet.head.len() >= ENOUGH || packet.rest.is_empty() {
+    if packet.head.len() >= KEY_WITHIN || packet.rest.is_empty() {
         return steering.bucket(packet.head);
     }
-    let mut start = [0; HEAD_MAX];
+    let mut start = [0; KEY_WITHIN];
     let head = packet.head.len();
     let mut rest = packet.rest;
-    rest.truncate(HEAD_MAX - head);
+    rest.truncate(KEY_WITHIN - head);
     start[..head].copy_from_slice(packet.head);
     rest.copy_to(&mut start[head..]);
     steering.bucket(&start[..head + rest.len()])

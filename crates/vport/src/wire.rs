@@ -483,6 +483,12 @@ pub fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_name_byte)
 }
 
+/// As much of a counter's name as may be reported.
+pub(crate) fn counter_name(name: &str) -> String {
+    let named = |char: char| if u8::try_from(char).is_ok_and(is_name_byte) { char } else { '_' };
+    name.chars().map(named).take(COUNTER_NAME_MAX).collect()
+}
+
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
 }

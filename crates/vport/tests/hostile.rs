@@ -2,6 +2,7 @@
 
 mod raw;
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use vport::client::{Attachment, attach};
 use vport::held::Look;
 use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_POOL};
-use vport::packet::PacketRef;
+use vport::packet::{BURST_MAX, PacketRef};
 use vport::relay::relay;
 use vport::steering::{Steering, address_bucket};
 use vport::wire::{Reply, Request};
@@ -511,6 +512,33 @@ mod epochs {
             head.store(at + 72, Ordering::Release);
         }
 
+        /// Lays frames with the addresses of UEs one behind the other, from the start of a queue's ring on. Where they end.
+        fn lay(&self, queue: usize, addresses: impl IntoIterator<Item = IpAddr>) -> u64 {
+            let mut at = queue * RING;
+            for address in addresses {
+                let mut frame = [0; 64];
+                (frame[12], frame[14]) = (8, 0x45);
+                let IpAddr::V4(address) = address else { panic!() };
+                frame[30..34].copy_from_slice(&address.octets());
+                let words = frame.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+                for word in std::iter::once(60).chain(words) {
+                    self.hostile.memory.records(at).store(word, Ordering::Relaxed);
+                    at += 8;
+                }
+            }
+            (at - queue * RING) as u64
+        }
+
+        /// Turns until the change is over.
+        fn close(&mut self) {
+            let start = Instant::now();
+            while self.decider.is_open() {
+                self.turn();
+                assert!(start.elapsed() < PATIENCE, "held up");
+            }
+            assert_eq!(self.counts[0].0 + self.counts[1].0, 0, "no bucket was lost or doubled");
+        }
+
         fn turn(&mut self) -> [usize; 2] {
             [0, 1].map(|queue| {
                 let packets = self.hostile.b.queues[queue].0.recv().len();
@@ -620,6 +648,83 @@ mod epochs {
         assert!(decider.set_owners(&[0; BUCKETS]).is_ok());
     }
 
+    /// Some address whose bucket a queue owns at first.
+    fn address_of(queue: usize) -> IpAddr {
+        let mut addresses = (0..=255).map(|n| IpAddr::from([10, 0, 0, n]));
+        addresses.find(|address| usize::from(address_bucket(*address)) % 2 == queue).unwrap()
+    }
+
+    /// Each queue has to be past its backlog, in which it comes to a frame of a bucket that the other one gives when that is
+    /// past its own.
+    #[test]
+    fn a_sender_that_says_two_things_of_where_an_epoch_begins_does_not_let_queues_wait_for_each_other() {
+        let mut liar = Liar::new("two-marks");
+        let mut heads = [0; 2];
+        for queue in [0, 1] {
+            // A burst that is lawful, so that the next frame waits for another look.
+            let lawful = std::iter::repeat_n(address_of(queue), BURST_MAX);
+            heads[queue] = liar.lay(queue, lawful.chain([address_of(1 - queue); 2]));
+            liar.word(HEADS[queue], heads[queue]);
+        }
+        liar.decider.set_owners(&std::array::from_fn(|bucket| (bucket as u8 + 1) % 2)).unwrap();
+        assert_eq!(liar.turn(), [BURST_MAX; 2], "it seems idle: the epoch begins behind what it has published");
+        liar.word(EPOCH, 2);
+        liar.close();
+        assert_eq!(liar.invalid(), 4, "what comes before is of the old table, and not of these queues");
+    }
+
+    /// Whoever asks where the epoch begins and whoever reads then look at the head in turns.
+    #[test]
+    fn a_sender_that_takes_its_head_back_does_not_hold_a_change_up() {
+        for round in 0..64 {
+            let mut liar = Liar::new(&format!("taken-back{round}"));
+            let end = liar.lay(0, [address_of(0)]);
+            let flips = std::sync::atomic::AtomicBool::new(true);
+            let head = liar.hostile.memory.index(HEADS[0]).as_ptr() as usize;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // SAFETY: a word of a mapping that is never undone, used only through atomics.
+                    let head = unsafe { std::sync::atomic::AtomicU64::from_ptr(head as *mut u64) };
+                    while flips.load(Ordering::Relaxed) {
+                        for position in [end, 0] {
+                            head.store(position, Ordering::Release);
+                            (0..20).for_each(|_| std::hint::spin_loop());
+                        }
+                    }
+                });
+                std::thread::sleep(Duration::from_millis(1));
+                liar.decider.set_owners(&[1; BUCKETS]).unwrap();
+                liar.turn();
+                flips.store(false, Ordering::Relaxed);
+            });
+            liar.close();
+        }
+    }
+
+    /// A queue has to be past the epoch in the next generation too, in which it takes nothing before the first one has ended.
+    #[test]
+    fn a_sender_that_goes_on_in_a_channel_that_it_has_closed_does_not_hold_a_change_up() {
+        let mut liar = Liar::new("goes-on");
+        let Hostile { bench, raw, b, .. } = &mut liar.hostile;
+        bench.broker.renew("link").unwrap();
+        let next = raw.join(bench, b);
+        next.records(0).store(60, Ordering::Relaxed);
+        next.index(HEADS[0]).store(72, Ordering::Release);
+        liar.word(HEADS[0] + 8, 1);
+        liar.decider.set_owners(&[1; BUCKETS]).unwrap();
+        // A lap of records that can be published over and over.
+        const RECORD: usize = 64;
+        (0..RING).step_by(RECORD).for_each(|at| liar.hostile.memory.records(at).store(56, Ordering::Relaxed));
+        let (start, mut head) = (Instant::now(), 0);
+        while liar.decider.is_open() {
+            head += RECORD as u64;
+            liar.word(HEADS[0], head);
+            liar.turn();
+            assert!(start.elapsed() < PATIENCE, "held up");
+        }
+        assert_eq!(liar.counts[1].0, 64);
+    }
+
     #[test]
     fn random_words_about_epochs_neither_stop_a_change_nor_break_single_ownership() {
         let mut liar = Liar::new("random");
@@ -637,13 +742,8 @@ mod epochs {
                 }
             });
             for round in 0..200_u64 {
-                let start = Instant::now();
                 liar.decider.set_owners(&[(round % 2) as u8; BUCKETS]).unwrap();
-                while liar.decider.is_open() {
-                    liar.turn();
-                    assert!(start.elapsed() < PATIENCE, "held up");
-                }
-                assert_eq!(liar.counts[0].0 + liar.counts[1].0, 0, "no bucket was lost or doubled");
+                liar.close();
             }
             stop.store(true, Ordering::Relaxed);
         });

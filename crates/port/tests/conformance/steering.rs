@@ -66,6 +66,45 @@ pub fn frames_reach_the_queue_that_owns_their_bucket_in_order(backend: &Backend)
     Ok(())
 }
 
+/// Ports behind 152 bytes of options: a sender that has the whole frame could find them, a receiver may not.
+pub fn frames_whose_ports_lie_deep_reach_the_queue_that_owns_their_bucket(backend: &Backend) -> Declared {
+    backend.steers()?;
+    let frames: Vec<_> = (0..FLOWS).map(|flow| frame_with_options(flow as u8)).collect();
+    let mut rig;
+    if backend.live.is_ok() {
+        rig = backend.open_as(steered(Steering::FiveTuple), 2, Vec::new());
+        send(&mut rig, &frames);
+    } else {
+        rig = backend.open_as(steered(Steering::FiveTuple), 1, frames);
+    }
+    let table = BucketTable::fixed(QUEUES.into());
+    let mut come = 0;
+    until("all frames come", || {
+        for (queue, pair) in rig.port.queues.iter_mut().enumerate() {
+            for frame in receive(&mut *pair.rx) {
+                assert_eq!(table.queue(Steering::FiveTuple.bucket(&frame)), queue);
+                come += 1;
+            }
+        }
+        assert!(rig.port.queues.iter().all(|pair| pair.rx.counters().invalid == 0));
+        come == FLOWS
+    });
+    Ok(())
+}
+
+/// A datagram of IPv6 with a header of options.
+fn frame_with_options(flow: u8) -> Vec<u8> {
+    const UNITS: u8 = 19;
+    let mut frame = vec![0; 300];
+    frame[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+    frame[20] = 60;
+    frame[50] = flow;
+    frame[54..56].copy_from_slice(&[17, UNITS - 1]);
+    let udp = 54 + 8 * usize::from(UNITS);
+    frame[udp..udp + 4].copy_from_slice(&[0x08, flow, 0x08, 0x68]);
+    frame
+}
+
 /// All frames of a flow by the same queue of the far end, which has two where it can. A queue may come up a little later than its port.
 fn send(rig: &mut Rig, frames: &[Vec<u8>]) {
     let queues = &mut rig.far.peer().queues;

@@ -38,6 +38,7 @@ macro_rules! conformance {
                 a_waiter_returns_when_frames_come;
             steering:
                 frames_reach_the_queue_that_owns_their_bucket_in_order
+                frames_whose_ports_lie_deep_reach_the_queue_that_owns_their_bucket
                 buckets_go_where_the_function_wants_them;
         }
     };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ownership::{Ownership, Sight};
+use super::ownership::{Halt, Ownership, Sight};
 use crate::cell::Cell;
 use crate::channel::Inlet;
 use crate::counters::RxCounters;
-use crate::epoch::Crossing;
+use crate::epoch::{Crossing, reaches};
 use crate::handover::{Complaint, Complaints, Generation};
 use crate::held::{Look, Origins};
 use crate::layout::Index;
@@ -36,6 +36,8 @@ pub(crate) struct RxChannel {
     pub(crate) dry: bool,
     /// Broke a rule that the reader does not know of: nothing more is read.
     pub(crate) given_up: Option<Violation>,
+    /// Where it ends, from when its sender has said its last word.
+    end: Option<u64>,
     /// Nothing of an earlier generation is to be taken first.
     pub(crate) turn: bool,
     /// Nothing more is to be taken.
@@ -62,6 +64,7 @@ impl RxChannel {
             paused: None,
             dry: false,
             given_up: None,
+            end: None,
             turn: true,
             ended: false,
         }
@@ -143,9 +146,9 @@ impl RxChannel {
         }
         self.paused = None;
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        let paused = &mut self.paused;
+        let mut halt = Halt { crossing: &mut self.crossing, paused: &mut self.paused };
         self.inlet.fill(slots, peek, |slot, at| {
-            let wanted = mine.judge(slot, at, &sight, paused);
+            let wanted = mine.judge(slot, at, &sight, &mut halt);
             if wanted == Wanted::Yes {
                 taken(at);
             }
@@ -159,15 +162,22 @@ impl RxChannel {
         }
         self.crossing.towards(epoch);
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
-        self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
+        let past = self.crossing.look(&sight, self.inlet.tail()).unwrap_or_else(|violation| {
             self.given_up = Some(violation);
             true
-        })
+        });
+        if let Some(begins) = self.crossing.begins()
+            && !past
+        {
+            self.inlet.read_up_to(begins);
+        }
+        past
     }
 
+    /// A change of which no sender was told may be dropped: then nothing is waited for.
     #[inline(always)]
     pub(super) fn is_paused(&self, cell: &Cell) -> bool {
-        self.paused.is_some_and(|bucket| !cell.owns(bucket))
+        self.paused.is_some_and(|bucket| !cell.owns(bucket) && cell.awaits(bucket))
     }
 
     /// Whether its sender keeps the epoch that it is looked at for from being known.
@@ -177,6 +187,17 @@ impl RxChannel {
 
     pub(crate) fn has_more(&self) -> bool {
         self.given_up.is_none() && self.inlet.has_more()
+    }
+
+    /// Whether all is taken of a channel whose sender has said its last word. What it publishes after the first such look, all
+    /// the same, is not waited for.
+    pub(crate) fn is_at_end(&mut self) -> bool {
+        let end = *self.end.get_or_insert_with(|| self.inlet.head());
+        if self.broken().is_some() {
+            return true;
+        }
+        self.inlet.read_up_to(end);
+        reaches(self.inlet.tail(), end)
     }
 
     /// The rule that the sender broke, if it did.
@@ -202,5 +223,39 @@ pub(super) fn complain(channel: &mut RxChannel, generation: &Generation, queue: 
     channel.complained = true;
     if let Some(violation) = channel.broken() {
         complaints.add(Complaint { generation: generation.number, queue: queue as u16, violation });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::Handover;
+    use crate::layout::RECORDS_PAD;
+    use crate::reader::{Mapped, Reader};
+    use crate::ring::Ring;
+    use crate::steering::BucketTable;
+
+    /// Of a peer with one queue, and a port with two.
+    fn channel() -> RxChannel {
+        let (ring, layout) = (Ring::new(4_096).unwrap(), Index::new(2));
+        let memory = |bytes| Arc::new(Mapping::anonymous(bytes).unwrap());
+        let (records, index) = (memory(ring.size() as usize + RECORDS_PAD), memory(layout.bytes()));
+        let source = Mapped::new(ring, &records, 0, &index, |index| layout.heads(index, 0));
+        RxChannel::new(Inlet::Records { reader: Reader::new(ring), source }, 0, index, layout, 0)
+    }
+
+    #[test]
+    fn a_channel_waits_for_a_bucket_only_as_long_as_that_is_on_its_way() {
+        let cell = Cell::new(0, &BucketTable::fixed(2), Handover::new().unwrap());
+        let mut channel = channel();
+        assert!(!channel.is_paused(&cell));
+        channel.paused = Some(1);
+        cell.await_bucket(1);
+        assert!(channel.is_paused(&cell));
+        cell.await_none();
+        assert!(!channel.is_paused(&cell), "the change was dropped");
+        cell.await_bucket(1);
+        cell.gain(1);
+        assert!(!channel.is_paused(&cell), "it has come");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cell::Cell;
-use crate::epoch::{Sender, reaches};
+use crate::epoch::{Crossing, Sender};
 use crate::handover::Generation;
 use crate::layout::Index;
 use crate::mapping::Mapping;
@@ -29,28 +29,34 @@ impl Ownership {
 
     /// Whether a frame at `position` of a channel is this queue's.
     #[inline(always)]
-    pub(super) fn judge(&self, slot: &Slot, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+    pub(super) fn judge(&self, slot: &Slot, position: u64, sight: &Sight<'_>, halt: &mut Halt<'_>) -> Wanted {
         let bucket = self.steering.bucket(slot.head());
         if self.cell.owns(bucket) {
             self.cell.count(bucket);
             return Wanted::Yes;
         }
-        self.judge_foreign(bucket, position, sight, paused)
+        self.judge_foreign(bucket, position, sight, halt)
     }
 
     /// A bucket that is on its way is waited for, if its frame comes by the new table.
     #[cold]
-    fn judge_foreign(&self, bucket: u8, position: u64, sight: &Sight<'_>, paused: &mut Option<u8>) -> Wanted {
+    fn judge_foreign(&self, bucket: u8, position: u64, sight: &Sight<'_>, halt: &mut Halt<'_>) -> Wanted {
         if !self.cell.awaits(bucket) {
             // It may have arrived just now.
             return if self.cell.owns(bucket) { Wanted::NotYet } else { Wanted::No };
         }
-        if sight.epoch() != self.cell.epoch() || !reaches(position, sight.mark()) {
+        if !halt.crossing.is_behind(self.cell.epoch(), sight, position) {
             return Wanted::No;
         }
-        *paused = Some(bucket);
+        *halt.paused = Some(bucket);
         Wanted::NotYet
     }
+}
+
+/// Where a channel may have to wait, and for which bucket it does.
+pub(super) struct Halt<'a> {
+    pub(super) crossing: &'a mut Crossing,
+    pub(super) paused: &'a mut Option<u8>,
 }
 
 /// A channel's sender, as a queue sees it.
