@@ -4,7 +4,6 @@ use port::{PacketMut, PacketRef, Rest};
 
 use super::{Fate, Hands, fate, whole};
 use crate::alarms::Alarm;
-use crate::buffers::Kept;
 use crate::drops::DropReason;
 use crate::mail::Letter;
 use crate::packet::{Class, Duplicate, Forward, Rare, Verdict, besides, decide, forgo, matching, neighbour};
@@ -158,17 +157,13 @@ impl Hands {
         let Some(rule) = tables.rule(rule) else { return };
         let Some(home) = class.home(tables) else { return };
         let waiting = rule.waiting();
-        match self.state.buffers.keep(home, &waiting, from, packet) {
-            Kept::Waits => {}
-            Kept::IsNews => {
-                if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
-                    self.state.buffers.told(home, &waiting);
-                }
-            }
-            Kept::Full => {
-                self.drops.count(DropReason::BufferFull);
-                rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
-            }
+        let kept = self.state.buffers.keep(home, &waiting, from, packet);
+        if kept.is_news && self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
+            self.state.buffers.told(home, &waiting);
+        }
+        if !kept.waits {
+            self.drops.count(DropReason::BufferFull);
+            rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
         }
     }
 
