@@ -116,9 +116,9 @@ reasons! {
     HandoverFull = "handover_full",
     /// The packet came from another worker, and is not for this one either.
     HandoverLoop = "handover_loop",
-    /// The ring to the slow path is full.
+    /// The ring to the slow path is full; for GTP-U's messages, three quarters of it.
     SlowPathFull = "slow_path_full",
-    /// A message for the UPF itself that it does not answer.
+    /// A message for the UPF itself that it does not answer, or one of too many pings.
     NotAnswered = "not_answered",
     /// N3's peer is full, slow or away.
     N3Full = "n3_full",

@@ -24,7 +24,9 @@ use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
-use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, uncount};
+use crate::packet::{
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, is_of_neighbours, uncount,
+};
 use crate::path::Path;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
@@ -143,6 +145,8 @@ struct Hands {
     slow_path: Outbox,
     /// Messages that packets without a tunnel may cause.
     complaints: Limiter,
+    /// Pings, and what else is for the UPF itself; but for GTP-U and what finds neighbours.
+    visits: Limiter,
     /// Packets that may wait for a neighbour to be resolved.
     unresolved: Limiter,
     /// Messages to senders of packets that are too long.
@@ -205,6 +209,7 @@ impl Worker {
             workers: links.workers,
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
+            visits: Limiter::new(1_000, 64),
             unresolved: Limiter::new(1_000, 64),
             too_long: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
@@ -518,10 +523,12 @@ impl Hands {
     #[cold]
     fn punt(&mut self, from: PortId, punt: Punt, packet: &PacketRef<'_>, now: u64) {
         let dropped = match punt {
-            Punt::Host | Punt::Gtpu => None,
-            // However many come, there is room for everything else.
+            Punt::Host if is_of_neighbours(packet.head) || self.visits.allow(now) => None,
+            Punt::Host => return self.drops.count(DropReason::NotAnswered),
+            // However many fragments come, there is room for GTP-U's messages; and with these for ARP and neighbour discovery.
             Punt::Fragment if self.slow_path.is_busy() => return self.drops.count(DropReason::FragmentsFull),
-            Punt::Fragment => None,
+            Punt::Gtpu if self.slow_path.is_nearly_full() => return self.drops.count(DropReason::SlowPathFull),
+            Punt::Fragment | Punt::Gtpu => None,
             Punt::UnknownTeid => Some(DropReason::UnknownTeid),
             Punt::UnknownExtension => Some(DropReason::GtpuExtension),
         };
