@@ -112,7 +112,7 @@ reasons! {
     TooLong = "too_long",
     /// The next hop's Ethernet address was not found, or too many packets wait for it.
     NeighbourUnresolved = "neighbour_unresolved",
-    /// The ring to the session's worker is full.
+    /// The ring to the session's worker is full, or more copies and fragments are made of a burst than there is room for.
     HandoverFull = "handover_full",
     /// The packet came from another worker, and is not for this one either.
     HandoverLoop = "handover_loop",

@@ -43,8 +43,10 @@ mod news;
 mod rare;
 mod resting;
 mod too_long;
+mod trailing;
 
 use moving::{AWAITED, Moving};
+use trailing::Trailing;
 
 pub use leaving::Dryness;
 pub use moving::{Assembly, Luggage};
@@ -153,6 +155,8 @@ struct Hands {
     too_long: Limiter,
     ipv6_zero_checksum: bool,
     clock: Clock,
+    /// What leaves behind the burst at hand.
+    trailing: Trailing,
     /// For packets from other workers.
     slot: Slot,
     /// Room for the part of a packet that is not at hand, to sum it up.
@@ -214,6 +218,7 @@ impl Worker {
             too_long: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
             clock: habits.clock,
+            trailing: Trailing::new(),
             slot: Slot::new(),
             scratch: Box::new([0; FRAME_MAX]),
         };
@@ -457,6 +462,9 @@ impl Hands {
                 }
             }
             (left, ports) = (left - leave, ports & (ports - 1));
+        }
+        if !self.trailing.is_empty() {
+            self.send_trailing(exits);
         }
         self.slow_path.deliver();
         self.state.alarms.deliver();

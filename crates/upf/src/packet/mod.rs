@@ -154,6 +154,11 @@ impl Class {
         }
     }
 
+    /// Whether it is an end marker.
+    pub fn is_end_marker(&self) -> bool {
+        matches!(self, Class::User { arrival: Arrival::EndMarker { .. }, .. })
+    }
+
     /// The bucket of the worker that owns the session, if it is of one.
     #[inline(always)]
     pub fn home(&self, tables: &Version) -> Option<Bucket> {

@@ -82,6 +82,9 @@ impl Hands {
             fate.uncount(tables);
             self.trace_refused(tables, from, fate.port, class, now);
         }
+        if !self.trailing.is_empty() {
+            self.send_trailing(exits);
+        }
         self.slow_path.deliver();
         self.state.alarms.deliver();
         // Others have packets that are to be translated.

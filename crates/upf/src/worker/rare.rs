@@ -28,7 +28,7 @@ impl Hands {
         match decide(tables, &mut self.state, class, packet.head(), now) {
             Ok(forward) if forward.resolved => {
                 self.rewrite(&forward, packet, behind);
-                Some(fate(&forward))
+                self.leave_in_order(class, &forward, &whole(packet, *behind))
             }
             Ok(forward) => {
                 self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
@@ -102,7 +102,7 @@ impl Hands {
         match verdict {
             Ok(forward) if forward.resolved => {
                 self.rewrite(&forward, packet, behind);
-                return Some(fate(&forward));
+                return self.leave_in_order(class, &forward, &whole(packet, *behind));
             }
             Ok(forward) => {
                 self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
@@ -149,6 +149,13 @@ impl Hands {
             return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    /// A packet that is sent; but an end marker does not overtake fragments, which leave behind the burst.
+    #[inline]
+    fn leave_in_order(&mut self, class: &Class, forward: &Forward<'_>, packet: &PacketRef<'_>) -> Option<Fate> {
+        let is_behind = !self.trailing.is_empty() && class.is_end_marker() && self.trailing.push(forward.port, packet);
+        if is_behind { None } else { Some(fate(forward)) }
     }
 
     /// A packet that waits for its UE.

@@ -48,7 +48,7 @@ impl Hands {
             .post(Letter::TooLong(too_long), &PacketRef::from_slice(&frame[begin..begin + ETHERNET_LEN + len]));
     }
 
-    /// Leaves the fragments of a packet to be sent in the next round, or once the neighbour is resolved.
+    /// Leaves the fragments of a packet to be sent behind the burst, or once the neighbour is resolved.
     pub(super) fn cut(
         &mut self,
         tables: &Version,
@@ -57,29 +57,33 @@ impl Hands {
         mtu: usize,
         packet: &PacketRef<'_>,
     ) {
-        let (letter, outbox) = match unresolved {
-            Some(address) => (Letter::Resolve(forward.port, address), Some(&mut self.slow_path)),
-            None => {
-                (Letter::Send(forward.port), self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut))
-            }
-        };
         let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
         let whole = &linear(packet, &mut self.scratch)[strip..strip + keep];
         let zero_checksum = self.ipv6_zero_checksum;
-        let mut posted = false;
-        let fits = outbox.is_some_and(|outbox| {
-            posted = true;
-            oversize::fragment(whole, mtu, |header, payload| {
-                let mut front = [0; FRONT_MAX];
-                let front = write_front(forward, header, payload, zero_checksum, &mut front);
-                // The receiver has no use for the rest of a packet that has lost a part.
-                posted = posted && outbox.post(letter, &PacketRef { head: front, rest: Rest::from_slice(payload) });
-            })
+        let (trailing, slow_path) = (&mut self.trailing, &mut self.slow_path);
+        let before = trailing.len();
+        let mut has_room = true;
+        let fits = oversize::fragment(whole, mtu, |header, payload| {
+            let mut front = [0; FRONT_MAX];
+            let front = write_front(forward, header, payload, zero_checksum, &mut front);
+            let fragment = PacketRef { head: front, rest: Rest::from_slice(payload) };
+            // The receiver has no use for the rest of a packet that has lost a part.
+            has_room = has_room
+                && match unresolved {
+                    Some(address) => slow_path.post(Letter::Resolve(forward.port, address), &fragment),
+                    None => trailing.push(forward.port, &fragment),
+                };
         });
-        if !fits || !posted {
-            self.drops.count(if fits { DropReason::SlowPathFull } else { DropReason::TooLong });
-            uncount(tables, forward.counted, forward.keep);
+        if fits && has_room {
+            return;
         }
+        trailing.truncate(before);
+        self.drops.count(match unresolved {
+            _ if !fits => DropReason::TooLong,
+            Some(_) => DropReason::SlowPathFull,
+            None => DropReason::HandoverFull,
+        });
+        uncount(tables, forward.counted, forward.keep);
     }
 }
 
