@@ -19,7 +19,7 @@ use crate::buffers::{Buffers, Room};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::elastic::{FILL_WEIGHT, Timed};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, Shares};
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
@@ -149,8 +149,8 @@ struct Hands {
     complaints: Limiter,
     /// Pings, and what else is for the UPF itself; but for GTP-U and what finds neighbours.
     visits: Limiter,
-    /// Packets that may wait for a neighbour to be resolved.
-    unresolved: Limiter,
+    /// Packets that may wait for a neighbour to be resolved, by the home buckets of their sessions.
+    unresolved: Shares,
     /// Messages to senders of packets that are too long.
     too_long: Limiter,
     ipv6_zero_checksum: bool,
@@ -214,7 +214,7 @@ impl Worker {
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
             visits: Limiter::new(1_000, 64),
-            unresolved: Limiter::new(1_000, 64),
+            unresolved: Shares::new(1_000, 256),
             too_long: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
             clock: habits.clock,

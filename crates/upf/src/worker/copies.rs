@@ -6,19 +6,26 @@ use super::Hands;
 use super::too_long::{FRONT_MAX, linear, write_front};
 use crate::drops::DropReason;
 use crate::mail::Letter;
-use crate::packet::{Duplicate, Rare, neighbour};
+use crate::packet::{Class, Duplicate, Rare, neighbour};
 use crate::tables::Version;
 
 impl Hands {
     /// Leaves copies of the user's packet to be sent behind the burst, or once the neighbour is resolved.
     #[cold]
     #[inline(never)]
-    pub(super) fn duplicate(&mut self, tables: &Version, duplicate: &Duplicate, packet: &PacketRef<'_>, now: u64) {
+    pub(super) fn duplicate(
+        &mut self,
+        tables: &Version,
+        class: &Class,
+        duplicate: &Duplicate,
+        packet: &PacketRef<'_>,
+        now: u64,
+    ) {
         let begin = usize::from(duplicate.at);
         for verdict in duplicate.copies(tables) {
             let (forward, unresolved) = match verdict {
                 Ok(forward) if forward.resolved => (forward, None),
-                Ok(forward) if self.unresolved.allow(now) => {
+                Ok(forward) if self.may_wait(tables, class, now) => {
                     (forward, Some(neighbour(tables, &forward, &packet.head[begin..])))
                 }
                 Ok(_) => {

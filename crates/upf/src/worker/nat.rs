@@ -129,11 +129,12 @@ impl Hands {
                 self.rewrite(&forward, packet, behind);
                 return Some(fate(&forward));
             }
-            Way::Out(forward) => self.leave_unresolved(tables, &forward, packet, behind, now),
+            Way::Out(forward) => self.leave_unresolved(tables, leaving.class, &forward, packet, behind, now),
             Way::Cut(forward) => {
                 let next_hop = || neighbour(tables, &forward, &packet.head()[leaving.at..]);
                 let unresolved = (!forward.resolved).then(next_hop);
-                self.cut(tables, &forward, unresolved, tables.side(leaving.port).mtu, &whole(packet, *behind));
+                let (class, mtu) = (leaving.class, tables.side(leaving.port).mtu);
+                self.cut(tables, class, &forward, unresolved, mtu, &whole(packet, *behind), now);
             }
             Way::Round(port) => self.turn_round(tables, leaving, port, &whole(packet, *behind)),
         }

@@ -136,7 +136,7 @@ impl Hands {
         behind: &mut Rest<'_>,
         now: u64,
     ) -> Option<Fate> {
-        self.duplicate(tables, duplicate, &whole(packet, *behind), now);
+        self.duplicate(tables, class, duplicate, &whole(packet, *behind), now);
         let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
         if self.tracer.is_on() && !matches!(verdict, Err(Rare::Translate(_))) {
             self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
@@ -145,7 +145,7 @@ impl Hands {
             && !forward.resolved
         {
             // Were it decided about again, it would be duplicated again.
-            self.leave_unresolved(tables, &forward, packet, behind, now);
+            self.leave_unresolved(tables, class, &forward, packet, behind, now);
             return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
@@ -174,6 +174,12 @@ impl Hands {
         }
     }
 
+    /// Whether a packet of the session may wait for a neighbour. What one session has used up others have still.
+    #[cold]
+    pub(super) fn may_wait(&mut self, tables: &Version, class: &Class, now: u64) -> bool {
+        self.unresolved.allow(class.home(tables).unwrap_or_default(), now)
+    }
+
     /// A packet whose next hop is not resolved comes again once it is, and counts then.
     #[cold]
     #[inline(never)]
@@ -190,7 +196,7 @@ impl Hands {
         if let Some(rule) = matching(tables, class, packet.head) {
             self.state.policers.give_back(rule.meters(tables), forward.keep.into());
         }
-        if !self.unresolved.allow(now) {
+        if !self.may_wait(tables, class, now) {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         let address = neighbour(tables, &forward, &packet.head[usize::from(forward.strip)..]);
@@ -202,12 +208,13 @@ impl Hands {
     pub(super) fn leave_unresolved(
         &mut self,
         tables: &Version,
+        class: &Class,
         forward: &Forward<'_>,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
     ) {
-        if !self.unresolved.allow(now) {
+        if !self.may_wait(tables, class, now) {
             fate(forward).uncount(tables);
             return self.drops.count(DropReason::NeighbourUnresolved);
         }

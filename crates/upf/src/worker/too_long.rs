@@ -21,7 +21,9 @@ impl Hands {
     #[cold]
     pub(super) fn relieve(&mut self, tables: &Version, from: PortId, class: &Class, packet: &PacketRef<'_>, now: u64) {
         match oversize::remedy(tables, &mut self.state, class, packet.head, now) {
-            Remedy::Cut { forward, unresolved, mtu } => self.cut(tables, &forward, unresolved, mtu.into(), packet),
+            Remedy::Cut { forward, unresolved, mtu } => {
+                self.cut(tables, class, &forward, unresolved, mtu.into(), packet, now);
+            }
             Remedy::Tell { from_ue_to, mtu } => {
                 self.drops.count(DropReason::TooLong);
                 if self.too_long.allow(now) {
@@ -49,14 +51,21 @@ impl Hands {
     }
 
     /// Leaves the fragments of a packet to be sent behind the burst, or once the neighbour is resolved.
+    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
     pub(super) fn cut(
         &mut self,
         tables: &Version,
+        class: &Class,
         forward: &Forward<'_>,
         unresolved: Option<IpAddr>,
         mtu: usize,
         packet: &PacketRef<'_>,
+        now: u64,
     ) {
+        if unresolved.is_some() && !self.may_wait(tables, class, now) {
+            uncount(tables, forward.counted, forward.keep);
+            return self.drops.count(DropReason::NeighbourUnresolved);
+        }
         let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
         let whole = &linear(packet, &mut self.scratch)[strip..strip + keep];
         let zero_checksum = self.ipv6_zero_checksum;

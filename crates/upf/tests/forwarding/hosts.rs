@@ -6,8 +6,9 @@ use port::Steering;
 use port::synthetic::{Captured, Synthetic};
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
+use upf::tables::SessionUpdate;
 
-use crate::sessions::{MAC, info, stop};
+use crate::sessions::{MAC, info, session, stop, ue};
 
 /// More than there is room for on the way to the slow path.
 const FLOOD: usize = 5_000;
@@ -50,6 +51,14 @@ fn arp_request(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
 
 const PEER: [u8; 4] = [10, 3, 0, 2];
 const OWN: [u8; 4] = [10, 3, 0, 1];
+
+/// A packet of UE `number` in the tunnel of that number.
+fn uplink(number: u32, to: [u8; 4]) -> Vec<u8> {
+    let inner = &packet(17, ue(number).octets(), to, &[0; 8])[14..];
+    let gtpu = [&[0x30, 255, 0, inner.len() as u8][..], &number.to_be_bytes(), inner].concat();
+    let udp = [[8, 0x68, 8, 0x68], [0, 8 + gtpu.len() as u8, 0, 0]].concat();
+    packet(17, PEER, OWN, &[&udp, &gtpu[..]].concat())
+}
 
 /// A UPF at whose N3 these frames come, and what it sends there.
 fn flooded(frames: Vec<Vec<u8>>) -> (Upf, Captured) {
@@ -108,4 +117,23 @@ fn whoever_floods_the_upf_with_fragments_keeps_neither_neighbours_nor_gtp_u_mess
     assert!(sent.iter().any(|frame| is_arp_reply(frame)), "{:?}", upf.counts.all());
     assert!(sent.iter().any(|frame| is_gtpu_echo_response(frame)), "{:?}", upf.counts.all());
     assert!(upf.counts.dropped(DropReason::FragmentsFull) > 0);
+}
+
+#[test]
+fn a_ue_that_sends_much_to_a_host_that_is_not_there_keeps_no_other_from_having_its_neighbour_asked_for() {
+    let (absent, other) = ([10, 6, 0, 77], [10, 6, 0, 88]);
+    let mut frames = vec![uplink(1, absent); 1_000];
+    frames.push(uplink(100, other));
+    let n3 = Synthetic::new(frames).once().info(info("n3", "10.3.0.1", 1, Steering::None)).open();
+    let (n6, sent) = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::None)).open_captured();
+    let mut upf = Upf::new(&Plan::default(), n3, n6).unwrap();
+    let sessions = [1, 100].map(|number| SessionUpdate::Put(session(number.into(), number, number)));
+    upf.tables.apply(sessions.into()).unwrap();
+    while upf.workers[0].run_once() {}
+    upf.slow_path.run_once(Instant::now());
+    while upf.workers[0].run_once() {}
+    let asked_for = |host: [u8; 4]| sent.take().iter().any(|frame| frame[12..14] == [8, 6] && frame[38..42] == host);
+    assert!(asked_for(other), "{:?}", upf.counts.all());
+    stop(&mut upf);
+    assert!(upf.counts.dropped(DropReason::NeighbourUnresolved) > 500);
 }

@@ -231,3 +231,22 @@ fn an_end_marker_comes_before_what_waited() {
     let teids: Vec<_> = bench.to_n3.take().iter().map(|frame| teid(frame)).collect();
     assert_eq!(teids, [vec![0xa], vec![1; 32]].concat());
 }
+
+#[test]
+fn of_packets_that_are_cut_for_a_neighbour_which_is_not_resolved_some_wait_and_the_others_do_not_count() {
+    let place = COUNTERS.open(0).unwrap();
+    let usage = Usage::new(place, UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
+    let mut metered = session(1, 1, 1);
+    metered.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone(), quota_far_id: None }];
+    metered.pdrs[1].urr_ids = vec![1];
+    let nowhere = OuterHeaderCreation { teid: 1, address: "10.3.0.77".parse().unwrap() };
+    if let FarAction::Forward(forwarding) = &mut metered.fars[1].action {
+        forwarding.outer_header_creation = Some(nowhere);
+    }
+    let mut bench = Bench::with((0..100).map(|round| downlink(1, round, 8_960)).collect(), 0, put(metered));
+    bench.run();
+    let dropped = bench.dropped(DropReason::NeighbourUnresolved);
+    assert!((1..100).contains(&dropped), "{dropped}");
+    assert_eq!(bench.upf.counts.all(), [("drop.neighbour_unresolved", dropped)], "there is room for those that wait");
+    assert_eq!(usage.read(0).counts.downlink_packets, 100 - dropped);
+}
