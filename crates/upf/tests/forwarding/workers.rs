@@ -117,6 +117,32 @@ fn buckets_move_where_ports_do_not_steer_and_packets_follow_in_order() {
 }
 
 #[test]
+fn buckets_move_while_copies_are_made_of_packets_that_another_worker_hands_on() {
+    let number = (1..).find(|&number| address_bucket(ue(number).into()) % 2 == 0).unwrap();
+    let n6 = Synthetic::new(vec![downlink(number, 0, 400)]).info(info("n6", "10.6.0.1", 2, Steering::None));
+    let (n3, ..) = ports(2, Steering::None, vec![]);
+    let mut n6 = n6.open();
+    // The second worker gets all packets, without end, and the first one owns their session.
+    n6.queues.swap(0, 1);
+    let mut upf = upf(n3, n6, 0);
+    let mut copied = session(1, 1, number);
+    let FarAction::Forward(to_gnb) = copied.fars[1].action.clone() else { panic!("it forwards") };
+    copied.fars[1].copies = vec![to_gnb];
+    upf.tables.apply(vec![SessionUpdate::Put(copied)]).unwrap();
+    let elastic = upf.elastic.clone().unwrap();
+    for change in 1..=4 {
+        let mut owners: [u8; 128] = std::array::from_fn(|bucket| bucket as u8 % 2);
+        owners[1] = (change + 1) % 2;
+        elastic.set_owners(&owners).unwrap();
+        let is_settled = (0..1_000).any(|_| {
+            upf.workers.iter_mut().rev().for_each(|worker| _ = worker.run_once());
+            elastic.standing().is_settled
+        });
+        assert!(is_settled, "change {change} does not come to its end");
+    }
+}
+
+#[test]
 fn packets_to_networks_behind_a_ue_go_to_the_worker_that_owns_its_session() {
     let queues = 3;
     let number = (1..).find(|&number| address_bucket(ue(number).into()) as u16 % queues == 1).unwrap();
