@@ -2,6 +2,7 @@
 
 use port::{PacketMut, PacketRef, Rest};
 
+use super::letters::post;
 use super::too_long::linear;
 use super::{Fate, Hands, fate, whole};
 use crate::drops::DropReason;
@@ -109,7 +110,8 @@ impl Hands {
     fn release(&mut self, first_of: &held::Whole) {
         while let Some((from, frame)) = self.held.take(first_of) {
             let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
-            if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), &PacketRef::from_slice(&frame))) {
+            let (letter, packet) = (Letter::Process(from), PacketRef::from_slice(&frame));
+            if !outbox.is_some_and(|outbox| post(outbox, &mut self.is_crowded, letter, &packet)) {
                 self.drops.count(DropReason::HandoverFull);
             }
         }
@@ -152,7 +154,7 @@ impl Hands {
         let payload = &linear(packet, &mut self.scratch)[at..][..len];
         let packet = PacketRef { head: &ethernet, rest: Rest::from_slice(payload) };
         let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
-        if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(port), &packet)) {
+        if !outbox.is_some_and(|outbox| post(outbox, &mut self.is_crowded, Letter::Process(port), &packet)) {
             self.drops.count(DropReason::HandoverFull);
             uncount(tables, counted(tables, leaving.rule), len as u16);
         }
