@@ -101,14 +101,14 @@ impl Hands {
         self.trace(tables, &leaving, &whole(packet, *behind), sent, Some(translation), now);
         translation.apply(&mut packet.head_mut()[at..]);
         if let Some(first_of) = first_of {
-            self.release(&first_of);
+            self.release(&first_of, now);
         }
         self.send_translated(tables, &leaving, way, packet, behind, now)
     }
 
     /// Fragments that have waited for the first one come again, behind it.
-    fn release(&mut self, first_of: &held::Whole) {
-        while let Some((from, frame)) = self.held.take(first_of) {
+    fn release(&mut self, first_of: &held::Whole, now: u64) {
+        while let Some((from, frame)) = self.held.take(first_of, now) {
             let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
             let (letter, packet) = (Letter::Process(from), PacketRef::from_slice(&frame));
             if !outbox.is_some_and(|outbox| post(outbox, &mut self.is_crowded, letter, &packet)) {
