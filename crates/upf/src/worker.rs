@@ -284,7 +284,7 @@ impl Worker {
         self.hands.drops.board()
     }
 
-    /// What this worker shows of itself: N3, then N6.
+    /// What this worker shows of itself.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
