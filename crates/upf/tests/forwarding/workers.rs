@@ -118,7 +118,7 @@ fn buckets_move_where_ports_do_not_steer_and_packets_follow_in_order() {
 
 #[test]
 fn buckets_move_while_copies_are_made_of_packets_that_another_worker_hands_on() {
-    let number = (1..).find(|&number| address_bucket(ue(number).into()) % 2 == 0).unwrap();
+    let number = (1..).find(|&number| address_bucket(ue(number).into()).is_multiple_of(2)).unwrap();
     let n6 = Synthetic::new(vec![downlink(number, 0, 400)]).info(info("n6", "10.6.0.1", 2, Steering::None));
     let (n3, ..) = ports(2, Steering::None, vec![]);
     let mut n6 = n6.open();
