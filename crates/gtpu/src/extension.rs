@@ -6,50 +6,15 @@ use crate::header::ParseError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtensionType(pub u8);
 
-/// What a node must do with an extension header that it does not know: bits 8 and 7 of the type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comprehension {
-    /// Not required; an intermediate node forwards it.
-    NotRequired,
-    /// Not required; an intermediate node takes it out.
-    NotRequiredDiscard,
-    /// Required of the endpoint; an intermediate node forwards it.
-    Endpoint,
-    /// Required of every node.
-    Everyone,
-}
-
 impl ExtensionType {
     /// Ends the chain.
     pub const NONE: Self = Self(0x00);
-    /// Service class indicator.
-    pub const SERVICE_CLASS: Self = Self(0x20);
     /// UDP port, in error indications.
     pub const UDP_PORT: Self = Self(0x40);
-    /// RAN container.
-    pub const RAN_CONTAINER: Self = Self(0x81);
-    /// Long PDCP PDU number.
-    pub const LONG_PDCP: Self = Self(0x82);
-    /// Xw RAN container.
-    pub const XW_RAN_CONTAINER: Self = Self(0x83);
-    /// NR RAN container.
-    pub const NR_RAN_CONTAINER: Self = Self(0x84);
     /// PDU session container.
     pub const PDU_SESSION: Self = Self(0x85);
-    /// PDCP PDU number.
-    pub const PDCP: Self = Self(0xc0);
 
-    /// What the type asks of a node that does not know it.
-    pub fn comprehension(self) -> Comprehension {
-        match self.0 >> 6 {
-            0b00 => Comprehension::NotRequired,
-            0b01 => Comprehension::NotRequiredDiscard,
-            0b10 => Comprehension::Endpoint,
-            _ => Comprehension::Everyone,
-        }
-    }
-
-    /// Whether a tunnel endpoint that does not know the type must refuse the packet.
+    /// Whether a tunnel endpoint that does not know the type must refuse the packet: bit 8 says so.
     pub fn required_of_endpoint(self) -> bool {
         self.0 & 0x80 != 0
     }
@@ -94,11 +59,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_highest_bits_tell_who_must_understand() {
-        assert_eq!(ExtensionType::SERVICE_CLASS.comprehension(), Comprehension::NotRequired);
-        assert_eq!(ExtensionType::UDP_PORT.comprehension(), Comprehension::NotRequiredDiscard);
-        assert_eq!(ExtensionType::PDU_SESSION.comprehension(), Comprehension::Endpoint);
-        assert_eq!(ExtensionType::PDCP.comprehension(), Comprehension::Everyone);
-        assert!(ExtensionType::PDCP.required_of_endpoint() && !ExtensionType::UDP_PORT.required_of_endpoint());
+    fn the_highest_bit_tells_whether_an_endpoint_must_understand() {
+        let (service_class, pdcp) = (ExtensionType(0x20), ExtensionType(0xc0));
+        assert!(pdcp.required_of_endpoint() && ExtensionType::PDU_SESSION.required_of_endpoint());
+        assert!(!service_class.required_of_endpoint() && !ExtensionType::UDP_PORT.required_of_endpoint());
     }
 }

@@ -44,8 +44,6 @@ pub struct Header {
     pub teid: u32,
     /// Sequence number, where the S flag is set.
     pub sequence: Option<u16>,
-    /// N-PDU number, where the PN flag is set.
-    pub n_pdu: Option<u8>,
     /// The PDU session container, where there is one.
     pub pdu_session: Option<PduSession>,
     /// Octets from the start of the header to the payload: the user's packet, or the information elements.
@@ -101,7 +99,6 @@ pub fn parse(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
         message_type: MessageType(kind),
         teid: u32::from_be_bytes([t0, t1, t2, t3]),
         sequence: None,
-        n_pdu: None,
         pdu_session: None,
         header_len: BASE_LEN,
         payload_len: message_len - BASE_LEN,
@@ -135,11 +132,10 @@ fn parse_optional(header: &mut Header, bytes: &[u8], message_len: usize, flags: 
     if message_len < BASE_LEN + OPTIONAL_LEN {
         return Err(ParseError::Length);
     }
-    let Some(&[s0, s1, n_pdu, next]) = bytes.get(BASE_LEN..).and_then(|b| b.first_chunk::<OPTIONAL_LEN>()) else {
+    let Some(&[s0, s1, _, next]) = bytes.get(BASE_LEN..).and_then(|b| b.first_chunk::<OPTIONAL_LEN>()) else {
         return Err(ParseError::Truncated);
     };
     header.sequence = (flags & S != 0).then_some(u16::from_be_bytes([s0, s1]));
-    header.n_pdu = (flags & PN != 0).then_some(n_pdu);
     header.header_len = BASE_LEN + OPTIONAL_LEN;
     // Without E the next type is present, but says nothing (5.1, note 3).
     let mut kind = if flags & E != 0 { ExtensionType(next) } else { ExtensionType::NONE };
@@ -235,16 +231,14 @@ mod tests {
         let header = parse_all(&[0x30, 255, 0, 3, 1, 2, 3, 4, 0xa, 0xb, 0xc]).unwrap();
         assert_eq!((header.message_type, header.teid), (MessageType::GPDU, 0x01020304));
         assert_eq!((header.header_len, header.payload_len), (8, 3));
-        assert_eq!((header.sequence, header.n_pdu, header.pdu_session), (None, None, None));
+        assert_eq!((header.sequence, header.pdu_session), (None, None));
     }
 
     #[test]
     fn each_flag_brings_all_four_optional_octets_but_only_its_own_counts() {
         let with = |flags| parse_all(&[0x30 | flags, 255, 0, 4, 0, 0, 0, 1, 0x12, 0x34, 0x56, 0]).unwrap();
-        assert_eq!((with(S).sequence, with(S).n_pdu), (Some(0x1234), None));
-        assert_eq!((with(PN).sequence, with(PN).n_pdu), (None, Some(0x56)));
-        assert_eq!((with(E).sequence, with(E).n_pdu), (None, None));
-        assert_eq!((with(S | PN | E).sequence, with(S | PN | E).n_pdu), (Some(0x1234), Some(0x56)));
+        assert_eq!((with(S).sequence, with(S | PN | E).sequence), (Some(0x1234), Some(0x1234)));
+        assert_eq!((with(PN).sequence, with(E).sequence), (None, None));
         assert!([S, PN, E].iter().all(|&flags| with(flags).header_len == 12 && with(flags).payload_len == 0));
     }
 

@@ -8,7 +8,7 @@ mod header;
 mod message;
 mod pdu_session;
 
-pub use extension::{Comprehension, ExtensionType};
+pub use extension::ExtensionType;
 pub use header::{BASE_LEN, GPDU_MAX_LEN, GpduHeader, Header, MessageType, OPTIONAL_LEN, ParseError, parse};
 pub use message::{
     EchoRequest, EchoResponse, ErrorIndication, MESSAGE_MAX_LEN, MessageError, SupportedExtensions, end_marker,

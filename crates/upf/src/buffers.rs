@@ -27,13 +27,11 @@ pub struct Waiting {
 
 /// What became of a packet that was to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// It waits.
-    Waits,
-    /// It waits, and N4 has not been told of its PDR.
-    IsNews,
-    /// There is no room.
-    Full,
+pub struct Kept {
+    /// It waits. There is no room otherwise.
+    pub waits: bool,
+    /// N4 is to be told of its PDR, and has not been: whether or not there is room, the UE is to be paged.
+    pub is_news: bool,
 }
 
 /// How many octets may wait at all workers together. Clones are the same.
@@ -121,15 +119,15 @@ impl Buffers {
         let len = frame.len();
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         let queue = shelf.queues.entry(waiting.up_seid).or_default();
-        if queue.frames.len() >= waiting.max_packets.into() || !self.room.take(len) {
-            return Kept::Full;
+        let waits = queue.frames.len() < waiting.max_packets.into() && self.room.take(len);
+        if waits {
+            let mut copy = vec![0; len].into_boxed_slice();
+            frame.copy_to(&mut copy);
+            queue.frames.push_back((port, copy));
+            shelf.packets += 1;
+            self.packets += 1;
         }
-        let mut copy = vec![0; len].into_boxed_slice();
-        frame.copy_to(&mut copy);
-        queue.frames.push_back((port, copy));
-        shelf.packets += 1;
-        self.packets += 1;
-        if waiting.notify && !queue.told.contains(&waiting.pdr) { Kept::IsNews } else { Kept::Waits }
+        Kept { waits, is_news: waiting.notify && !queue.told.contains(&waiting.pdr) }
     }
 
     /// Packets that wait.
@@ -209,6 +207,11 @@ mod tests {
 
     const HOME: Bucket = 77;
 
+    const WAITS: Kept = Kept { waits: true, is_news: false };
+    const IS_NEWS: Kept = Kept { waits: true, is_news: true };
+    const FULL: Kept = Kept { waits: false, is_news: false };
+    const FULL_AND_NEWS: Kept = Kept { waits: false, is_news: true };
+
     fn buffers(max_octets: usize) -> Buffers {
         Buffers::new(Room::new(max_octets))
     }
@@ -228,13 +231,13 @@ mod tests {
     #[test]
     fn frames_wait_in_order_and_each_pdr_is_news_once() {
         let mut buffers = buffers(1_000);
-        assert_eq!(keep(&mut buffers, &WAITING, b"a"), Kept::IsNews);
+        assert_eq!(keep(&mut buffers, &WAITING, b"a"), IS_NEWS);
         buffers.told(HOME, &WAITING);
-        assert_eq!(keep(&mut buffers, &WAITING, b"b"), Kept::Waits);
-        assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), Kept::IsNews);
+        assert_eq!(keep(&mut buffers, &WAITING, b"b"), WAITS);
+        assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), IS_NEWS);
         assert_eq!(buffers.take(HOME, 2).len(), 0);
         assert_eq!(taken(&mut buffers), b"abc");
-        assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), Kept::Waits);
+        assert_eq!(keep(&mut buffers, &Waiting { notify: false, ..WAITING }, b"d"), WAITS);
     }
 
     #[test]
@@ -260,7 +263,7 @@ mod tests {
         let mut after = buffers(1_000);
         before.park().into_iter().for_each(|parked| after.unpark(HOME, parked, 2));
         assert_eq!((before.packets(), octets(&before), after.packets(), octets(&after)), (0, 0, 2, 2));
-        assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits);
+        assert_eq!(keep(&mut after, &WAITING, b"c"), WAITS);
         assert_eq!(taken(&mut after), b"abc");
     }
 
@@ -276,23 +279,33 @@ mod tests {
         after.arrive(HOME, before.leave(HOME));
         assert_eq!((before.packets(), after.packets(), octets(&after)), (1, 2, 3));
         assert_eq!(before.leave(HOME).packets, 0, "it has left");
-        assert_eq!(keep(&mut after, &WAITING, b"c"), Kept::Waits, "N4 was told");
-        assert_eq!(keep(&mut before, &other, b"y"), Kept::Full, "the room is that of all");
+        assert_eq!(keep(&mut after, &WAITING, b"c"), WAITS, "N4 was told");
+        assert_eq!(keep(&mut before, &other, b"y"), FULL_AND_NEWS, "the room is that of all");
         assert_eq!((taken(&mut after), octets(&after)), (b"abc".to_vec(), 1));
     }
 
     #[test]
     fn a_session_and_all_sessions_have_their_bounds() {
         let mut buffers = buffers(100);
-        for kept in [Kept::IsNews, Kept::IsNews, Kept::IsNews, Kept::Full] {
+        for kept in [IS_NEWS, IS_NEWS, IS_NEWS, FULL_AND_NEWS] {
             assert_eq!(keep(&mut buffers, &WAITING, &[0; 20]), kept);
         }
         let other = Waiting { up_seid: 2, ..WAITING };
-        assert_eq!(keep(&mut buffers, &other, &[0; 41]), Kept::Full);
-        assert_eq!(keep(&mut buffers, &other, &[0; 40]), Kept::IsNews);
+        assert_eq!(keep(&mut buffers, &other, &[0; 41]), FULL_AND_NEWS);
+        assert_eq!(keep(&mut buffers, &other, &[0; 40]), IS_NEWS);
         assert_eq!(buffers.take(HOME, 1).len(), 3);
-        assert_eq!(keep(&mut buffers, &other, &[0; 60]), Kept::IsNews);
+        assert_eq!(keep(&mut buffers, &other, &[0; 60]), IS_NEWS);
         assert_eq!((buffers.take(HOME, 2).len(), octets(&buffers)), (2, 0));
         assert!(buffers.shelves[usize::from(HOME)].queues.is_empty());
+    }
+
+    #[test]
+    fn a_pdr_is_news_once_whether_or_not_there_is_room() {
+        let mut buffers = buffers(0);
+        assert_eq!(keep(&mut buffers, &WAITING, b"a"), FULL_AND_NEWS);
+        buffers.told(HOME, &WAITING);
+        assert_eq!(keep(&mut buffers, &WAITING, b"b"), FULL);
+        assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), FULL_AND_NEWS);
+        assert_eq!(keep(&mut buffers, &Waiting { pdr: 4, notify: false, ..WAITING }, b"d"), FULL);
     }
 }

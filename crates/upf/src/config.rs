@@ -177,7 +177,7 @@ pub struct PortConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration: {0}")]
+    #[error("cannot read the configuration")]
     Read(#[from] std::io::Error),
     /// The text is not a configuration.
     #[error("{0}")]
@@ -453,6 +453,13 @@ mod tests {
         let nat = config.n6[0].source_nat.as_ref().unwrap();
         assert_eq!((nat.each_address().count(), nat.ports.last), (16, 60_000));
         assert_eq!((nat.ports_per_block, nat.blocks_per_ue, nat.udp_timeout_s), (256, 4, 300));
+    }
+
+    #[test]
+    fn why_a_file_cannot_be_read_is_said_once() {
+        let refused = Config::read(Path::new("/nonexistent/upf.yaml")).unwrap_err();
+        let why = format!("{:#}", anyhow::Error::from(refused));
+        assert_eq!(why, "cannot read the configuration: No such file or directory (os error 2)");
     }
 
     #[test]

@@ -112,10 +112,12 @@ pub enum NoCounters {
 }
 
 impl Counters {
-    /// Asks for the counts at a place that will soon be needed.
+    /// Asks for the lines of a place that will soon be needed. Any number will do.
     #[inline(always)]
-    pub(crate) fn ask(&self, place: u32) {
-        self.0.lines.ask(place as usize);
+    pub(crate) fn ask(&self, index: u32) {
+        let at = line_of(index);
+        self.0.lines.ask(at);
+        self.0.lines.ask(at + 1);
     }
 
     /// Counters of this process alone, for so many sessions.
@@ -167,7 +169,7 @@ impl Counters {
     #[inline(always)]
     pub fn words(&self, index: u32) -> Option<Words<'_>> {
         // The first lines are the file's own.
-        let at = (index as usize).checked_sub(1)? * 2 + 2;
+        let at = Some(line_of(index)).filter(|&at| at > 0)?;
         let [counted, terms] = self.0.lines.lines().get(at..at + 2)? else { return None };
         Some(Words { counted, terms })
     }
@@ -185,7 +187,7 @@ impl Counters {
         let index = if again { places.given_back.pop_front().map(|(_, index)| index) } else { None };
         let index = index.unwrap_or(places.next);
         let Words { counted, terms } = self.words(index).ok_or(NoCounters::Full)?;
-        self.0.lines.provide(2 * index as usize + 2)?;
+        self.0.lines.provide(line_of(index) + 2)?;
         places.next = places.next.max(index + 1);
         [counted, terms].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
         // Few rules have these, and lines that nobody has written to take no memory.
@@ -201,7 +203,7 @@ impl Counters {
         if index == 0 || self.words(index).is_none() {
             return Ok(None);
         }
-        self.0.lines.provide(2 * index as usize + 2)?;
+        self.0.lines.provide(line_of(index) + 2)?;
         let mut places = self.places();
         places.next = places.next.max(index + 1);
         Ok(Some(Place { counters: self.clone(), index }))
@@ -241,6 +243,12 @@ const LINES_MOST: u64 = line_count(MAX_SESSIONS) as u64;
 
 const fn line_count(sessions: usize) -> usize {
     2 * (1 + sessions * RULES_PER_SESSION)
+}
+
+/// The first line of a place.
+#[inline(always)]
+const fn line_of(index: u32) -> usize {
+    2 * index as usize
 }
 
 impl Place {

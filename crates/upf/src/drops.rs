@@ -112,13 +112,13 @@ reasons! {
     TooLong = "too_long",
     /// The next hop's Ethernet address was not found, or too many packets wait for it.
     NeighbourUnresolved = "neighbour_unresolved",
-    /// The ring to the session's worker is full.
+    /// The ring to the session's worker is full, or more copies and fragments are made of a burst than there is room for.
     HandoverFull = "handover_full",
     /// The packet came from another worker, and is not for this one either.
     HandoverLoop = "handover_loop",
-    /// The ring to the slow path is full.
+    /// The ring to the slow path is full; for GTP-U's messages, three quarters of it.
     SlowPathFull = "slow_path_full",
-    /// A message for the UPF itself that it does not answer.
+    /// A message for the UPF itself that it does not answer, or one of too many pings.
     NotAnswered = "not_answered",
     /// N3's peer is full, slow or away.
     N3Full = "n3_full",

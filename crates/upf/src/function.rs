@@ -147,7 +147,7 @@ pub enum AssemblyError {
         queues: usize,
     },
     /// The ports' steering has another user.
-    #[error("the ports' steering: {0}")]
+    #[error("the ports' steering")]
     Steering(#[from] GroupError),
     /// The system refused.
     #[error(transparent)]

@@ -176,6 +176,11 @@ impl<'a, const V6: bool> Packet<'a, V6> {
         if V6 { self.bytes[6] } else { self.bytes[9] }
     }
 
+    /// Hop limit or TTL.
+    pub fn hop_limit(&self) -> u8 {
+        if V6 { self.bytes[7] } else { self.bytes[8] }
+    }
+
     /// The bytes at hand.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {

@@ -87,6 +87,11 @@ impl Outbox {
         self.ring.slots() < self.ring.buffer().capacity() / 2
     }
 
+    /// Whether more than three quarters of the ring are in use.
+    pub fn is_nearly_full(&self) -> bool {
+        self.ring.slots() < self.ring.buffer().capacity() / 4
+    }
+
     /// Whether whatever a burst brings fits.
     #[inline]
     pub fn has_room_for_burst(&self) -> bool {

@@ -1,4 +1,5 @@
-//! What packets change of the sessions that a worker owns. Nobody else writes it.
+//! What packets change of the sessions that a worker owns. Nobody else writes it, but for policers that sessions of several workers
+//! share.
 
 use crate::alarms::Alarms;
 use crate::buffers::Buffers;

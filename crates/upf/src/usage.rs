@@ -443,12 +443,6 @@ impl<'c> Gauges<'c> {
         Self { counters, places, up_seid }
     }
 
-    /// Whether nobody counts.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        matches!(self.places, Places::None)
-    }
-
     /// Whether a packet of `octets` octets stays within the bounds of all.
     #[inline(always)]
     pub fn admit(&self, uplink: bool, octets: usize, alarms: &mut Alarms) -> bool {

@@ -19,12 +19,14 @@ use crate::buffers::{Buffers, Room};
 use crate::clock::Clock;
 use crate::drops::{DropBoard, DropReason, Drops};
 use crate::elastic::{FILL_WEIGHT, Timed};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, Shares};
 use crate::mail::{Inbox, Letter, Outbox};
 use crate::nat::Nat;
 use crate::nat::held::Held;
 use crate::nat::translation::Translation;
-use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, uncount};
+use crate::packet::{
+    Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, is_of_neighbours, uncount,
+};
 use crate::path::Path;
 use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
@@ -41,8 +43,10 @@ mod news;
 mod rare;
 mod resting;
 mod too_long;
+mod trailing;
 
 use moving::{AWAITED, Moving};
+use trailing::Trailing;
 
 pub use leaving::Dryness;
 pub use moving::{Assembly, Luggage};
@@ -143,12 +147,16 @@ struct Hands {
     slow_path: Outbox,
     /// Messages that packets without a tunnel may cause.
     complaints: Limiter,
-    /// Packets that may wait for a neighbour to be resolved.
-    unresolved: Limiter,
+    /// Pings, and what else is for the UPF itself; but for GTP-U and what finds neighbours.
+    visits: Limiter,
+    /// Packets that may wait for a neighbour to be resolved, by the home buckets of their sessions.
+    unresolved: Shares,
     /// Messages to senders of packets that are too long.
     too_long: Limiter,
     ipv6_zero_checksum: bool,
     clock: Clock,
+    /// What leaves behind the burst at hand.
+    trailing: Trailing,
     /// For packets from other workers.
     slot: Slot,
     /// Room for the part of a packet that is not at hand, to sum it up.
@@ -205,10 +213,12 @@ impl Worker {
             workers: links.workers,
             slow_path: links.slow_path,
             complaints: Limiter::new(100, 32),
-            unresolved: Limiter::new(1_000, 64),
+            visits: Limiter::new(1_000, 64),
+            unresolved: Shares::new(1_000, 256),
             too_long: Limiter::new(1_000, 64),
             ipv6_zero_checksum: habits.ipv6_zero_checksum,
             clock: habits.clock,
+            trailing: Trailing::new(),
             slot: Slot::new(),
             scratch: Box::new([0; FRAME_MAX]),
         };
@@ -274,7 +284,7 @@ impl Worker {
         self.hands.drops.board()
     }
 
-    /// What this worker shows of itself: N3, then N6.
+    /// What this worker shows of itself.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
@@ -453,6 +463,9 @@ impl Hands {
             }
             (left, ports) = (left - leave, ports & (ports - 1));
         }
+        if !self.trailing.is_empty() {
+            self.send_trailing(exits);
+        }
         self.slow_path.deliver();
         self.state.alarms.deliver();
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
@@ -518,10 +531,12 @@ impl Hands {
     #[cold]
     fn punt(&mut self, from: PortId, punt: Punt, packet: &PacketRef<'_>, now: u64) {
         let dropped = match punt {
-            Punt::Host | Punt::Gtpu => None,
-            // However many come, there is room for everything else.
+            Punt::Host if is_of_neighbours(packet.head) || self.visits.allow(now) => None,
+            Punt::Host => return self.drops.count(DropReason::NotAnswered),
+            // However many fragments come, there is room for GTP-U's messages; and with these for ARP and neighbour discovery.
             Punt::Fragment if self.slow_path.is_busy() => return self.drops.count(DropReason::FragmentsFull),
-            Punt::Fragment => None,
+            Punt::Gtpu if self.slow_path.is_nearly_full() => return self.drops.count(DropReason::SlowPathFull),
+            Punt::Fragment | Punt::Gtpu => None,
             Punt::UnknownTeid => Some(DropReason::UnknownTeid),
             Punt::UnknownExtension => Some(DropReason::GtpuExtension),
         };

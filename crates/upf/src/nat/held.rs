@@ -63,9 +63,10 @@ impl Held {
         true
     }
 
-    /// The first fragment of the packet has come: the next one that waited for it.
-    pub fn take(&mut self, whole: &Whole) -> Option<(PortId, Box<[u8]>)> {
-        let at = self.0.iter().position(|fragment| fragment.whole == *whole)?;
+    /// The first fragment of the packet has come: the next one that has waited for it, and not for too long. Another packet may
+    /// have the same identification later.
+    pub fn take(&mut self, whole: &Whole, now: u64) -> Option<(PortId, Box<[u8]>)> {
+        let at = self.0.iter().position(|fragment| fragment.whole == *whole && fragment.until_ns > now)?;
         let Fragment { from, frame, .. } = self.0.remove(at);
         Some((from, frame))
     }
@@ -95,10 +96,21 @@ mod tests {
         assert!(!keep(&mut held, 1, 16, 0));
         assert!((2..50).all(|session| keep(&mut held, session, 0, WAIT_NS - 1)));
         assert!(!keep(&mut held, 50, 0, 0));
-        assert_eq!(held.take(&whole(1)).map(|(_, frame)| frame[0]), Some(0));
-        assert_eq!(held.take(&whole(1)).map(|(_, frame)| frame[0]), Some(1));
+        assert_eq!(held.take(&whole(1), 0).map(|(_, frame)| frame[0]), Some(0));
+        assert_eq!(held.take(&whole(1), 0).map(|(_, frame)| frame[0]), Some(1));
         assert_eq!(held.expire(WAIT_NS), 14);
-        assert!(held.take(&whole(1)).is_none() && held.take(&whole(2)).is_some());
+        assert!(held.take(&whole(1), WAIT_NS).is_none() && held.take(&whole(2), WAIT_NS).is_some());
         assert_eq!(held.expire(u64::MAX), 47);
+    }
+
+    #[test]
+    fn a_fragment_that_has_waited_too_long_does_not_come_again_though_nobody_has_looked_meanwhile() {
+        let mut held = Held::default();
+        for (frame, now) in [(b"a", 0), (b"b", 1)] {
+            assert!(held.keep(Whole::default(), 1, PortId::N3, &PacketRef::from_slice(frame), now));
+        }
+        assert_eq!(held.take(&Whole::default(), WAIT_NS).map(|(_, frame)| frame[0]), Some(b'b'));
+        assert!(held.take(&Whole::default(), WAIT_NS).is_none());
+        assert_eq!(held.expire(WAIT_NS), 1);
     }
 }

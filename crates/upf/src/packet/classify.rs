@@ -1,5 +1,7 @@
 //! Finds the session that a frame belongs to.
 
+use std::ops::RangeInclusive;
+
 use gtpu::{MessageType, ParseError};
 use port::Burst;
 
@@ -15,6 +17,9 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const ICMPV6: u8 = 58;
+/// Types of ICMPv6 that are neighbour discovery, and the hop limit which says that no router has passed it on (RFC 4861).
+const NEIGHBOUR_DISCOVERY: RangeInclusive<u8> = 133..=137;
+const FROM_THE_LINK: u8 = 255;
 const UDP_LEN: usize = 8;
 
 /// Finds the sessions of a burst from a network whose packets are in tunnels, or not.
@@ -206,6 +211,20 @@ fn classify_other(
         ETHERTYPE_IPV4 => Err(DropReason::Multicast),
         ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => Err(DropReason::Vlan),
         _ => Err(DropReason::EtherType),
+    }
+}
+
+/// Whether a frame for the UPF itself is ARP or neighbour discovery. `head` are its first bytes.
+#[cold]
+pub(crate) fn is_of_neighbours(head: &[u8]) -> bool {
+    let Some((&[.., t0, t1], packet)) = head.split_first_chunk::<ETHERNET_LEN>() else { return false };
+    match (u16::from_be_bytes([t0, t1]), Packet::<true>::parse(packet, usize::MAX)) {
+        (ETHERTYPE_ARP, _) => true,
+        (ETHERTYPE_IPV6, Ok(ip)) => {
+            let kind = ip.bytes().get(ip.header_len()).filter(|_| ip.next_header() == ICMPV6);
+            kind.is_some_and(|kind| NEIGHBOUR_DISCOVERY.contains(kind)) && ip.hop_limit() == FROM_THE_LINK
+        }
+        _ => false,
     }
 }
 

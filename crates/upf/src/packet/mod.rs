@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 pub use aside::{Duplicate, Untranslated, besides, forgo};
 pub use classify::classify;
-pub(crate) use classify::classify_all;
+pub(crate) use classify::{classify_all, is_of_neighbours};
 pub(crate) use decide::{User, count, counted, find_plain, find_tunnelled, into_tunnel, out_of, remark};
 pub use decide::{decide, matching};
 pub(crate) use usual::decide as decide_usual;
@@ -152,6 +152,11 @@ impl Class {
             Class::User { len, .. } => len.into(),
             Class::Drop(_) | Class::Punt(_) => 0,
         }
+    }
+
+    /// Whether it is an end marker.
+    pub fn is_end_marker(&self) -> bool {
+        matches!(self, Class::User { arrival: Arrival::EndMarker { .. }, .. })
     }
 
     /// The bucket of the worker that owns the session, if it is of one.

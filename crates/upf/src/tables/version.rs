@@ -50,7 +50,7 @@ pub enum News {
         /// The session's bucket.
         home: Bucket,
     },
-    /// Send this end marker out of N3.
+    /// Send this end marker, by the port of its path.
     EndMarker {
         /// The packet.
         marker: Tunnel,

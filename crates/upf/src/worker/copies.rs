@@ -6,21 +6,27 @@ use super::Hands;
 use super::too_long::{FRONT_MAX, linear, write_front};
 use crate::drops::DropReason;
 use crate::mail::Letter;
-use crate::packet::{Duplicate, Rare, neighbour};
+use crate::packet::{Class, Duplicate, Rare, neighbour};
 use crate::tables::Version;
 
 impl Hands {
-    /// Leaves copies of the user's packet to be sent in the next round, or once the neighbour is resolved.
+    /// Leaves copies of the user's packet to be sent behind the burst, or once the neighbour is resolved.
     #[cold]
     #[inline(never)]
-    pub(super) fn duplicate(&mut self, tables: &Version, duplicate: &Duplicate, packet: &PacketRef<'_>, now: u64) {
+    pub(super) fn duplicate(
+        &mut self,
+        tables: &Version,
+        class: &Class,
+        duplicate: &Duplicate,
+        packet: &PacketRef<'_>,
+        now: u64,
+    ) {
         let begin = usize::from(duplicate.at);
         for verdict in duplicate.copies(tables) {
-            let (forward, letter) = match verdict {
-                Ok(forward) if forward.resolved => (forward, Letter::Send(forward.port)),
-                Ok(forward) if self.unresolved.allow(now) => {
-                    let neighbour = neighbour(tables, &forward, &packet.head[begin..]);
-                    (forward, Letter::Resolve(forward.port, neighbour))
+            let (forward, unresolved) = match verdict {
+                Ok(forward) if forward.resolved => (forward, None),
+                Ok(forward) if self.may_wait(tables, class, now) => {
+                    (forward, Some(neighbour(tables, &forward, &packet.head[begin..])))
                 }
                 Ok(_) => {
                     self.drops.count(DropReason::NeighbourUnresolved);
@@ -36,11 +42,13 @@ impl Hands {
             let mut front = [0; FRONT_MAX];
             let front = write_front(&forward, &[], payload, self.ipv6_zero_checksum, &mut front);
             let copy = PacketRef { head: front, rest: Rest::from_slice(payload) };
-            let (outbox, full) = match letter {
-                Letter::Resolve(..) => (Some(&mut self.slow_path), DropReason::SlowPathFull),
-                _ => (self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut), DropReason::HandoverFull),
+            let (has_room, full) = match unresolved {
+                Some(address) => {
+                    (self.slow_path.post(Letter::Resolve(forward.port, address), &copy), DropReason::SlowPathFull)
+                }
+                None => (self.trailing.push(forward.port, &copy), DropReason::HandoverFull),
             };
-            if !outbox.is_some_and(|outbox| outbox.post(letter, &copy)) {
+            if !has_room {
                 self.drops.count(full);
             }
         }

@@ -82,6 +82,9 @@ impl Hands {
             fate.uncount(tables);
             self.trace_refused(tables, from, fate.port, class, now);
         }
+        if !self.trailing.is_empty() {
+            self.send_trailing(exits);
+        }
         self.slow_path.deliver();
         self.state.alarms.deliver();
         // Others have packets that are to be translated.
@@ -93,10 +96,9 @@ impl Hands {
     pub(super) fn hand_over(&mut self, owner: u8, from: PortId, packet: &PacketRef<'_>) {
         let owner = if owner == AWAITED { self.index } else { owner };
         let Some(outbox) = self.workers.get_mut(usize::from(owner)).and_then(Option::as_mut) else { return };
-        if !outbox.post(Letter::Process(from), packet) {
+        if !post(outbox, &mut self.is_crowded, Letter::Process(from), packet) {
             self.drops.count(DropReason::HandoverFull);
         }
-        self.is_crowded |= !outbox.has_room_for_burst();
     }
 
     /// Whether packets have to wait in their ports, since a burst might not fit the ring to some worker.
@@ -105,4 +107,12 @@ impl Hands {
         self.is_crowded = !self.workers.iter().flatten().all(Outbox::has_room_for_burst);
         self.is_crowded
     }
+}
+
+/// Leaves something for a worker, which may be this one: what ports bring waits there while a burst might not fit the ring.
+#[inline]
+pub(super) fn post(outbox: &mut Outbox, is_crowded: &mut bool, letter: Letter, packet: &PacketRef<'_>) -> bool {
+    let posted = outbox.post(letter, packet);
+    *is_crowded |= !outbox.has_room_for_burst();
+    posted
 }

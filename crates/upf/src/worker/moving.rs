@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use port::owner::Buckets;
 use port::{Burst, PacketRef};
 
+use super::letters::post;
 use super::{Exits, Hands, classify_frame};
 use crate::buffers::Shelf;
 use crate::drops::DropReason;
@@ -279,10 +280,9 @@ impl Hands {
     /// Puts a packet into this worker's own ring.
     fn wait(&mut self, from: PortId, packet: &PacketRef<'_>) {
         let Some(own) = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut) else { return };
-        if !own.post(Letter::Enter(from), packet) {
+        if !post(own, &mut self.is_crowded, Letter::Enter(from), packet) {
             self.drops.count(DropReason::HandoverFull);
         }
-        self.is_crowded |= !own.has_room_for_burst();
     }
 
     /// Has the news done that former owners of buckets have not heard. Their packets come afterwards.

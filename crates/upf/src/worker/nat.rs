@@ -2,6 +2,7 @@
 
 use port::{PacketMut, PacketRef, Rest};
 
+use super::letters::post;
 use super::too_long::linear;
 use super::{Fate, Hands, fate, whole};
 use crate::drops::DropReason;
@@ -100,16 +101,17 @@ impl Hands {
         self.trace(tables, &leaving, &whole(packet, *behind), sent, Some(translation), now);
         translation.apply(&mut packet.head_mut()[at..]);
         if let Some(first_of) = first_of {
-            self.release(&first_of);
+            self.release(&first_of, now);
         }
         self.send_translated(tables, &leaving, way, packet, behind, now)
     }
 
     /// Fragments that have waited for the first one come again, behind it.
-    fn release(&mut self, first_of: &held::Whole) {
-        while let Some((from, frame)) = self.held.take(first_of) {
+    fn release(&mut self, first_of: &held::Whole, now: u64) {
+        while let Some((from, frame)) = self.held.take(first_of, now) {
             let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
-            if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(from), &PacketRef::from_slice(&frame))) {
+            let (letter, packet) = (Letter::Process(from), PacketRef::from_slice(&frame));
+            if !outbox.is_some_and(|outbox| post(outbox, &mut self.is_crowded, letter, &packet)) {
                 self.drops.count(DropReason::HandoverFull);
             }
         }
@@ -129,11 +131,12 @@ impl Hands {
                 self.rewrite(&forward, packet, behind);
                 return Some(fate(&forward));
             }
-            Way::Out(forward) => self.leave_unresolved(tables, &forward, packet, behind, now),
+            Way::Out(forward) => self.leave_unresolved(tables, leaving.class, &forward, packet, behind, now),
             Way::Cut(forward) => {
                 let next_hop = || neighbour(tables, &forward, &packet.head()[leaving.at..]);
                 let unresolved = (!forward.resolved).then(next_hop);
-                self.cut(tables, &forward, unresolved, tables.side(leaving.port).mtu, &whole(packet, *behind));
+                let (class, mtu) = (leaving.class, tables.side(leaving.port).mtu);
+                self.cut(tables, class, &forward, unresolved, mtu, &whole(packet, *behind), now);
             }
             Way::Round(port) => self.turn_round(tables, leaving, port, &whole(packet, *behind)),
         }
@@ -151,7 +154,7 @@ impl Hands {
         let payload = &linear(packet, &mut self.scratch)[at..][..len];
         let packet = PacketRef { head: &ethernet, rest: Rest::from_slice(payload) };
         let outbox = self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut);
-        if !outbox.is_some_and(|outbox| outbox.post(Letter::Process(port), &packet)) {
+        if !outbox.is_some_and(|outbox| post(outbox, &mut self.is_crowded, Letter::Process(port), &packet)) {
             self.drops.count(DropReason::HandoverFull);
             uncount(tables, counted(tables, leaving.rule), len as u16);
         }

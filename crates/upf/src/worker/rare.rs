@@ -4,7 +4,6 @@ use port::{PacketMut, PacketRef, Rest};
 
 use super::{Fate, Hands, fate, whole};
 use crate::alarms::Alarm;
-use crate::buffers::Kept;
 use crate::drops::DropReason;
 use crate::mail::Letter;
 use crate::packet::{Class, Duplicate, Forward, Rare, Verdict, besides, decide, forgo, matching, neighbour};
@@ -29,7 +28,7 @@ impl Hands {
         match decide(tables, &mut self.state, class, packet.head(), now) {
             Ok(forward) if forward.resolved => {
                 self.rewrite(&forward, packet, behind);
-                Some(fate(&forward))
+                self.leave_in_order(class, &forward, &whole(packet, *behind))
             }
             Ok(forward) => {
                 self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
@@ -103,7 +102,7 @@ impl Hands {
         match verdict {
             Ok(forward) if forward.resolved => {
                 self.rewrite(&forward, packet, behind);
-                return Some(fate(&forward));
+                return self.leave_in_order(class, &forward, &whole(packet, *behind));
             }
             Ok(forward) => {
                 self.wait_for_neighbour(tables, from, class, forward, &whole(packet, *behind), now);
@@ -137,7 +136,7 @@ impl Hands {
         behind: &mut Rest<'_>,
         now: u64,
     ) -> Option<Fate> {
-        self.duplicate(tables, duplicate, &whole(packet, *behind), now);
+        self.duplicate(tables, class, duplicate, &whole(packet, *behind), now);
         let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
         if self.tracer.is_on() && !matches!(verdict, Err(Rare::Translate(_))) {
             self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
@@ -146,10 +145,17 @@ impl Hands {
             && !forward.resolved
         {
             // Were it decided about again, it would be duplicated again.
-            self.leave_unresolved(tables, &forward, packet, behind, now);
+            self.leave_unresolved(tables, class, &forward, packet, behind, now);
             return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    /// A packet that is sent; but an end marker does not overtake fragments, which leave behind the burst.
+    #[inline]
+    fn leave_in_order(&mut self, class: &Class, forward: &Forward<'_>, packet: &PacketRef<'_>) -> Option<Fate> {
+        let is_behind = !self.trailing.is_empty() && class.is_end_marker() && self.trailing.push(forward.port, packet);
+        if is_behind { None } else { Some(fate(forward)) }
     }
 
     /// A packet that waits for its UE.
@@ -158,18 +164,20 @@ impl Hands {
         let Some(rule) = tables.rule(rule) else { return };
         let Some(home) = class.home(tables) else { return };
         let waiting = rule.waiting();
-        match self.state.buffers.keep(home, &waiting, from, packet) {
-            Kept::Waits => {}
-            Kept::IsNews => {
-                if self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
-                    self.state.buffers.told(home, &waiting);
-                }
-            }
-            Kept::Full => {
-                self.drops.count(DropReason::BufferFull);
-                rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
-            }
+        let kept = self.state.buffers.keep(home, &waiting, from, packet);
+        if kept.is_news && self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
+            self.state.buffers.told(home, &waiting);
         }
+        if !kept.waits {
+            self.drops.count(DropReason::BufferFull);
+            rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
+        }
+    }
+
+    /// Whether a packet of the session may wait for a neighbour. What one session has used up others have still.
+    #[cold]
+    pub(super) fn may_wait(&mut self, tables: &Version, class: &Class, now: u64) -> bool {
+        self.unresolved.allow(class.home(tables).unwrap_or_default(), now)
     }
 
     /// A packet whose next hop is not resolved comes again once it is, and counts then.
@@ -188,7 +196,7 @@ impl Hands {
         if let Some(rule) = matching(tables, class, packet.head) {
             self.state.policers.give_back(rule.meters(tables), forward.keep.into());
         }
-        if !self.unresolved.allow(now) {
+        if !self.may_wait(tables, class, now) {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         let address = neighbour(tables, &forward, &packet.head[usize::from(forward.strip)..]);
@@ -200,12 +208,13 @@ impl Hands {
     pub(super) fn leave_unresolved(
         &mut self,
         tables: &Version,
+        class: &Class,
         forward: &Forward<'_>,
         packet: &mut PacketMut<'_>,
         behind: &mut Rest<'_>,
         now: u64,
     ) {
-        if !self.unresolved.allow(now) {
+        if !self.may_wait(tables, class, now) {
             fate(forward).uncount(tables);
             return self.drops.count(DropReason::NeighbourUnresolved);
         }

@@ -21,7 +21,9 @@ impl Hands {
     #[cold]
     pub(super) fn relieve(&mut self, tables: &Version, from: PortId, class: &Class, packet: &PacketRef<'_>, now: u64) {
         match oversize::remedy(tables, &mut self.state, class, packet.head, now) {
-            Remedy::Cut { forward, unresolved, mtu } => self.cut(tables, &forward, unresolved, mtu.into(), packet),
+            Remedy::Cut { forward, unresolved, mtu } => {
+                self.cut(tables, class, &forward, unresolved, mtu.into(), packet, now);
+            }
             Remedy::Tell { from_ue_to, mtu } => {
                 self.drops.count(DropReason::TooLong);
                 if self.too_long.allow(now) {
@@ -48,38 +50,49 @@ impl Hands {
             .post(Letter::TooLong(too_long), &PacketRef::from_slice(&frame[begin..begin + ETHERNET_LEN + len]));
     }
 
-    /// Leaves the fragments of a packet to be sent in the next round, or once the neighbour is resolved.
+    /// Leaves the fragments of a packet to be sent behind the burst, or once the neighbour is resolved.
+    #[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
     pub(super) fn cut(
         &mut self,
         tables: &Version,
+        class: &Class,
         forward: &Forward<'_>,
         unresolved: Option<IpAddr>,
         mtu: usize,
         packet: &PacketRef<'_>,
+        now: u64,
     ) {
-        let (letter, outbox) = match unresolved {
-            Some(address) => (Letter::Resolve(forward.port, address), Some(&mut self.slow_path)),
-            None => {
-                (Letter::Send(forward.port), self.workers.get_mut(usize::from(self.index)).and_then(Option::as_mut))
-            }
-        };
+        if unresolved.is_some() && !self.may_wait(tables, class, now) {
+            uncount(tables, forward.counted, forward.keep);
+            return self.drops.count(DropReason::NeighbourUnresolved);
+        }
         let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
         let whole = &linear(packet, &mut self.scratch)[strip..strip + keep];
         let zero_checksum = self.ipv6_zero_checksum;
-        let mut posted = false;
-        let fits = outbox.is_some_and(|outbox| {
-            posted = true;
-            oversize::fragment(whole, mtu, |header, payload| {
-                let mut front = [0; FRONT_MAX];
-                let front = write_front(forward, header, payload, zero_checksum, &mut front);
-                // The receiver has no use for the rest of a packet that has lost a part.
-                posted = posted && outbox.post(letter, &PacketRef { head: front, rest: Rest::from_slice(payload) });
-            })
+        let (trailing, slow_path) = (&mut self.trailing, &mut self.slow_path);
+        let before = trailing.len();
+        let mut has_room = true;
+        let fits = oversize::fragment(whole, mtu, |header, payload| {
+            let mut front = [0; FRONT_MAX];
+            let front = write_front(forward, header, payload, zero_checksum, &mut front);
+            let fragment = PacketRef { head: front, rest: Rest::from_slice(payload) };
+            // The receiver has no use for the rest of a packet that has lost a part.
+            has_room = has_room
+                && match unresolved {
+                    Some(address) => slow_path.post(Letter::Resolve(forward.port, address), &fragment),
+                    None => trailing.push(forward.port, &fragment),
+                };
         });
-        if !fits || !posted {
-            self.drops.count(if fits { DropReason::SlowPathFull } else { DropReason::TooLong });
-            uncount(tables, forward.counted, forward.keep);
+        if fits && has_room {
+            return;
         }
+        trailing.truncate(before);
+        self.drops.count(match unresolved {
+            _ if !fits => DropReason::TooLong,
+            Some(_) => DropReason::SlowPathFull,
+            None => DropReason::HandoverFull,
+        });
+        uncount(tables, forward.counted, forward.keep);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sessions' rules at work: tables, workers, policers, packets that wait.
 
 mod complaints;
+mod hosts;
 mod nat;
 mod networks;
 mod policing;

@@ -159,3 +159,44 @@ fn a_trace_tells_of_a_ue_s_packets_as_it_sees_them_and_what_they_are_outside() {
     assert_eq!((ends[0].source, ends[0].ports), (ue(number).into(), Some((1_000, 53))));
     assert_eq!((ends[1].destination, ends[1].ports), (ue(number).into(), Some((53, 1_000))));
 }
+
+#[test]
+fn packets_wait_in_their_ports_while_more_are_turned_round_than_come_in_again() {
+    let nowhere = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 1), 9);
+    // From two ports at once, and each comes in once more.
+    let (count, payload) = (2_000, 1_000);
+    let frames = |ue_number: u32, own: [u8; 4]| {
+        let mut frame = uplink(ue_number, nowhere);
+        frame[30..34].copy_from_slice(&own);
+        let padded = [&frame[..], &vec![0; payload]].concat();
+        vec![lengthened(padded, payload as u16); count]
+    };
+    let n3 = Synthetic::new(frames(1, [10, 3, 0, 1])).once().info(info("n3", "10.3.0.1", 1, Steering::None)).open();
+    let n9 = Synthetic::new(frames(2, [10, 9, 0, 1])).once().info(info("n9", "10.9.0.1", 1, Steering::None)).open();
+    let n6 = Synthetic::new(vec![]).info(info("n6", "192.0.2.2", 1, Steering::None)).open();
+    let plan = Plan { nats: vec![(PortId::N6, nat("203.0.113.1/32"))], max_sessions: 100, ..Plan::default() };
+    let place = |kind, port| Place { kind, network_instances: vec![], port };
+    let places = vec![place(PortKind::N3, n3), place(PortKind::N6, n6), place(PortKind::N9, n9)];
+    let mut upf = Upf::over(&plan, places).unwrap();
+    let mut sessions = [1, 2].map(|number| session(number.into(), number, number));
+    sessions[1].pdrs[0].pdi.f_teid.as_mut().unwrap().v4 = Some(Ipv4Addr::new(10, 9, 0, 1));
+    upf.tables.apply(sessions.map(SessionUpdate::Put).into()).unwrap();
+    work(&mut upf);
+    stop(&mut upf);
+    assert_eq!(upf.counts.all(), [("drop.nat_no_binding", 2 * count as u64)]);
+}
+
+/// An uplink frame with lengths for so many octets more.
+fn lengthened(mut frame: Vec<u8>, more: u16) -> Vec<u8> {
+    // Of the outer IP packet, of UDP, of GTP-U, of the user's packet, and of its UDP.
+    for at in [16, 38, 44, 50 + 2, 50 + 24] {
+        let len = u16::from_be_bytes([frame[at], frame[at + 1]]) + more;
+        frame[at..at + 2].copy_from_slice(&len.to_be_bytes());
+    }
+    for header in [14, 50] {
+        frame[header + 10..header + 12].fill(0);
+        let checksum = checksum(sum(&frame[header..header + 20]));
+        frame[header + 10..header + 12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frame
+}

@@ -31,10 +31,14 @@ struct Bench {
 impl Bench {
     /// With `frames` packets for UE 1 at N6, of which the worker has taken a burst by the rules that `first` puts in force.
     fn new(frames: u32, max_buffered_octets: usize, first: SessionUpdate) -> Self {
+        Self::with((0..frames).map(|round| downlink(1, round, 100)).collect(), max_buffered_octets, first)
+    }
+
+    /// The same with these packets.
+    fn with(from_n6: Vec<Vec<u8>>, max_buffered_octets: usize, first: SessionUpdate) -> Self {
         let mut n3_info = info("n3", "10.3.0.1", 1, Steering::Teid);
         n3_info.addresses.push(("2001:db8:3::1".parse().unwrap(), 64));
         let (n3, to_n3) = Synthetic::new(vec![]).info(n3_info).open_captured();
-        let from_n6 = (0..frames).map(|round| downlink(1, round, 100)).collect();
         let n6 = Synthetic::new(from_n6).once().info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
         let plan = Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() };
         let place = |kind, port| Place { kind, network_instances: vec![], port };
@@ -198,6 +202,27 @@ fn an_end_marker_comes_after_the_last_packet_of_the_old_tunnel_and_before_the_fi
 }
 
 #[test]
+fn an_end_marker_comes_after_all_fragments_of_packets_that_were_too_long_for_the_old_tunnel() {
+    let tunnelled = |teid, end_markers| {
+        let mut session = session(1, 1, 1);
+        if let FarAction::Forward(forwarding) = &mut session.fars[1].action {
+            forwarding.outer_header_creation = Some(OuterHeaderCreation { teid, address: GNB.parse().unwrap() });
+        }
+        put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session })
+    };
+    let count = 1_000;
+    let too_long = (0..count).map(|round| downlink(1, round, 8_960)).collect();
+    let mut bench = Bench::with(too_long, 0, tunnelled(0xa, vec![]));
+    bench.apply(tunnelled(0xb, vec![way(0xa, GNB.parse().unwrap())]));
+    bench.run();
+    let frames = bench.to_n3.take();
+    let at = frames.iter().position(|frame| frame[14 + 29] == 254).expect("an end marker");
+    assert_eq!(frames.len(), 2 * count as usize + 1, "two fragments of each");
+    assert!(at > 0 && frames[..at].iter().all(|frame| teid(frame) == 0xa));
+    assert!(frames[at + 1..].iter().all(|frame| teid(frame) == 0xb));
+}
+
+#[test]
 fn an_end_marker_comes_before_what_waited() {
     let mut bench = Bench::new(32, 1 << 20, put(buffering(1_000)));
     bench.run();
@@ -205,4 +230,23 @@ fn an_end_marker_comes_before_what_waited() {
     bench.apply(put(Session { parting: Parting { end_markers, ..Parting::default() }, ..session(1, 1, 1) }));
     let teids: Vec<_> = bench.to_n3.take().iter().map(|frame| teid(frame)).collect();
     assert_eq!(teids, [vec![0xa], vec![1; 32]].concat());
+}
+
+#[test]
+fn of_packets_that_are_cut_for_a_neighbour_which_is_not_resolved_some_wait_and_the_others_do_not_count() {
+    let place = COUNTERS.open(0).unwrap();
+    let usage = Usage::new(place, UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
+    let mut metered = session(1, 1, 1);
+    metered.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone(), quota_far_id: None }];
+    metered.pdrs[1].urr_ids = vec![1];
+    let nowhere = OuterHeaderCreation { teid: 1, address: "10.3.0.77".parse().unwrap() };
+    if let FarAction::Forward(forwarding) = &mut metered.fars[1].action {
+        forwarding.outer_header_creation = Some(nowhere);
+    }
+    let mut bench = Bench::with((0..100).map(|round| downlink(1, round, 8_960)).collect(), 0, put(metered));
+    bench.run();
+    let dropped = bench.dropped(DropReason::NeighbourUnresolved);
+    assert!((1..100).contains(&dropped), "{dropped}");
+    assert_eq!(bench.upf.counts.all(), [("drop.neighbour_unresolved", dropped)], "there is room for those that wait");
+    assert_eq!(usage.read(0).counts.downlink_packets, 100 - dropped);
 }

@@ -8,6 +8,7 @@ use port::synthetic::{Captured, Synthetic};
 use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
 use upf::drops::DropReason;
 use upf::function::{AssemblyError, Plan, Upf};
+use upf::rules::FarAction;
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
 use vport::steering::address_bucket;
@@ -116,6 +117,32 @@ fn buckets_move_where_ports_do_not_steer_and_packets_follow_in_order() {
 }
 
 #[test]
+fn buckets_move_while_copies_are_made_of_packets_that_another_worker_hands_on() {
+    let number = (1..).find(|&number| address_bucket(ue(number).into()).is_multiple_of(2)).unwrap();
+    let n6 = Synthetic::new(vec![downlink(number, 0, 400)]).info(info("n6", "10.6.0.1", 2, Steering::None));
+    let (n3, ..) = ports(2, Steering::None, vec![]);
+    let mut n6 = n6.open();
+    // The second worker gets all packets, without end, and the first one owns their session.
+    n6.queues.swap(0, 1);
+    let mut upf = upf(n3, n6, 0);
+    let mut copied = session(1, 1, number);
+    let FarAction::Forward(to_gnb) = copied.fars[1].action.clone() else { panic!("it forwards") };
+    copied.fars[1].copies = vec![to_gnb];
+    upf.tables.apply(vec![SessionUpdate::Put(copied)]).unwrap();
+    let elastic = upf.elastic.clone().unwrap();
+    for change in 1..=4 {
+        let mut owners: [u8; 128] = std::array::from_fn(|bucket| bucket as u8 % 2);
+        owners[1] = (change + 1) % 2;
+        elastic.set_owners(&owners).unwrap();
+        let is_settled = (0..1_000).any(|_| {
+            upf.workers.iter_mut().rev().for_each(|worker| _ = worker.run_once());
+            elastic.standing().is_settled
+        });
+        assert!(is_settled, "change {change} does not come to its end");
+    }
+}
+
+#[test]
 fn packets_to_networks_behind_a_ue_go_to_the_worker_that_owns_its_session() {
     let queues = 3;
     let number = (1..).find(|&number| address_bucket(ue(number).into()) as u16 % queues == 1).unwrap();
@@ -168,6 +195,29 @@ fn a_full_port_is_a_named_drop() {
     stop(&mut upf);
     assert_eq!(upf.counts.dropped(DropReason::N3Full), 4);
     assert_eq!(upf.counts.all(), [("drop.n3_full", 4)]);
+}
+
+/// What becomes of more copies and fragments of a burst than there is room for.
+#[test]
+fn of_what_leaves_behind_a_burst_there_is_so_much_and_a_packet_leaves_in_all_its_parts_or_in_none() {
+    let copied = || (0..15).map(|round| downlink(1, round, 8_900));
+    // Two fragments, of which the second one is small.
+    let too_long = || (0..4).map(|round| downlink(2, round, 8_960));
+    let (n3, to_n3, n6) = ports(1, Steering::None, copied().chain(too_long()).collect());
+    let mut upf = upf(n3, n6, 2);
+    let mut with_copies = session(1, 1, 1);
+    let FarAction::Forward(to_gnb) = with_copies.fars[1].action.clone() else { panic!("it forwards") };
+    with_copies.fars[1].copies = vec![to_gnb; 8];
+    upf.tables.apply(vec![SessionUpdate::Put(with_copies)]).unwrap();
+    while upf.workers[0].run_once() {}
+    stop(&mut upf);
+    let sent = to_n3.take();
+    let of = |teid: u8| sent.iter().filter(|frame| frame[14 + 28 + 7] == teid).count() as u64;
+    let (all, dropped) = (15 * (1 + 8) + 4 * 2, upf.counts.dropped(DropReason::HandoverFull));
+    assert_eq!(of(2), 0, "no part of what has no room for all its parts");
+    assert!(of(1) > 15 + 8, "what is in its place among the burst leaves in any case");
+    assert_eq!(of(1) + dropped + 4, all, "{:?}", upf.counts.all());
+    assert_eq!(upf.counts.all(), [("drop.handover_full", dropped)]);
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! The UPF as a host on its links, while somebody floods it with what it has to answer.
+
+use std::time::Instant;
+
+use port::Steering;
+use port::synthetic::{Captured, Synthetic};
+use upf::drops::DropReason;
+use upf::function::{Plan, Upf};
+use upf::tables::SessionUpdate;
+
+use crate::sessions::{MAC, info, session, stop, ue};
+
+/// More than there is room for on the way to the slow path.
+const FLOOD: usize = 5_000;
+
+/// A packet of this protocol for the port's own address.
+fn packet(protocol: u8, from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0];
+    packet.extend([from, to].concat());
+    let checksum = upf::ip::checksum(upf::ip::sum(&packet));
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    [&MAC, &[2; 6][..], &[8, 0], &packet, payload].concat()
+}
+
+fn ping(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let mut icmp = [[8, 0, 0, 0], [0, 1, 0, 1]].concat();
+    let checksum = upf::ip::checksum(upf::ip::sum(&icmp));
+    icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+    packet(1, from, to, &icmp)
+}
+
+fn gtpu_echo(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let gtpu = [0x32, 1, 0, 4, 0, 0, 0, 0, 0, 7, 0, 0];
+    let udp = [[8, 0x68, 8, 0x68], [0, 8 + gtpu.len() as u8, 0, 0]].concat();
+    packet(17, from, to, &[&udp, &gtpu[..]].concat())
+}
+
+fn outer_fragment(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let mut frame = packet(17, from, to, &[0; 64]);
+    frame[14 + 6] = 0x20;
+    frame[14 + 10..14 + 12].fill(0);
+    let checksum = upf::ip::checksum(upf::ip::sum(&frame[14..34]));
+    frame[14 + 10..14 + 12].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+fn arp_request(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let ethernet = [&[0xff; 6], &[2; 6][..], &[8, 6]].concat();
+    [&ethernet, &[0, 1, 8, 0, 6, 4, 0, 1][..], &[2; 6], &from, &[0; 6], &to].concat()
+}
+
+const PEER: [u8; 4] = [10, 3, 0, 2];
+const OWN: [u8; 4] = [10, 3, 0, 1];
+
+/// A packet of UE `number` in the tunnel of that number.
+fn uplink(number: u32, to: [u8; 4]) -> Vec<u8> {
+    let inner = &packet(17, ue(number).octets(), to, &[0; 8])[14..];
+    let gtpu = [&[0x30, 255, 0, inner.len() as u8][..], &number.to_be_bytes(), inner].concat();
+    let udp = [[8, 0x68, 8, 0x68], [0, 8 + gtpu.len() as u8, 0, 0]].concat();
+    packet(17, PEER, OWN, &[&udp, &gtpu[..]].concat())
+}
+
+/// A UPF at whose N3 these frames come, and what it sends there.
+fn flooded(frames: Vec<Vec<u8>>) -> (Upf, Captured) {
+    let n3 = Synthetic::new(frames).once().info(info("n3", "10.3.0.1", 1, Steering::None));
+    let n6 = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::None)).open();
+    let (n3, sent) = n3.open_captured();
+    let mut upf = Upf::new(&Plan::default(), n3, n6).unwrap();
+    while upf.workers[0].run_once() {}
+    // The slow path takes turns with the worker until there is nothing left.
+    for _ in 0..FLOOD / 100 {
+        upf.slow_path.run_once(Instant::now());
+        while upf.workers[0].run_once() {}
+    }
+    stop(&mut upf);
+    (upf, sent)
+}
+
+fn is_arp_reply(frame: &[u8]) -> bool {
+    frame[12..14] == [8, 6] && frame[20..22] == [0, 2]
+}
+
+fn is_gtpu_echo_response(frame: &[u8]) -> bool {
+    frame[12..14] == [8, 0] && frame[23] == 17 && frame[14 + 29] == 2
+}
+
+#[test]
+fn whoever_floods_the_upf_with_pings_keeps_nobody_from_finding_it() {
+    let mut frames = vec![ping(PEER, OWN); FLOOD];
+    frames.extend([arp_request(PEER, OWN), gtpu_echo(PEER, OWN)]);
+    let (upf, sent) = flooded(frames);
+    let sent = sent.take();
+    assert!(sent.iter().any(|frame| is_arp_reply(frame)), "{:?}", upf.counts.all());
+    assert!(sent.iter().any(|frame| is_gtpu_echo_response(frame)), "{:?}", upf.counts.all());
+    let answered = sent.iter().filter(|frame| frame[12..14] == [8, 0] && frame[23] == 1).count();
+    assert!(answered >= 64, "some are answered");
+    assert_eq!(upf.counts.dropped(DropReason::NotAnswered), (FLOOD - answered) as u64);
+}
+
+#[test]
+fn whoever_floods_the_upf_with_gtp_u_messages_keeps_nobody_from_finding_it() {
+    let mut frames = vec![gtpu_echo(PEER, OWN); FLOOD];
+    frames.push(arp_request(PEER, OWN));
+    let (upf, sent) = flooded(frames);
+    let sent = sent.take();
+    assert!(sent.iter().any(|frame| is_arp_reply(frame)), "{:?}", upf.counts.all());
+    let answered = sent.iter().filter(|frame| is_gtpu_echo_response(frame)).count();
+    assert_eq!(upf.counts.dropped(DropReason::SlowPathFull), (FLOOD - answered) as u64);
+}
+
+#[test]
+fn whoever_floods_the_upf_with_fragments_keeps_neither_neighbours_nor_gtp_u_messages_from_it() {
+    let mut frames = vec![outer_fragment(PEER, OWN); FLOOD];
+    frames.extend([gtpu_echo(PEER, OWN), arp_request(PEER, OWN)]);
+    let (upf, sent) = flooded(frames);
+    let sent = sent.take();
+    assert!(sent.iter().any(|frame| is_arp_reply(frame)), "{:?}", upf.counts.all());
+    assert!(sent.iter().any(|frame| is_gtpu_echo_response(frame)), "{:?}", upf.counts.all());
+    assert!(upf.counts.dropped(DropReason::FragmentsFull) > 0);
+}
+
+#[test]
+fn a_ue_that_sends_much_to_a_host_that_is_not_there_keeps_no_other_from_having_its_neighbour_asked_for() {
+    let (absent, other) = ([10, 6, 0, 77], [10, 6, 0, 88]);
+    let mut frames = vec![uplink(1, absent); 1_000];
+    frames.push(uplink(100, other));
+    let n3 = Synthetic::new(frames).once().info(info("n3", "10.3.0.1", 1, Steering::None)).open();
+    let (n6, sent) = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::None)).open_captured();
+    let mut upf = Upf::new(&Plan::default(), n3, n6).unwrap();
+    let sessions = [1, 100].map(|number| SessionUpdate::Put(session(number.into(), number, number)));
+    upf.tables.apply(sessions.into()).unwrap();
+    while upf.workers[0].run_once() {}
+    upf.slow_path.run_once(Instant::now());
+    while upf.workers[0].run_once() {}
+    let asked_for = |host: [u8; 4]| sent.take().iter().any(|frame| frame[12..14] == [8, 6] && frame[38..42] == host);
+    assert!(asked_for(other), "{:?}", upf.counts.all());
+    stop(&mut upf);
+    assert!(upf.counts.dropped(DropReason::NeighbourUnresolved) > 500);
+}
