@@ -232,17 +232,13 @@ pub(crate) fn remove(
     let _ = node.broker.remove_link(&name);
     node.deposits.end(&name);
     Pump::remove(node, slice, link)?;
-    for end in &link.between {
-        match end {
-            slice::End::Outside { host: Outside::Veth { name, .. } } => net::remove(&Namespace::host()?, name)?,
-            slice::End::Outside { host: Outside::Interface(_) } => {}
-            slice::End::Port(at) => {
-                let id = FunctionId::new(slice, &at.function)?;
-                let (Some(port), Some(sandbox)) = (ports(at), Sandbox::open(&node.layout, &id)?) else { continue };
-                let hidden = hidden_interface(&port);
-                net::remove(&sandbox.net()?, port.interface.as_deref().unwrap_or(&hidden))?;
-            }
-        }
+    // Nothing is removed from the host's network by its name, which may be another's by now: what the link has there goes with the
+    // pair's other end, or with the last descriptor of a TAP.
+    for at in link.between.iter().filter_map(slice::End::port) {
+        let id = FunctionId::new(slice, &at.function)?;
+        let (Some(port), Some(sandbox)) = (ports(at), Sandbox::open(&node.layout, &id)?) else { continue };
+        let hidden = hidden_interface(&port);
+        net::remove(&sandbox.net()?, port.interface.as_deref().unwrap_or(&hidden))?;
     }
     Ok(())
 }
@@ -333,6 +329,8 @@ impl Pump {
 
     fn remove(node: &Node, slice: &str, link: &Link) -> Result<()> {
         let id = pump_id(slice, link)?;
+        // It is stored before anything else of a pump is made.
+        node.keeper.discard(&interface_label(&id));
         let directory = node.paths.pump(slice, id.function());
         if !directory.exists() {
             return Ok(());
@@ -341,7 +339,6 @@ impl Pump {
         process::kill_all_of(ids.first, &node.paths.run);
         let _ = node.broker.remove_function(&id.to_string());
         node.keeper.discard(&socket_label(&id));
-        node.keeper.discard(&interface_label(&id));
         std::fs::remove_dir_all(&directory)?;
         let _ = directory.parent().map(std::fs::remove_dir);
         Ok(IdRanges::release(&node.layout, &id)?)

@@ -5,6 +5,8 @@
 
 #[path = "node/replacing.rs"]
 mod replacing;
+#[path = "node/resuming.rs"]
+mod resuming;
 mod support;
 
 use std::time::Duration;

@@ -39,14 +39,24 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Makes an open `/dev/net/tun` the queue of a TAP interface without a packet information header.
-pub(crate) fn attach_tap(tun: impl AsFd, name: &str) -> io::Result<()> {
+/// Makes an open `/dev/net/tun` the queue of a new TAP interface, without a packet information header. `EBUSY` if there is an
+/// interface of this name.
+pub(crate) fn make_tap(tun: impl AsFd, name: &str) -> io::Result<()> {
+    attach(tun, name, libc::IFF_TUN_EXCL)
+}
+
+/// Makes frames of an open macvtap device come without a header before them.
+pub(crate) fn attach_macvtap(device: impl AsFd, name: &str) -> io::Result<()> {
+    attach(device, name, 0)
+}
+
+fn attach(tun: impl AsFd, name: &str, more_flags: libc::c_int) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '\0', '%']) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
     }
     let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: 0, rest: [0; 22] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    request.flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    request.flags = (libc::IFF_TAP | libc::IFF_NO_PI | more_flags) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is in size and layout, and lives through
     // the call.
     #[allow(unsafe_code)]

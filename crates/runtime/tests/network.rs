@@ -278,3 +278,45 @@ fn a_packet_socket_sees_what_arrives_and_a_packet_tap_sees_both_ways() {
     assert_eq!(seen, [(true, b"ping".to_vec()), (false, b"pong".to_vec())]);
     assert_eq!(tap.dropped(), 0);
 }
+
+#[test]
+fn an_interface_of_the_host_that_is_another_s_is_refused_and_left_as_it_is() {
+    needs!("an_interface_of_the_host_that_is_another_s_is_refused_and_left_as_it_is", root());
+    let pair = Pair::new();
+    let host = Namespace::host().expect("the host");
+    let persistent: [&[&str]; 2] =
+        [&["link", "add", "kaista-t3", "type", "bridge"], &["tuntap", "add", "kaista-t4", "mode", "tap"]];
+    for (name, command) in ["kaista-t3", "kaista-t4"].into_iter().zip(persistent) {
+        support::host("ip", command);
+        let before = support::host("ip", &["-o", "link", "show", name]);
+        let refusals = [net::veth((&pair.a, "x"), (&host, name)).err(), net::tap(&host, name).err()];
+        for refusal in refusals {
+            let said = refusal.expect("refused").to_string();
+            assert!(said.contains(name) && said.contains("not this link's"), "{said}");
+        }
+        assert_eq!(support::host("ip", &["-o", "link", "show", name]), before);
+        net::remove(&host, name).expect("removed");
+    }
+
+    net::veth((&pair.a, "x"), (&host, "kaista-t5")).expect("wired");
+    assert!(net::veth((&pair.b, "x"), (&host, "kaista-t5")).is_err(), "it belongs to a link of another function");
+    net::remove(&pair.a, "x").expect("removed");
+    assert!(!net::interfaces(&host).expect("listed").contains(&"kaista-t5".to_owned()), "it goes with the link");
+}
+
+#[test]
+fn a_pair_whose_maker_was_killed_before_it_said_whose_it_is_is_made_anew() {
+    needs!("a_pair_whose_maker_was_killed_before_it_said_whose_it_is_is_made_anew", root());
+    let pair = Pair::new();
+    let host = Namespace::host().expect("the host");
+    let wire = || net::veth((&pair.a, "x"), (&host, "kaista-t6"));
+    for ends_without_alias in [&["x", "kaista-t6"][..], &["kaista-t6"]] {
+        wire().expect("wired");
+        for end in ends_without_alias {
+            let command = ["link", "set", end, "alias", ""];
+            drop(if *end == "x" { show(&pair.a, &command) } else { support::host("ip", &command) });
+        }
+        wire().expect("wired again");
+    }
+    net::remove(&pair.a, "x").expect("removed");
+}

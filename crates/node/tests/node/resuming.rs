@@ -1,0 +1,56 @@
+//! What a daemon that was killed had given away, and what belongs to somebody else, is what the next one finds.
+
+use node::control::{CallError, Request};
+
+use super::support::{TestNode, Veth, eventually, kill, skipped, slice};
+use super::{SLEEPER, numbered};
+
+/// Kills the daemon and waits for the next.
+pub(super) fn kill_daemon(node: &TestNode) {
+    let daemon = node.status().daemon_pid;
+    kill(daemon);
+    eventually("another daemon", || node.try_status().is_some_and(|status| status.daemon_pid != daemon));
+}
+
+#[test]
+fn what_the_host_has_under_a_link_s_name_is_refused_and_stays() {
+    if skipped("what_the_host_has_under_a_link_s_name_is_refused_and_stays") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("other", SLEEPER, "")).unwrap();
+    let pid = std::process::id() % 100_000;
+    let taken = format!("ktx{pid}");
+    let others = Veth::new(&taken, &format!("kty{pid}"), "10.211.1.1/24");
+    let index = || std::fs::read_to_string(format!("/sys/class/net/{taken}/ifindex")).expect("it is there");
+    let before = index();
+    let one = |slice_name: &str, port: &str, host: &str| {
+        let function =
+            format!(r#"{{name: f, image: {{rootfs: rootfs}}, command: [sleep, "1000"], ports: [{{name: p{port}}}]}}"#);
+        slice(slice_name, &function, &format!("{{between: [f/p, {{host: {{veth: {host}}}}}]}}"))
+    };
+    let refused = |text: &str| match node.up(text) {
+        Err(CallError::Failed(failure)) => failure.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for port in ["", ", interface: k0"] {
+        let said = refused(&one("s", port, &taken));
+        assert!(said.contains(&taken) && said.contains("not this link's"), "{said}");
+        assert_eq!(index(), before, "it is the same yet");
+    }
+    drop(others);
+
+    let free = numbered("kszNODE", 1);
+    for port in ["", ", interface: k0"] {
+        node.up(&one("a", port, &free)).unwrap();
+        refused(&one("b", port, &free));
+        assert!(std::path::Path::new(&format!("/sys/class/net/{free}")).exists(), "the first slice's stays");
+        node.call(&Request::Down { slices: vec!["b".into()] }).unwrap();
+        kill_daemon(&node);
+        assert_eq!(node.up(&one("a", port, &free)).unwrap(), 0);
+        node.up(&one("a", "", "kaista-free")).unwrap();
+        assert!(!std::path::Path::new(&format!("/sys/class/net/{free}")).exists(), "it goes with its link");
+    }
+    node.down_and_check();
+    assert!(!std::path::Path::new("/sys/class/net/kaista-free").exists());
+}
