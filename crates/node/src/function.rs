@@ -149,6 +149,7 @@ impl Function {
         self.spec = spec.clone();
         self.cores = self.claim_cores()?;
         self.run = Supervised::default();
+        self.run.set_second(self.unit.is_second());
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a daemon that was killed had given away, and what belongs to somebody else, is what the next one finds.
 
-use node::control::{CallError, Request};
+use node::control::{CallError, ProcessState, Request};
 
 use super::support::{TestNode, Veth, eventually, kill, skipped, slice};
 use super::{SLEEPER, numbered};
@@ -53,4 +53,20 @@ fn what_the_host_has_under_a_link_s_name_is_refused_and_stays() {
     }
     node.down_and_check();
     assert!(!std::path::Path::new("/sys/class/net/kaista-free").exists());
+}
+
+#[test]
+fn a_function_that_was_replaced_and_edited_is_not_taken_for_the_former_one() {
+    if skipped("a_function_that_was_replaced_and_edited_is_not_taken_for_the_former_one") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    node.call(&Request::Replace { function: "one".parse().unwrap() }).unwrap();
+    node.up(&slice("s", &SLEEPER.replace("hello", "edited"), "")).unwrap();
+    let before = node.process("one");
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.restarts, after.state), (before.pid, 0, ProcessState::Running), "{after:?}");
+    node.down_and_check();
 }
