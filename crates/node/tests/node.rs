@@ -461,3 +461,25 @@ fn a_node_in_the_foreground_is_kept_running_and_leaves_its_slices_when_it_ends()
     assert_eq!(node.process("one").pid, pid, "it ran on");
     node.down_and_check();
 }
+
+#[test]
+fn a_node_whose_log_takes_nothing_goes_on() {
+    if skipped("a_node_whose_log_takes_nothing_goes_on") {
+        return;
+    }
+    let node = TestNode::start();
+    assert!(matches!(node.call(&Request::Shutdown { leave_running: false }), Ok(Reply::Done)));
+    assert!(node.client().wait_stopped(Duration::from_secs(5)).unwrap());
+    let mut foreground = node.spawn_foreground_on_full_disk();
+    eventually("the daemon answers", || node.try_status().is_some());
+    let status = node.status();
+    let short = SLEEPER.replace("exec sleep 1000", "sleep 0.1");
+    node.up(&slice("s", &short, "")).unwrap();
+    eventually("it is started again", || node.process("one").restarts >= 3);
+    assert_eq!(node.status().daemon_pid, status.daemon_pid, "the daemon lives");
+    node.call(&Request::Down { slices: vec!["s".into()] }).unwrap();
+    let end = rustix::process::Pid::from_raw(foreground.id() as i32).unwrap();
+    rustix::process::kill_process(end, rustix::process::Signal::TERM).unwrap();
+    assert!(foreground.wait().unwrap().success());
+    node.check_gone();
+}

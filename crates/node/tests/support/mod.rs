@@ -163,6 +163,12 @@ impl TestNode {
         self.kaistad().arg("--foreground").spawn().expect("kaistad starts")
     }
 
+    /// The same, with a log that takes nothing.
+    pub fn spawn_foreground_on_full_disk(&self) -> Child {
+        let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        self.kaistad().arg("--foreground").stderr(full).spawn().expect("kaistad starts")
+    }
+
     pub fn client(&self) -> Client {
         Client::new(self.paths.clone())
     }
