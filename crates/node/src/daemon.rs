@@ -125,6 +125,8 @@ impl Daemon {
             let handle = self.start_worker(&name)?;
             slices.workers.insert(name, handle);
         }
+        // Only now is it known which cores functions have for themselves.
+        slices.workers.values().for_each(|handle| _ = handle.tell(Command::CoresChanged));
         Ok(())
     }
 

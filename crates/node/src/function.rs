@@ -74,7 +74,30 @@ impl Function {
         {
             run.started(process);
         }
-        Self::assemble(node, id, spec, sandbox, image, run).map(Some)
+        let had = Container::new(&node.layout, &node.runtime()?, &unit).cores()?;
+        if spec.cores == Cores::Exclusive(had.len() as u32) {
+            node.cores().keep(&id.to_string(), &had);
+        }
+        let mut function = Self::assemble(node, id, spec, sandbox, image, run)?;
+        function.move_from(had);
+        Ok(Some(function))
+    }
+
+    /// Its container was found on these cores. Which ones are shared is known when every slice was taken up.
+    fn move_from(&mut self, had: Vec<usize>) {
+        if self.spec.cores == Cores::Shared && !had.is_empty() {
+            self.cores = had;
+        } else if self.cores != had {
+            self.move_to_its_cores();
+        }
+    }
+
+    fn move_to_its_cores(&self) {
+        if self.run.process().is_some()
+            && let Err(e) = self.container.set_cores(&self.cores)
+        {
+            tracing::warn!("{}: stays on its cores: {e}", self.id);
+        }
     }
 
     fn assemble(
@@ -178,12 +201,8 @@ impl Function {
         }
         let shared = self.node.cores().shared();
         if shared != self.cores {
-            if self.run.process().is_some()
-                && let Err(e) = self.container.set_cores(&shared)
-            {
-                tracing::warn!("{}: stays on its cores: {e}", self.id);
-            }
             self.cores = shared;
+            self.move_to_its_cores();
         }
     }
 
@@ -234,10 +253,8 @@ impl Function {
             tracing::error!("{}: the former container stays: {e}", self.id);
         }
         ended.map(|pid| self.node.keeper.reap(pid));
-        if cores != self.cores
-            && let Err(e) = self.container.set_cores(&self.cores)
-        {
-            tracing::warn!("{}: stays on its cores: {e}", self.id);
+        if cores != self.cores {
+            self.move_to_its_cores();
         }
     }
 

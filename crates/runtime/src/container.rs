@@ -233,6 +233,11 @@ impl Container {
         Group::of(&self.layout, &self.id)?.set_cores(cores)
     }
 
+    /// The cores of a container that exists, running or not.
+    pub fn cores(&self) -> Result<Vec<usize>> {
+        Ok(Group::of(&self.layout, &self.id)?.cores())
+    }
+
     /// What it uses now; zeros if it is not there.
     pub fn usage(&self) -> Result<Usage> {
         Ok(Group::of(&self.layout, &self.id)?.usage())

@@ -70,3 +70,29 @@ fn a_function_that_was_replaced_and_edited_is_not_taken_for_the_former_one() {
     assert_eq!((after.pid, after.restarts, after.state), (before.pid, 0, ProcessState::Running), "{after:?}");
     node.down_and_check();
 }
+
+#[test]
+fn functions_are_on_the_cores_that_they_had_before_the_daemon_died() {
+    if skipped("functions_are_on_the_cores_that_they_had_before_the_daemon_died") {
+        return;
+    }
+    let node = TestNode::start();
+    let exclusive = SLEEPER.replace("one,", "two, cores: exclusive,");
+    node.up(&slice("s", &format!("{SLEEPER}, {exclusive}"), "")).unwrap();
+    let told = || ["one", "two"].map(|name| node.process(name).cpus);
+    let real = || {
+        ["one", "two"].map(|name| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", node.process(name).pid.unwrap())).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.unwrap().trim().to_owned()
+        })
+    };
+    let before = told();
+    assert_eq!(real(), before);
+    for _ in 0..2 {
+        kill_daemon(&node);
+        eventually("the cores are known", || told() == before);
+        assert_eq!(real(), before);
+    }
+    node.down_and_check();
+}
