@@ -6,12 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::protocol::{Answer, Ask};
 use crate::control::wire::{self, Lines};
 use crate::process;
+
+/// How long the daemon waits before it starts another keeper when that has just failed.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// The keeper, whichever process that is at the moment. Any thread may ask.
 pub(crate) struct Keeper {
@@ -65,7 +69,12 @@ impl Keeper {
                 if inner.stopped {
                     return;
                 }
-                let _ = inner.ask(&Ask::Hello, &[]);
+                let answered = inner.ask(&Ask::Hello, &[]);
+                drop(inner);
+                if let Err(e) = answered {
+                    tracing::error!("there is no keeper: {e}; it is tried again");
+                    std::thread::sleep(RETRY);
+                }
             }
         });
     }
@@ -191,7 +200,10 @@ impl Inner {
         if self.stay {
             command.arg("--stay");
         }
-        self.child = Some(command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?);
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn();
+        // It has the keeper's end of the socket: nobody would hear it close if the new keeper died before it answered.
+        drop(command);
+        self.child = Some(child?);
         self.lines = Lines::new(ours);
         self.greet()?;
         let mut copies: Vec<(String, OwnedFd)> =
@@ -212,4 +224,42 @@ fn died() -> io::Error {
 
 fn confused() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the keeper's answer does not fit the question")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper that is gone. The next one is this test's own program, which ends at once: it knows no such arguments.
+    fn gone() -> Arc<Keeper> {
+        let (ours, _) = UnixStream::pair().unwrap();
+        let held = BTreeMap::new();
+        let lines = Lines::new(ours);
+        let inner = Inner { lines, pid: 0, restarts: 0, stay: false, held, child: None, stopped: false };
+        Arc::new(Keeper { inner: Mutex::new(inner) })
+    }
+
+    #[test]
+    fn a_keeper_that_dies_before_it_answers_holds_nobody_up() {
+        let (keeper, (done, end)) = (gone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let _ = done.send(keeper.store("label", null.as_fd()).is_err());
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(20)), Ok(true), "it is told, and nobody waits for it");
+    }
+
+    #[test]
+    fn keepers_that_cannot_live_are_tried_again_without_haste() {
+        let keeper = gone();
+        keeper.clone().watch();
+        let begin = std::time::Instant::now();
+        let mut tried = std::collections::BTreeSet::new();
+        while begin.elapsed() < 3 * RETRY {
+            tried.extend(keeper.lock().child.as_ref().map(Child::id));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        keeper.lock().stopped = true;
+        assert!((2..=5).contains(&tried.len()), "{} were started", tried.len());
+    }
 }
