@@ -1,5 +1,6 @@
 //! The files of an image, by name: a directory, or a tar archive that is read in place.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -101,7 +102,8 @@ pub(super) fn decompress<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn R
 
 fn index(file: &File) -> io::Result<HashMap<PathBuf, Place>> {
     let mut places = HashMap::new();
-    let mut archive = tar::Archive::new(BufReader::new(file));
+    let may_read = Cell::new(limits::ARCHIVE_HEADER_BYTES);
+    let mut archive = tar::Archive::new(limits::Headers::new(BufReader::new(file), &may_read));
     for entry in archive.entries_with_seek()? {
         let entry = entry?;
         let name = plain(&entry.path()?)?;
