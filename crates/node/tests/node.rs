@@ -483,3 +483,17 @@ fn a_node_whose_log_takes_nothing_goes_on() {
     assert!(foreground.wait().unwrap().success());
     node.check_gone();
 }
+
+#[test]
+fn an_image_that_makes_the_oci_runtime_wait_is_refused_and_its_slice_goes() {
+    if skipped("an_image_that_makes_the_oci_runtime_wait_is_refused_and_its_slice_goes") {
+        return;
+    }
+    let node = TestNode::start();
+    node.make_fifo("etc/passwd");
+    let begin = std::time::Instant::now();
+    let Err(CallError::Failed(failure)) = node.up(&slice("s", SLEEPER, "")) else { panic!() };
+    assert!(failure.message.contains("/etc/passwd is not a file"), "{failure}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    node.check_gone();
+}

@@ -399,7 +399,16 @@ fn garbage_is_refused_with_a_reason() {
     let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
     let file = dir.path().join("x.tar");
     File::create(&file).expect("a file").write_all(&[7; 4096]).expect("written");
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("made");
+    let waits = layout(&dir.path().join("layout"), &[]);
+    for blob in fs::read_dir(dir.path().join("layout/blobs/sha256")).expect("a directory").flatten() {
+        fs::remove_file(blob.path()).expect("removed");
+        nix::unistd::mkfifo(&blob.path(), nix::sys::stat::Mode::S_IRUSR).expect("made");
+    }
     for source in [
+        waits,
+        Source::Archive { file: fifo, tag: None },
         Source::Archive { file: file.clone(), tag: None },
         Source::Archive { file: dir.path().join("absent"), tag: None },
         Source::OciLayout { directory: dir.path().into(), tag: None },

@@ -8,14 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 
 use super::protocol::{Answer, Ask};
 use crate::control::wire::{self, Lines};
-use crate::process;
+use crate::process::{self, Process, ProcessId};
 
 /// How long the daemon waits before it starts another keeper when that has just failed.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// How long the OCI runtime may take to make a container or to start a program in one.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The keeper, whichever process that is at the moment. Any thread may ask.
 pub(crate) struct Keeper {
@@ -111,14 +115,21 @@ impl Keeper {
         self.lock().held.get(label).and_then(|fd| fd.try_clone().ok())
     }
 
-    /// Runs a program as the keeper's child, and its children after it, to its end: exit code or minus the signal.
+    /// Runs the OCI runtime as the keeper's child to its end: exit code or minus the signal. It is killed if that takes too long, as it
+    /// may where an image has made it wait for something; what it began is then to be taken away.
     pub(crate) fn run(&self, command: &runtime::CommandLine, streams: [BorrowedFd<'_>; 3]) -> io::Result<i32> {
         let pid = self.spawn(command, streams)?;
         // Gone already is as good as ended.
-        if let Ok(process) = process::open(pid) {
-            poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
+        let ended = ProcessId::of(pid).and_then(Process::open).is_none_or(|process| ends_within(&process, PATIENCE));
+        let status = self.reap(pid);
+        if !ended {
+            let limit = PATIENCE.as_secs();
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the OCI runtime has not ended within {limit} s"),
+            ));
         }
-        self.reap(pid).ok_or_else(died)
+        status.ok_or_else(died)
     }
 
     /// Starts a program as the keeper's child.
@@ -217,6 +228,20 @@ impl Inner {
     }
 }
 
+/// Whether it ends by itself within so long. Else it is killed.
+fn ends_within(process: &Process, patience: Duration) -> bool {
+    let ended = |patience: Duration| {
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        matches!(poll(&mut [PollFd::new(process.fd(), PollFlags::IN)], Some(&timeout)), Ok(n) if n > 0)
+    };
+    let by_itself = ended(patience);
+    if !by_itself {
+        process.signal(Signal::KILL);
+        ended(patience);
+    }
+    by_itself
+}
+
 /// A program may or may not have been started.
 fn died() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the keeper died while it started a program")
@@ -247,6 +272,15 @@ mod tests {
             let _ = done.send(keeper.store("label", null.as_fd()).is_err());
         });
         assert_eq!(end.recv_timeout(Duration::from_secs(20)), Ok(true), "it is told, and nobody waits for it");
+    }
+
+    #[test]
+    fn what_does_not_end_is_killed() {
+        let begin = std::time::Instant::now();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = ProcessId::of(child.id() as i32).and_then(Process::open).unwrap();
+        assert!(!ends_within(&process, Duration::from_millis(50)));
+        assert!(!child.wait().unwrap().success() && begin.elapsed() < Duration::from_secs(20));
     }
 
     #[test]

@@ -136,6 +136,13 @@ impl TestNode {
         node
     }
 
+    /// Puts a FIFO into the root filesystem.
+    pub fn make_fifo(&self, path: &str) {
+        let path = self.directory.path().join("rootfs").join(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+    }
+
     /// Starts keeper and daemon, if none run. More than once where the last ones have not quite ended.
     pub fn begin(&self) {
         eventually("the daemon answers", || {
