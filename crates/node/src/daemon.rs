@@ -113,11 +113,13 @@ impl Daemon {
 
     /// Takes up every slice that a former daemon had, and takes away what belongs to none.
     fn resume(self: &Arc<Self>) -> Result<()> {
-        let names = record::all_slices(&self.node.paths);
+        let names = record::all_slices(&self.node.paths).context("it cannot be seen which slices there are")?;
         for id in runtime::Sandbox::list(&self.node.layout)? {
             if !names.iter().any(|name| name == id.slice()) {
                 tracing::warn!("{id}: belongs to no slice; it is removed");
-                crate::function::remove(&self.node, id.slice(), id.function())?;
+                if let Err(e) = crate::function::remove(&self.node, id.slice(), id.function()) {
+                    tracing::error!("{id}: stays: {e:#}");
+                }
             }
         }
         let mut slices = self.slices();

@@ -41,7 +41,7 @@ pub(crate) struct Function {
     uid: u32,
     cores: Vec<usize>,
     pipes: Pipes,
-    _capture: Capture,
+    capture: Option<Capture>,
 }
 
 impl Function {
@@ -125,7 +125,7 @@ impl Function {
             uid,
             cores: Vec::new(),
             pipes,
-            _capture: capture,
+            capture: Some(capture),
         };
         function.cores = function.claim_cores()?;
         Ok(function)
@@ -137,6 +137,11 @@ impl Function {
         let uids = self.sandbox.ids().first..self.sandbox.ids().first + IdRange::SIZE;
         let directory = self.node.layout.ports_dir(&self.id);
         serve_socket(&self.node, &self.id.to_string(), &socket_label(&self.id), directory, uids)
+    }
+
+    /// It is to go, and its output with it.
+    pub(crate) fn end_capture(&mut self) {
+        self.capture = None;
     }
 
     /// Who it is.

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slice::Slice;
 
+use crate::logs::now_ns;
 use crate::paths::Paths;
 use crate::process::ProcessId;
 
@@ -63,9 +64,15 @@ pub(crate) struct ProcessRecord {
 }
 
 impl Record {
-    /// The slice's record, if anything was made for it since the machine started.
-    pub(crate) fn load(paths: &Paths, slice: &str) -> Option<Self> {
+    /// The slice's record; none if nothing was made for it since the machine started.
+    pub(crate) fn load(paths: &Paths, slice: &str) -> io::Result<Option<Self>> {
         load(&file(&paths.records(), slice))
+    }
+
+    /// What can be said where there is no record to be read: this may exist, and nothing is known of its processes.
+    pub(crate) fn of_unknown(actual: Slice) -> Self {
+        let since_ms = now_ns() / 1_000_000;
+        Self { actual, since_ms, functions: BTreeMap::new(), pumps: BTreeMap::new(), runtime: None }
     }
 
     /// Keeps it.
@@ -81,7 +88,7 @@ impl Record {
 }
 
 /// The descriptor that shall hold; none if the slice shall not be.
-pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> Option<Slice> {
+pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> io::Result<Option<Slice>> {
     load(&file(&paths.descriptors(), slice))
 }
 
@@ -96,24 +103,30 @@ pub(crate) fn remove_descriptor(paths: &Paths, slice: &str) -> io::Result<()> {
 }
 
 /// Every slice that shall be, or of which something is.
-pub(crate) fn all_slices(paths: &Paths) -> Vec<String> {
-    let mut names: Vec<String> = [paths.descriptors(), paths.records()]
-        .iter()
-        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten())
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json").map(str::to_owned))
-        .collect();
+pub(crate) fn all_slices(paths: &Paths) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for directory in [paths.descriptors(), paths.records()] {
+        for entry in fs::read_dir(directory)? {
+            names.extend(entry?.file_name().to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+    }
     names.sort();
     names.dedup();
-    names
+    Ok(names)
 }
 
 fn file(directory: &Path, slice: &str) -> PathBuf {
     directory.join(format!("{slice}.json"))
 }
 
-fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let text = fs::read(path).ok()?;
-    serde_json::from_slice(&text).inspect_err(|e| tracing::error!("{}: {e}", path.display())).ok()
+/// None only if there is no such file: what cannot be read is not taken for what is not there.
+fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let failed = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| failed(e.into())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
 }
 
 fn store(path: &Path, value: &impl Serialize, outlives_crashes: bool) -> io::Result<()> {

@@ -3,13 +3,18 @@
 use node::control::{CallError, ProcessState, Request};
 
 use super::support::{TestNode, Veth, eventually, kill, skipped, slice};
-use super::{SLEEPER, numbered};
+use super::{SLEEPER, linked, numbered};
 
 /// Kills the daemon and waits for the next.
 pub(super) fn kill_daemon(node: &TestNode) {
     let daemon = node.status().daemon_pid;
     kill(daemon);
     eventually("another daemon", || node.try_status().is_some_and(|status| status.daemon_pid != daemon));
+}
+
+/// Whether there is such a process, and not only its remains.
+fn runs(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[test]
@@ -94,5 +99,68 @@ fn functions_are_on_the_cores_that_they_had_before_the_daemon_died() {
         eventually("the cores are known", || told() == before);
         assert_eq!(real(), before);
     }
+    node.down_and_check();
+}
+
+#[test]
+fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
+    if skipped("what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&linked(8)).unwrap();
+    let running = || node.processes().into_iter().map(|process| (process.name, process.pid)).collect::<Vec<_>>();
+    let before = running();
+    let [descriptor, record] = node.files_of("s");
+    for file in [&descriptor, &record] {
+        let text = std::fs::read(file).unwrap();
+        std::fs::write(file, "another version's words").unwrap();
+        kill_daemon(&node);
+        assert_eq!(running(), before, "without {}", file.display());
+        std::fs::write(file, text).unwrap();
+    }
+    kill_daemon(&node);
+    assert_eq!(node.up(&linked(8)).unwrap(), 0);
+    assert_eq!(running(), before);
+
+    for file in [descriptor, record] {
+        std::fs::write(file, "another version's words").unwrap();
+    }
+    kill_daemon(&node);
+    assert!(before.iter().all(|(_, pid)| runs(pid.unwrap())), "they run on");
+    node.down_and_check();
+    eventually("all have ended", || before.iter().all(|(_, pid)| !runs(pid.unwrap())));
+}
+
+#[test]
+fn what_cannot_be_taken_away_is_not_forgotten() {
+    if skipped("what_cannot_be_taken_away_is_not_forgotten") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let ids = node.spoil_ids();
+    for attempt in ["first", "second"] {
+        let answer = node.call(&Request::Down { slices: Vec::new() });
+        assert!(matches!(answer, Err(CallError::Failed(_))), "{attempt}: {answer:?}");
+    }
+    node.mend_ids(&ids);
+    node.down_and_check();
+}
+
+#[test]
+fn what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting() {
+    if skipped("what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting") {
+        return;
+    }
+    let node = TestNode::start();
+    std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
+    let ids = node.spoil_ids();
+    kill_daemon(&node);
+    assert_eq!(node.status().daemon_restarts, 1, "the next one stays");
+    node.mend_ids(&ids);
+    std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
+    kill_daemon(&node);
+    assert!(!node.directory_of("ghost", "f").exists());
     node.down_and_check();
 }

@@ -136,6 +136,29 @@ impl TestNode {
         node
     }
 
+    /// What is known of a slice: the descriptor that shall hold, and the record of what was made.
+    pub fn files_of(&self, slice: &str) -> [std::path::PathBuf; 2] {
+        [self.paths.descriptors(), self.paths.records()].map(|directory| directory.join(format!("{slice}.json")))
+    }
+
+    /// Spoils the list of user ids, without which nothing can be taken away wholly; what it was.
+    pub fn spoil_ids(&self) -> Vec<u8> {
+        let file = self.paths.state.join("id-ranges.json");
+        let before = fs::read(&file).unwrap_or_else(|_| b"{}".to_vec());
+        fs::write(file, "spoilt").expect("written");
+        before
+    }
+
+    /// Puts it back.
+    pub fn mend_ids(&self, ids: &[u8]) {
+        fs::write(self.paths.state.join("id-ranges.json"), ids).expect("written");
+    }
+
+    /// The directory of a function.
+    pub fn directory_of(&self, slice: &str, function: &str) -> std::path::PathBuf {
+        self.paths.run.join(slice).join(function)
+    }
+
     /// Puts a FIFO into the root filesystem.
     pub fn make_fifo(&self, path: &str) {
         let path = self.directory.path().join("rootfs").join(path);
