@@ -54,16 +54,21 @@ impl Function {
         Ok(function)
     }
 
-    /// Goes on with a function that a former daemon made; none if its sandbox is gone. Its ports are not served yet.
+    /// Goes on with a function that a former daemon made, of the image that it was started of; none if its sandbox is gone. Its ports
+    /// are not served yet.
     pub(crate) fn adopt(
         node: &Arc<Node>,
         id: FunctionId,
         spec: &slice::Function,
         record: &ProcessRecord,
+        image: Option<&Image>,
     ) -> Result<Option<Self>> {
         let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
         // What runs goes on running, whatever has become of its image.
-        let image = resolve(node, spec).ok();
+        let image = match image.filter(|image| image.rootfs.is_dir()) {
+            Some(image) => Some(image.clone()),
+            None => resolve(node, spec).ok(),
+        };
         let record = replace::settle(node, &id, record)?;
         let mut run = Supervised::adopt(&record);
         let unit = if record.second { id.beside() } else { id.clone() };
@@ -157,6 +162,11 @@ impl Function {
     /// Its container, to ask for usage or to execute in.
     pub(crate) fn container(&self) -> &Container {
         &self.container
+    }
+
+    /// What it was started of.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
     }
 
     /// The user that it runs as, on the host.

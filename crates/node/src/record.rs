@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use runtime::OciRuntime;
+use runtime::{Image, OciRuntime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slice::Slice;
@@ -28,6 +28,9 @@ pub(crate) struct Record {
     pub since_ms: u64,
     /// By function.
     pub functions: BTreeMap<String, ProcessRecord>,
+    /// What functions were started of, by function.
+    #[serde(default)]
+    pub images: BTreeMap<String, Image>,
     /// By link.
     pub pumps: BTreeMap<String, ProcessRecord>,
     /// What containers are made with.
@@ -72,7 +75,14 @@ impl Record {
     /// What can be said where there is no record to be read: this may exist, and nothing is known of its processes.
     pub(crate) fn of_unknown(actual: Slice) -> Self {
         let since_ms = now_ns() / 1_000_000;
-        Self { actual, since_ms, functions: BTreeMap::new(), pumps: BTreeMap::new(), runtime: None }
+        Self {
+            actual,
+            since_ms,
+            functions: BTreeMap::new(),
+            images: BTreeMap::new(),
+            pumps: BTreeMap::new(),
+            runtime: None,
+        }
     }
 
     /// Keeps it.

@@ -606,7 +606,7 @@ impl Worker {
         for (name, spec) in specs.iter().flat_map(|spec| containers(spec).map(move |name| (name, spec))) {
             let record = former.functions.get(&name).unwrap_or(&nothing);
             let id = FunctionId::new(&self.name, &name).map_err(Into::into);
-            match id.and_then(|id| Function::adopt(&self.node, id, spec, record)) {
+            match id.and_then(|id| Function::adopt(&self.node, id, spec, record, former.images.get(&name))) {
                 Ok(Some(function)) => {
                     self.functions.insert(name, function);
                 }
@@ -667,6 +667,11 @@ impl Worker {
                 .functions
                 .iter()
                 .map(|(name, function)| (name.clone(), function.run.record().clone()))
+                .collect(),
+            images: self
+                .functions
+                .iter()
+                .filter_map(|(name, function)| Some((name.clone(), function.image()?.clone())))
                 .collect(),
             pumps: pumps.collect(),
             runtime: self.node.runtime_so_far(),

@@ -1,5 +1,7 @@
 //! What a daemon that was killed had given away, and what belongs to somebody else, is what the next one finds.
 
+use std::process::Command;
+
 use node::control::{CallError, ProcessState, Request};
 
 use super::support::{TestNode, Veth, eventually, kill, skipped, slice};
@@ -162,5 +164,30 @@ fn what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting() {
     std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
     kill_daemon(&node);
     assert!(!node.directory_of("ghost", "f").exists());
+    node.down_and_check();
+}
+
+#[test]
+fn a_function_goes_on_with_the_image_that_it_was_started_of() {
+    let name = "a_function_goes_on_with_the_image_that_it_was_started_of";
+    let has_umoci = Command::new("umoci").arg("--version").output().is_ok();
+    if skipped(name) || !has_umoci {
+        println!("SKIPPED {name}: needs umoci");
+        return;
+    }
+    let node = TestNode::start();
+    let directory = node.make_layout("77");
+    let function = r#"{name: one, image: {ociLayout: app}, command: [busybox, sleep, "1000"]}"#;
+    node.up(&slice("s", function, "")).unwrap();
+    let before = node.process("one");
+    assert_eq!(before.uid & 0xffff, 77);
+    // It is gone, or another one lies there.
+    std::fs::remove_dir_all(directory).unwrap();
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.uid), (before.pid, before.uid));
+    kill(before.pid.unwrap());
+    eventually("it runs again", || node.process("one").pid.is_some_and(|pid| Some(pid) != before.pid));
+    assert_eq!(node.process("one").uid, before.uid);
     node.down_and_check();
 }

@@ -141,6 +141,22 @@ impl TestNode {
         [self.paths.descriptors(), self.paths.records()].map(|directory| directory.join(format!("{slice}.json")))
     }
 
+    /// Makes an OCI image layout `app` of busybox, which runs as this user; where it is.
+    pub fn make_layout(&self, user: &str) -> std::path::PathBuf {
+        let layout = self.directory.path().join("app");
+        let umoci = |arguments: &[&str]| {
+            assert!(Command::new("umoci").args(arguments).status().expect("umoci").success(), "{arguments:?}");
+        };
+        let [layout_path, rootfs] =
+            [&layout, &self.directory.path().join("rootfs")].map(|path| path.display().to_string());
+        let image = format!("{layout_path}:v1");
+        umoci(&["init", "--layout", &layout_path]);
+        umoci(&["new", "--image", &image]);
+        umoci(&["insert", "--image", &image, &rootfs, "/"]);
+        umoci(&["config", "--image", &image, &format!("--config.user={user}")]);
+        layout
+    }
+
     /// Spoils the list of user ids, without which nothing can be taken away wholly; what it was.
     pub fn spoil_ids(&self) -> Vec<u8> {
         let file = self.paths.state.join("id-ranges.json");

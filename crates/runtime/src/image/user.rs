@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, IdRange, Result, rootfs};
 
 /// Uid and gid of a function whose image names no user, or names root.
 pub const USER: u32 = 1000;
 
 /// The user and group of a container's first process, as numbered inside, and its home.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// Uid inside, never 0.
     pub uid: u32,
