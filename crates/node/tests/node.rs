@@ -446,6 +446,7 @@ fn a_node_in_the_foreground_is_kept_running_and_leaves_its_slices_when_it_ends()
     parts.into_iter().for_each(kill);
     eventually("another daemon", || node.try_status().is_some() && node.processes().len() == 1);
     assert_eq!(node.process("one").pid, pid);
+    eventually("nothing remains of the former keeper", || support::remains_below(foreground.id()).is_empty());
 
     let status = node.status();
     let Reply::Down { stopping, .. } = node.call(&Request::Down { slices: vec!["none".into()] }).unwrap() else {

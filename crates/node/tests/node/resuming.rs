@@ -162,7 +162,10 @@ fn what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting() {
     assert_eq!(node.status().daemon_restarts, 1, "the next one stays");
     node.mend_ids(&ids);
     std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
+    let exec = node.directory_of("", ".exec-1-1.log");
+    std::fs::write(&exec, "").unwrap();
     kill_daemon(&node);
+    assert!(!exec.exists(), "it is of an execution that its daemon did not outlive");
     assert!(!node.directory_of("ghost", "f").exists());
     node.down_and_check();
 }

@@ -48,6 +48,13 @@ pub fn kill(pid: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
 }
 
+/// Children of a process that have ended and that it has not asked about.
+pub fn remains_below(pid: u32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+    let pids = children.split_whitespace().map(|pid| pid.parse::<i32>().expect("a number"));
+    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))).collect()
+}
+
 /// The last line that a web server answers with.
 pub fn get(server: &str, path: &str) -> String {
     let mut stream = std::net::TcpStream::connect(server).expect("a server");
