@@ -74,23 +74,11 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
-/// A packet socket bound to an interface for frames of every protocol; those that this host sends only if `outgoing`.
-/// Non-blocking.
-pub(crate) fn packet_socket(interface: u32, outgoing: bool) -> io::Result<OwnedFd> {
+/// A packet socket bound to an interface for frames of every protocol, both ways. Non-blocking.
+pub(crate) fn packet_socket(interface: u32) -> io::Result<OwnedFd> {
     // No protocol before it is bound, so that no frame of another interface is ever queued.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    let ignore = libc::c_int::from(!outgoing);
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel reads exactly the size given from `ignore`, which lives through the call.
-    #[allow(unsafe_code)]
-    let answer = unsafe {
-        let option = libc::PACKET_IGNORE_OUTGOING;
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const ignore).cast(), size)
-    };
-    if answer != 0 {
-        return Err(io::Error::last_os_error());
-    }
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),

@@ -29,7 +29,7 @@ mod spec;
 pub use confinement::Confinement;
 pub use container::{CommandLine, Container, Exec, State, Terminal, Usage};
 pub use error::{Error, Result};
-pub use host::{Host, HugePages, LatencyFloor};
+pub use host::{HugePages, LatencyFloor, online_cores};
 pub use ids::{IdRange, IdRanges};
 pub use image::{Image, ImageConfig, ImageError, Source, USER, User};
 pub use layout::{FunctionId, InvalidName, Layout};

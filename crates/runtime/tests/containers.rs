@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use runtime::{
     Container, ContainerSpec, Exec, FunctionId, IdRange, IdRanges, Sandbox, State, StateDirectory, Terminal,
 };
-use support::{Node, containers, host, program};
+use support::{Node, containers, eventually, host, program};
 
 fn shell(line: &str) -> Option<Vec<String>> {
     Some(["/bin/busybox", "sh", "-c", line].map(String::from).to_vec())
@@ -109,7 +109,7 @@ fn limits_and_cores_are_in_effect() {
     let image = node.busybox(|_| {});
     let id = node.function("limits");
     let command = Some(["/bin/busybox", "sleep", "1000"].map(String::from).to_vec());
-    let core = *runtime::Host::online_cores().expect("cores").last().expect("a core");
+    let core = *runtime::online_cores().expect("cores").last().expect("a core");
     let spec = ContainerSpec {
         command,
         memory: Some(32 << 20),
@@ -121,7 +121,7 @@ fn limits_and_cores_are_in_effect() {
     assert_eq!(running.container.confinement().expect("confinement").cores, [core]);
     assert_eq!(running.sh("nproc").trim(), "1");
 
-    let all = runtime::Host::online_cores().expect("cores");
+    let all = runtime::online_cores().expect("cores");
     running.container.set_cores(&all).expect("set");
     assert_eq!(running.container.confinement().expect("confinement").cores, all);
 
@@ -258,9 +258,9 @@ fn a_container_can_be_made_again_in_its_sandbox() {
     let second = node.idle(&id, &image);
     assert_eq!(second.sh("readlink /proc/self/ns/net; readlink /proc/self/ns/user"), before);
     assert!(matches!(second.container.state(), Ok(State::Running(_))));
-    second.container.signal(nix::sys::signal::Signal::SIGKILL).expect("sent");
-    second.container.kill().expect("whatever else there was");
-    assert_eq!(second.container.state().expect("a state"), State::Stopped);
+    let first_process = second.container.first_process().expect("it runs");
+    nix::sys::signal::kill(first_process, nix::sys::signal::Signal::SIGKILL).expect("sent");
+    eventually("it has stopped", || second.container.state().expect("a state") == State::Stopped);
     second.container.delete().expect("deleted");
     assert_eq!(second.container.state().expect("a state"), State::Absent);
     second.container.delete().expect("deleting twice is no error");

@@ -83,22 +83,11 @@ fn open_device(path: &Path) -> Result<File> {
     options.open(path).attempt(|| format!("opening {}", path.display()))
 }
 
-/// A raw packet socket (`AF_PACKET`) bound to an interface of `namespace`: whole Ethernet frames, without those that the
-/// namespace's own stack sends by the interface. Non-blocking.
-///
-/// The interface becomes a mere wire: IPv6 is switched off on it, so that its stack neither speaks nor answers. Give it no
-/// address either.
-pub fn packet_socket(namespace: &Namespace, interface: &str) -> Result<OwnedFd> {
-    if Path::new("/proc/sys/net/ipv6").exists() {
-        sysctl(namespace, &format!("ipv6/conf/{interface}/disable_ipv6"), "1")?;
-    }
-    open_packet(namespace, interface, false)
-}
-
-pub(super) fn open_packet(namespace: &Namespace, interface: &str, outgoing: bool) -> Result<OwnedFd> {
+/// A raw packet socket (`AF_PACKET`) bound to an interface of `namespace`: whole Ethernet frames, both ways. Non-blocking.
+pub(super) fn packet_socket(namespace: &Namespace, interface: &str) -> Result<OwnedFd> {
     let index = namespace.netlink(async |handle: Handle| link::index(&handle, interface).await)?;
     let what = || format!("opening a packet socket on {interface}");
-    let socket = namespace.within(|| ffi::packet_socket(index, outgoing).attempt(what))??;
+    let socket = namespace.within(|| ffi::packet_socket(index).attempt(what))??;
     // As much as the socket may have; a burst of large frames must not be lost for want of room.
     let _ = nix::sys::socket::setsockopt(&socket.as_fd(), nix::sys::socket::sockopt::RcvBufForce, &(4 << 20));
     Ok(socket)
