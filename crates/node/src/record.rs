@@ -4,8 +4,9 @@
 //! and are void after one. Both are replaced whole, so a reader finds an old or a new one, never half of one.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use runtime::{Image, OciRuntime};
@@ -141,7 +142,8 @@ fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 
 fn store(path: &Path, value: &impl Serialize, outlives_crashes: bool) -> io::Result<()> {
     let next = path.with_extension("json.new");
-    let mut file = File::create(&next)?;
+    // Environments and files of functions may hold what only they are to know.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
     file.write_all(&serde_json::to_vec_pretty(value)?)?;
     if outlives_crashes {
         file.sync_data()?;
@@ -153,5 +155,32 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_by_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        store(&path, &"secret", true).unwrap();
+        assert_eq!(load::<String>(&path).unwrap().as_deref(), Some("secret"));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_absent() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        assert_eq!(load::<String>(&path).unwrap(), None);
+        fs::write(&path, "another version's words").unwrap();
+        let said = load::<String>(&path).unwrap_err().to_string();
+        assert!(said.contains("s.json"), "{said}");
+        assert!(load::<String>(directory.path()).is_err(), "no file at all");
     }
 }
