@@ -48,8 +48,7 @@ impl Unpacker {
         let stream = stream.chain(io::repeat(0).take(2048));
         let may_read = Cell::new(limits::HEADER_BYTES);
         let mut archive = Archive::new(limits::Headers::new(stream, &may_read));
-        let mut entries = archive.entries()?;
-        while let Some(entry) = entries.next() {
+        for entry in archive.entries()? {
             let mut entry = entry?;
             may_read.set(u64::MAX);
             self.entries += 1;
