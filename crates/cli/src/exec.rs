@@ -1,4 +1,4 @@
-//! `kaista exec`: a program in a function's container, with our standard streams or a terminal of its own.
+//! `kaista exec`: a program in a function's container, with our standard streams or a terminal of its own, and never with ours.
 
 use crate::{
     args::Exec,
@@ -15,15 +15,16 @@ use node::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fd::{AsFd, OwnedFd},
+    fd::{AsFd, BorrowedFd, OwnedFd},
     io::{Errno, read, write},
     termios::{tcgetwinsize, tcsetwinsize},
 };
 use std::{
     collections::BTreeMap,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, PipeReader, PipeWriter, Write},
     process::ExitCode,
     thread,
+    time::Duration,
 };
 
 pub fn run(args: &Exec) -> Outcome {
@@ -46,15 +47,137 @@ pub fn run(args: &Exec) -> Outcome {
     Ok(ExitCode::from(u8::try_from(status & 0xff).unwrap_or(1)))
 }
 
-/// The program has our standard streams; the connection does nothing but wait for its end.
+/// The program has our standard streams, but no terminal of ours: what it is given it may keep when it ends, to read what is typed
+/// and to write what is shown later. In the place of a terminal it gets a pipe, and we carry.
 fn with_streams(client: &Client, request: &Request) -> Result<i32, Failure> {
+    // Reading from the terminal in the background is to fail, not to stop us.
+    let _blocked = Signals::take(&[Signal::SIGTTIN])?;
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
-    let mut stream = client.start(request, &[input.as_fd(), output.as_fd(), error.as_fd()])?;
+    let mut given = Given { input: input.as_fd().into(), output: output.as_fd().into(), error: error.as_fd().into() };
+    let typed = input.is_terminal().then(|| given.replace_input()).transpose()?;
+    let shown = given.replace_outputs(output.is_terminal(), error.is_terminal())?;
+    let mut stream = client.start(request, &given.all())?;
+    drop(given);
+    // Ends with the process: what is typed later is for nobody.
+    typed.map(|typed| thread::spawn(move || type_into(&typed)));
+    carry(&mut stream, shown)
+}
+
+/// The standard streams of the program.
+struct Given<'a> {
+    input: Fd<'a>,
+    output: Fd<'a>,
+    error: Fd<'a>,
+}
+
+/// A descriptor of ours, or one made for the program.
+enum Fd<'a> {
+    Ours(BorrowedFd<'a>),
+    Made(OwnedFd),
+}
+
+/// What the program prints, and where we show it.
+struct Shown {
+    printed: PipeReader,
+    on: OwnedFd,
+}
+
+impl Given<'_> {
+    fn all(&self) -> [BorrowedFd<'_>; 3] {
+        [&self.input, &self.output, &self.error].map(|fd| match fd {
+            Fd::Ours(fd) => *fd,
+            Fd::Made(fd) => fd.as_fd(),
+        })
+    }
+
+    /// The end of a pipe to write to what is typed.
+    fn replace_input(&mut self) -> Result<PipeWriter, Failure> {
+        let (theirs, typed) = io::pipe().map_err(no_pipe)?;
+        self.input = Fd::Made(theirs.into());
+        Ok(typed)
+    }
+
+    /// Where both are terminals they share a pipe, so that what is printed stays in order.
+    fn replace_outputs(&mut self, output: bool, error: bool) -> Result<Vec<Shown>, Failure> {
+        let mut shown = Vec::new();
+        let mut make = |on: BorrowedFd<'_>| {
+            let (printed, theirs) = io::pipe()?;
+            shown.push(Shown { printed, on: on.try_clone_to_owned()? });
+            Ok(OwnedFd::from(theirs))
+        };
+        if output {
+            let theirs = make(io::stdout().as_fd()).map_err(no_pipe)?;
+            if error {
+                self.error = Fd::Made(theirs.try_clone().map_err(no_pipe)?);
+            }
+            self.output = Fd::Made(theirs);
+        } else if error {
+            self.error = Fd::Made(make(io::stderr().as_fd()).map_err(no_pipe)?);
+        }
+        Ok(shown)
+    }
+}
+
+impl<'a> From<BorrowedFd<'a>> for Fd<'a> {
+    fn from(fd: BorrowedFd<'a>) -> Self {
+        Self::Ours(fd)
+    }
+}
+
+fn no_pipe(error: io::Error) -> Failure {
+    Failure::failed(format!("cannot make a pipe: {error}"))
+}
+
+/// Shows what the program prints until it ends. What others that it has left behind print later is not waited for.
+fn carry(stream: &mut Stream, mut shown: Vec<Shown>) -> Result<i32, Failure> {
     loop {
-        match stream.next()?.0 {
-            Event::Done(Reply::Exited { status }) => return Ok(status),
-            event @ Event::Notice { .. } => tell(&event)?,
-            other => return Err(strange(&other)),
+        let told = wait_for_any(stream, &shown)?;
+        shown.retain(|one| !is_readable(&one.printed) || one.pass_on());
+        if told {
+            match stream.next()?.0 {
+                Event::Done(Reply::Exited { status }) => {
+                    shown.iter().for_each(Shown::show_rest);
+                    return Ok(status);
+                }
+                event @ Event::Notice { .. } => tell(&event)?,
+                other => return Err(strange(&other)),
+            }
+        }
+    }
+}
+
+/// Waits until the program has printed something or closed a pipe, or the daemon says something, which is told.
+fn wait_for_any(stream: &Stream, shown: &[Shown]) -> Result<bool, Failure> {
+    if stream.is_ready() {
+        return Ok(true);
+    }
+    let mut waiting = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+    waiting.extend(shown.iter().map(|one| PollFd::from_borrowed_fd(one.printed.as_fd(), PollFlags::IN)));
+    match poll(&mut waiting, None) {
+        Err(Errno::INTR) => return Ok(false),
+        result => result.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))?,
+    };
+    Ok(waiting.first().is_some_and(|fd| !fd.revents().is_empty()))
+}
+
+impl Shown {
+    /// Shows what is in the pipe, which has at most a mebibyte; others may be filling it yet.
+    fn show_rest(&self) {
+        for _ in 0..64 {
+            if !is_readable(&self.printed) || !self.pass_on() {
+                return;
+            }
+        }
+    }
+
+    /// Shows some of what was printed; false if there will be no more, or nobody sees it.
+    fn pass_on(&self) -> bool {
+        let mut buffer = [0; 16 << 10];
+        match read(&self.printed, &mut buffer) {
+            Ok(0) => false,
+            Err(Errno::INTR | Errno::AGAIN) => true,
+            Err(_) => false,
+            Ok(count) => write_all(&self.on, &buffer[..count]),
         }
     }
 }
@@ -134,8 +257,8 @@ fn wait(stream: &Stream, console: Option<&OwnedFd>, signals: &Signals) -> Result
     Ok((is_ready(0), is_ready(2), is_ready(1)))
 }
 
-fn is_readable(console: &OwnedFd) -> bool {
-    let mut waiting = [PollFd::from_borrowed_fd(console.as_fd(), PollFlags::IN)];
+fn is_readable(fd: &impl AsFd) -> bool {
+    let mut waiting = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
@@ -154,24 +277,36 @@ fn print(console: &OwnedFd) -> Result<bool, Failure> {
     }
 }
 
-fn type_into(console: &OwnedFd) {
+fn type_into(program: &impl AsFd) {
     let mut buffer = [0; 4 << 10];
     loop {
         let count = match read(io::stdin(), &mut buffer) {
             Ok(0) => return,
             Err(Errno::INTR) => continue,
+            // In the background; we may be in the foreground later.
+            Err(Errno::IO) => {
+                thread::sleep(Duration::from_millis(200));
+                continue;
+            }
             Err(_) => return,
             Ok(count) => count,
         };
-        let mut rest = &buffer[..count];
-        while !rest.is_empty() {
-            match write(console, rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(Errno::INTR) => {}
-                Err(_) => return,
-            }
+        if !write_all(program, &buffer[..count]) {
+            return;
         }
     }
+}
+
+/// Whether all could be written.
+fn write_all(to: &impl AsFd, mut rest: &[u8]) -> bool {
+    while !rest.is_empty() {
+        match write(to, rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 /// Gives the program's terminal the size of ours.

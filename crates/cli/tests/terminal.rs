@@ -5,6 +5,7 @@ mod common;
 use common::{daemon, kaista, read_until, spawn_on_terminal, terminal};
 use node::control::{Event, PortKind, PortStats, Reply, Stats};
 use rustix::{io::write, termios::tcgetwinsize};
+use std::io::IsTerminal;
 
 #[test]
 fn exec_joins_our_terminal_and_the_programs() {
@@ -28,6 +29,30 @@ fn exec_joins_our_terminal_and_the_programs() {
     let shown = read_until(&controller, None);
     assert!(shown.contains("got ls") && shown.contains(" at 100x24"), "{shown:?}");
     assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
+#[test]
+fn exec_gives_no_program_our_terminal() {
+    let here = tempfile::tempdir().unwrap();
+    let (kept, keep) = std::sync::mpsc::channel();
+    let _asked = daemon(here.path(), move |call| {
+        let fds = std::mem::take(&mut call.fds);
+        assert_eq!(fds.iter().map(|fd| fd.is_terminal()).collect::<Vec<_>>(), [false; 3]);
+        write(&fds[1], b"prompt> ").unwrap();
+        let typed = read_until(&fds[0], Some("\n"));
+        write(&fds[2], b"complaint, ").unwrap();
+        write(&fds[1], format!("got {typed}").as_bytes()).unwrap();
+        call.done(Reply::Exited { status: 7 });
+        // As a program that goes on behind what it was started as.
+        kept.send(fds).unwrap();
+    });
+    let (mut child, controller) = spawn_on_terminal(&mut kaista(here.path(), &["exec", "a", "--", "sh"]));
+    read_until(&controller, Some("prompt> "));
+    write(&controller, b"ls\r").unwrap();
+    let shown = read_until(&controller, None);
+    assert!(shown.contains("complaint, got ls"), "{shown:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    drop(keep);
 }
 
 #[test]

@@ -33,6 +33,14 @@ impl Cores {
         Ok(cores)
     }
 
+    /// Lets `owner` go on with the cores that it has, as long as they are free and one at least stays shared.
+    pub(crate) fn keep(&mut self, owner: &str, cores: &[usize]) {
+        let free = self.shared();
+        if !cores.is_empty() && cores.len() < free.len() && cores.iter().all(|core| free.contains(core)) {
+            self.owned.insert(owner.to_owned(), cores.to_vec());
+        }
+    }
+
     /// Takes back what `owner` had; false if it had nothing.
     pub(crate) fn give_back(&mut self, owner: &str) -> bool {
         self.owned.remove(owner).is_some()
@@ -88,6 +96,20 @@ mod tests {
         assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
         assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
         assert_eq!(cores.take("s/a", 3), Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn owners_go_on_with_the_cores_that_they_have_whoever_is_found_first() {
+        let mut cores = Cores::new(0..4);
+        for (owner, had) in [("s/ran", [2]), ("s/upf", [3])] {
+            cores.keep(owner, &had);
+            assert_eq!(cores.take(owner, 1), Ok(had.to_vec()));
+        }
+        for (why, had) in [("another's", &[3][..]), ("not there", &[7]), ("all that are shared", &[0, 1])] {
+            cores.keep("s/late", had);
+            assert_eq!(cores.shared(), [0, 1], "{why}");
+        }
+        assert_eq!(cores.take("s/late", 1), Ok(vec![1]));
     }
 
     #[test]

@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::keeper::Keeper;
+use crate::launch;
 use crate::node::Node;
 use crate::paths::Paths;
 use crate::process;
@@ -39,7 +41,10 @@ pub fn run(stay: bool) -> Result<()> {
     }
     let daemon =
         Arc::new(Daemon { node: Node::new(paths, keeper)?, stay, slices: Mutex::default(), brief: Arc::default() });
+    exec::sweep(&daemon.node.paths.run);
     daemon.resume()?;
+    let log = daemon.node.paths.daemon_log();
+    std::thread::Builder::new().name("log".into()).spawn(move || keep_bounded(&log))?;
     tracing::info!("ready, process {}", std::process::id());
     let gate = Arc::new(());
     loop {
@@ -61,6 +66,16 @@ pub fn run(stay: bool) -> Result<()> {
             serve::connection(&daemon, stream);
             drop(pass);
         })?;
+    }
+}
+
+/// Looks after the size of the log as long as the daemon lives.
+fn keep_bounded(log: &Path) {
+    loop {
+        if let Err(e) = launch::bound_log(log) {
+            tracing::error!("{}: {e}", log.display());
+        }
+        std::thread::sleep(Duration::from_secs(10));
     }
 }
 
@@ -113,11 +128,13 @@ impl Daemon {
 
     /// Takes up every slice that a former daemon had, and takes away what belongs to none.
     fn resume(self: &Arc<Self>) -> Result<()> {
-        let names = record::all_slices(&self.node.paths);
+        let names = record::all_slices(&self.node.paths).context("it cannot be seen which slices there are")?;
         for id in runtime::Sandbox::list(&self.node.layout)? {
             if !names.iter().any(|name| name == id.slice()) {
                 tracing::warn!("{id}: belongs to no slice; it is removed");
-                crate::function::remove(&self.node, id.slice(), id.function())?;
+                if let Err(e) = crate::function::remove(&self.node, id.slice(), id.function()) {
+                    tracing::error!("{id}: stays: {e:#}");
+                }
             }
         }
         let mut slices = self.slices();
@@ -125,6 +142,8 @@ impl Daemon {
             let handle = self.start_worker(&name)?;
             slices.workers.insert(name, handle);
         }
+        // Only now is it known which cores functions have for themselves.
+        slices.workers.values().for_each(|handle| _ = handle.tell(Command::CoresChanged));
         Ok(())
     }
 

@@ -36,6 +36,11 @@ impl Deposits {
         self.keeper.discard_all(&prefix(link));
     }
 
+    /// Nor are any of a slice's.
+    pub(crate) fn end_all(&self, slice: &str) {
+        self.keeper.discard_all(&format!("segment {slice}/"));
+    }
+
     /// Keeps these segments of a link, with their labels, in the place of those before. Wherever this is interrupted, all of
     /// one or of the other are there.
     pub(crate) fn replace(&self, link: &str, generation: u64, segments: Vec<(String, OwnedFd)>) {

@@ -41,7 +41,7 @@ pub(crate) struct Function {
     uid: u32,
     cores: Vec<usize>,
     pipes: Pipes,
-    _capture: Capture,
+    capture: Option<Capture>,
 }
 
 impl Function {
@@ -54,16 +54,21 @@ impl Function {
         Ok(function)
     }
 
-    /// Goes on with a function that a former daemon made; none if its sandbox is gone. Its ports are not served yet.
+    /// Goes on with a function that a former daemon made, of the image that it was started of; none if its sandbox is gone. Its ports
+    /// are not served yet.
     pub(crate) fn adopt(
         node: &Arc<Node>,
         id: FunctionId,
         spec: &slice::Function,
         record: &ProcessRecord,
+        image: Option<&Image>,
     ) -> Result<Option<Self>> {
         let Some(sandbox) = Sandbox::open(&node.layout, &id)? else { return Ok(None) };
         // What runs goes on running, whatever has become of its image.
-        let image = resolve(node, spec).ok();
+        let image = match image.filter(|image| image.rootfs.is_dir()) {
+            Some(image) => Some(image.clone()),
+            None => resolve(node, spec).ok(),
+        };
         let record = replace::settle(node, &id, record)?;
         let mut run = Supervised::adopt(&record);
         let unit = if record.second { id.beside() } else { id.clone() };
@@ -74,7 +79,30 @@ impl Function {
         {
             run.started(process);
         }
-        Self::assemble(node, id, spec, sandbox, image, run).map(Some)
+        let had = Container::new(&node.layout, &node.runtime()?, &unit).cores()?;
+        if spec.cores == Cores::Exclusive(had.len() as u32) {
+            node.cores().keep(&id.to_string(), &had);
+        }
+        let mut function = Self::assemble(node, id, spec, sandbox, image, run)?;
+        function.move_from(had);
+        Ok(Some(function))
+    }
+
+    /// Its container was found on these cores. Which ones are shared is known when every slice was taken up.
+    fn move_from(&mut self, had: Vec<usize>) {
+        if self.spec.cores == Cores::Shared && !had.is_empty() {
+            self.cores = had;
+        } else if self.cores != had {
+            self.move_to_its_cores();
+        }
+    }
+
+    fn move_to_its_cores(&self) {
+        if self.run.process().is_some()
+            && let Err(e) = self.container.set_cores(&self.cores)
+        {
+            tracing::warn!("{}: stays on its cores: {e}", self.id);
+        }
     }
 
     fn assemble(
@@ -102,7 +130,7 @@ impl Function {
             uid,
             cores: Vec::new(),
             pipes,
-            _capture: capture,
+            capture: Some(capture),
         };
         function.cores = function.claim_cores()?;
         Ok(function)
@@ -114,6 +142,11 @@ impl Function {
         let uids = self.sandbox.ids().first..self.sandbox.ids().first + IdRange::SIZE;
         let directory = self.node.layout.ports_dir(&self.id);
         serve_socket(&self.node, &self.id.to_string(), &socket_label(&self.id), directory, uids)
+    }
+
+    /// It is to go, and its output with it.
+    pub(crate) fn end_capture(&mut self) {
+        self.capture = None;
     }
 
     /// Who it is.
@@ -129,6 +162,11 @@ impl Function {
     /// Its container, to ask for usage or to execute in.
     pub(crate) fn container(&self) -> &Container {
         &self.container
+    }
+
+    /// What it was started of.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
     }
 
     /// The user that it runs as, on the host.
@@ -149,6 +187,7 @@ impl Function {
         self.spec = spec.clone();
         self.cores = self.claim_cores()?;
         self.run = Supervised::default();
+        self.run.set_second(self.unit.is_second());
         Ok(())
     }
 
@@ -177,12 +216,8 @@ impl Function {
         }
         let shared = self.node.cores().shared();
         if shared != self.cores {
-            if self.run.process().is_some()
-                && let Err(e) = self.container.set_cores(&shared)
-            {
-                tracing::warn!("{}: stays on its cores: {e}", self.id);
-            }
             self.cores = shared;
+            self.move_to_its_cores();
         }
     }
 
@@ -233,10 +268,8 @@ impl Function {
             tracing::error!("{}: the former container stays: {e}", self.id);
         }
         ended.map(|pid| self.node.keeper.reap(pid));
-        if cores != self.cores
-            && let Err(e) = self.container.set_cores(&self.cores)
-        {
-            tracing::warn!("{}: stays on its cores: {e}", self.id);
+        if cores != self.cores {
+            self.move_to_its_cores();
         }
     }
 

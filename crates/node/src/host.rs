@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use runtime::LatencyFloor;
 use runtime::net::{self, Namespace};
-use runtime::{Host, LatencyFloor};
 use slice::{HostFacts, Mechanism};
 
 /// Facts of this host; takes a few milliseconds, since latencies are measured. Cores that slices have for themselves are
 /// not known here: `exclusive_elsewhere` is 0.
 pub fn facts() -> HostFacts {
     HostFacts {
-        cores: Host::online_cores().ok().map(|cores| cores.len() as u32),
+        cores: runtime::online_cores().ok().map(|cores| cores.len() as u32),
         exclusive_elsewhere: 0,
         latency_floor_ns: latency_floor(),
         interfaces: Namespace::host().and_then(|host| net::interfaces(&host)).ok(),

@@ -1,9 +1,11 @@
 //! Starts a node: takes the lock that makes it the only one, and gives it to a keeper.
 
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -38,11 +40,14 @@ pub fn foreground() -> Result<()> {
     ends.add(Signal::SIGINT);
     ends.thread_block()?;
     let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let mut keepers = Vec::new();
     loop {
         if let Some(lock) = lock::take(&paths.lock())? {
             let log = std::io::stderr().as_fd().try_clone_to_owned()?;
-            start_keeper(lock, Stdio::from(log), true)?;
+            keepers.push(start_keeper(lock, Stdio::from(log), true)?);
         }
+        // Nothing is to remain of one that was killed.
+        keepers.retain_mut(|keeper| matches!(keeper.try_wait(), Ok(None)));
         let timeout = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], Some(&timeout));
         if signals.read_signal()?.is_some() {
@@ -72,22 +77,53 @@ fn prepare(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-fn start_keeper(lock: File, log: Stdio, stay: bool) -> Result<()> {
+fn start_keeper(lock: File, log: Stdio, stay: bool) -> Result<Child> {
     let mut command = Command::new(process::own_executable()?);
     command.arg("keeper").stdin(Stdio::from(OwnedFd::from(lock))).stdout(Stdio::null()).stderr(log).current_dir("/");
     if stay {
         command.arg("--stay");
     }
-    command.spawn().context("the keeper cannot be started")?;
+    command.spawn().context("the keeper cannot be started")
+}
+
+/// What keeper, daemon and pumps say.
+fn open_log(paths: &Paths) -> Result<File> {
+    let path = paths.daemon_log();
+    bound_log(&path)?;
+    OpenOptions::new().create(true).append(true).mode(0o640).open(&path).with_context(|| path.display().to_string())
+}
+
+/// Begins the log anew where it has grown large, also while others write to it: they append, to the file that they have. What they
+/// write between copying and cutting is lost.
+pub(crate) fn bound_log(path: &Path) -> io::Result<()> {
+    const LARGE: u64 = 8 << 20;
+    if path.metadata().is_ok_and(|meta| meta.len() > LARGE) {
+        let copied = std::fs::copy(path, path.with_extension("log.1"));
+        // A disk that is too full for a copy is one reason more.
+        OpenOptions::new().write(true).truncate(true).open(path)?;
+        copied?;
+    }
     Ok(())
 }
 
-/// What keeper, daemon and pumps say; begun anew where it has grown large.
-fn open_log(paths: &Paths) -> Result<File> {
-    const LARGE: u64 = 8 << 20;
-    let path = paths.daemon_log();
-    if path.metadata().is_ok_and(|meta| meta.len() > LARGE) {
-        std::fs::rename(&path, path.with_extension("log.1"))?;
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_large_log_is_begun_anew_under_its_writers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kaistad.log");
+        let mut writer = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        writer.write_all(b"little\n").unwrap();
+        bound_log(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"little\n");
+        writer.write_all(&vec![b'x'; 9 << 20]).unwrap();
+        bound_log(&path).unwrap();
+        writer.write_all(b"more\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"more\n");
+        assert_eq!(path.with_extension("log.1").metadata().unwrap().len(), (9 << 20) + 7);
     }
-    OpenOptions::new().create(true).append(true).mode(0o640).open(&path).with_context(|| path.display().to_string())
 }

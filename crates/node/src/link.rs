@@ -231,18 +231,14 @@ pub(crate) fn remove(
     let name = broker_name(slice, link);
     let _ = node.broker.remove_link(&name);
     node.deposits.end(&name);
-    Pump::remove(node, slice, link)?;
-    for end in &link.between {
-        match end {
-            slice::End::Outside { host: Outside::Veth { name, .. } } => net::remove(&Namespace::host()?, name)?,
-            slice::End::Outside { host: Outside::Interface(_) } => {}
-            slice::End::Port(at) => {
-                let id = FunctionId::new(slice, &at.function)?;
-                let (Some(port), Some(sandbox)) = (ports(at), Sandbox::open(&node.layout, &id)?) else { continue };
-                let hidden = hidden_interface(&port);
-                net::remove(&sandbox.net()?, port.interface.as_deref().unwrap_or(&hidden))?;
-            }
-        }
+    Pump::remove(node, &pump_id(slice, link)?)?;
+    // Nothing is removed from the host's network by its name, which may be another's by now: what the link has there goes with the
+    // pair's other end, or with the last descriptor of a TAP.
+    for at in link.between.iter().filter_map(slice::End::port) {
+        let id = FunctionId::new(slice, &at.function)?;
+        let (Some(port), Some(sandbox)) = (ports(at), Sandbox::open(&node.layout, &id)?) else { continue };
+        let hidden = hidden_interface(&port);
+        net::remove(&sandbox.net()?, port.interface.as_deref().unwrap_or(&hidden))?;
     }
     Ok(())
 }
@@ -331,20 +327,34 @@ impl Pump {
         self.uid
     }
 
-    fn remove(node: &Node, slice: &str, link: &Link) -> Result<()> {
-        let id = pump_id(slice, link)?;
-        let directory = node.paths.pump(slice, id.function());
+    /// Takes all pumps of a slice away, whichever links they are of.
+    pub(crate) fn remove_all(node: &Node, slice: &str) -> Result<()> {
+        let directories = match std::fs::read_dir(node.paths.pumps().join(slice)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            directories => directories?,
+        };
+        for directory in directories {
+            if let Some(name) = directory?.file_name().to_str() {
+                Self::remove(node, &FunctionId::new(slice, name)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(node: &Node, id: &FunctionId) -> Result<()> {
+        // It is stored before anything else of a pump is made.
+        node.keeper.discard(&interface_label(id));
+        let directory = node.paths.pump(id.slice(), id.function());
         if !directory.exists() {
             return Ok(());
         }
-        let ids = IdRanges::allocate(&node.layout, &id)?;
+        let ids = IdRanges::allocate(&node.layout, id)?;
         process::kill_all_of(ids.first, &node.paths.run);
         let _ = node.broker.remove_function(&id.to_string());
-        node.keeper.discard(&socket_label(&id));
-        node.keeper.discard(&interface_label(&id));
+        node.keeper.discard(&socket_label(id));
         std::fs::remove_dir_all(&directory)?;
         let _ = directory.parent().map(std::fs::remove_dir);
-        Ok(IdRanges::release(&node.layout, &id)?)
+        Ok(IdRanges::release(&node.layout, id)?)
     }
 }
 

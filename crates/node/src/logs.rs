@@ -112,7 +112,7 @@ fn capture(streams: &mut [Stream; 2], stop: &OwnedFd, journal: &mut Journal) -> 
         for stream in streams.iter_mut() {
             stream.take(journal)?;
             if stopping {
-                stream.flush(journal)?;
+                stream.flush(journal);
             }
         }
         if stopping {
@@ -144,19 +144,18 @@ impl Stream {
         for piece in chunk[..read].split_inclusive(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(piece);
             while self.partial.last() == Some(&b'\n') || self.partial.len() > LINE_MAX {
-                self.flush(journal)?;
+                self.flush(journal);
             }
         }
         Ok(())
     }
 
-    fn flush(&mut self, journal: &mut Journal) -> io::Result<()> {
+    fn flush(&mut self, journal: &mut Journal) {
         if !self.partial.is_empty() {
             let end = self.partial.len() - usize::from(self.partial.last() == Some(&b'\n'));
-            journal.append(self.mark, &self.partial[..end])?;
+            journal.append(self.mark, &self.partial[..end]);
             self.partial.clear();
         }
-        Ok(())
     }
 }
 
@@ -165,6 +164,8 @@ struct Journal {
     path: PathBuf,
     file: File,
     size: u64,
+    /// Lines in a row that could not be written.
+    lost: u64,
 }
 
 impl Journal {
@@ -172,21 +173,47 @@ impl Journal {
         fs::DirBuilder::new().recursive(true).create(directory)?;
         let path = path(directory, function);
         let file = OpenOptions::new().create(true).append(true).mode(0o640).open(&path)?;
-        Ok(Self { size: file.metadata()?.size(), path, file })
+        Ok(Self { size: file.metadata()?.size(), path, file, lost: 0 })
+    }
+
+    /// Keeps one line. Where that cannot be, as on a full disk, the line is lost and counted: a function must not wait for room in its
+    /// pipe. The first line that can be kept again says how many were lost.
+    fn append(&mut self, mark: char, text: &[u8]) {
+        if let Err(e) = self.tell_lost().and_then(|()| self.write(mark, text)) {
+            if self.lost == 0 {
+                tracing::error!("{}: output is lost: {e}", self.path.display());
+            }
+            self.lost += 1;
+        }
+    }
+
+    fn tell_lost(&mut self) -> io::Result<()> {
+        if self.lost > 0 {
+            self.write('e', format!("kaistad: {} lines of output could not be kept", self.lost).as_bytes())?;
+            self.lost = 0;
+        }
+        Ok(())
     }
 
     /// One line, one write: `<nanoseconds since 1970> <o|e> <text>`.
-    fn append(&mut self, mark: char, text: &[u8]) -> io::Result<()> {
+    fn write(&mut self, mark: char, text: &[u8]) -> io::Result<()> {
         if self.size >= FILE_MAX {
-            fs::rename(&self.path, older(&self.path))?;
+            match fs::rename(&self.path, older(&self.path)) {
+                // Done before, when there could be no new one.
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
             self.file = OpenOptions::new().create(true).append(true).mode(0o640).open(&self.path)?;
             self.size = 0;
         }
-        let mut line = format!("{} {mark} ", now_ns()).into_bytes();
+        // What was written of a lost line is a line of its own.
+        let begin = if self.lost > 0 { "\n" } else { "" };
+        let mut line = format!("{begin}{} {mark} ", now_ns()).into_bytes();
         line.extend_from_slice(text);
         line.push(b'\n');
-        self.size += line.len() as u64;
-        self.file.write_all(&line)
+        let written = self.file.write_all(&line);
+        self.size = if written.is_ok() { self.size + line.len() as u64 } else { self.file.metadata()?.size() };
+        written
     }
 }
 
@@ -325,17 +352,74 @@ mod tests {
     fn files_are_bounded_and_a_reader_follows_into_the_new_one() {
         let directory = directory("bound");
         let mut journal = Journal::open(&directory, "f").unwrap();
-        journal.append('o', b"first").unwrap();
+        journal.append('o', b"first");
         let (mut reader, first) = Reader::open(&directory, "f", None).unwrap();
         assert_eq!(texts(&first), ["first"]);
         let line = vec![b'x'; 64 << 10];
         for _ in 0..=(FILE_MAX / line.len() as u64) {
-            journal.append('o', &line).unwrap();
+            journal.append('o', &line);
         }
-        journal.append('o', b"last").unwrap();
+        journal.append('o', b"last");
         let read = texts(&reader.take().unwrap());
         assert_eq!(read.last().map(String::as_str), Some("last"));
         assert!(fs::metadata(path(&directory, "f")).unwrap().len() < FILE_MAX);
         remove(&directory, "f");
+    }
+
+    #[test]
+    fn what_a_full_disk_cannot_keep_is_counted_and_the_function_never_waits() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED what_a_full_disk_cannot_keep_is_counted_and_the_function_never_waits: needs root");
+            return;
+        }
+        let disk = SmallDisk::new();
+        let pipes = Pipes::new(0).unwrap();
+        let capture = Capture::start(&pipes, &disk.0, "f").unwrap();
+        let filler = disk.0.join("filler");
+        fs::write(&filler, vec![0; 192 << 10]).unwrap();
+        let line = [b"x".repeat(1_000), b"\n".to_vec()].concat();
+        let writer = std::thread::spawn({
+            let out = pipes.out.try_clone().unwrap();
+            // Many times what pipe and disk hold.
+            move || (0..1_000).for_each(|_| assert!(rustix::io::write(&out, &line).is_ok()))
+        });
+        let begin = std::time::Instant::now();
+        while !writer.is_finished() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the writer waits");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(capture);
+        fs::remove_file(filler).unwrap();
+        let before = texts(&last(&disk.0, "f", None));
+        assert!(before.len() < 200, "{} lines were kept", before.len());
+
+        let mut journal = Journal::open(&disk.0, "f").unwrap();
+        journal.file.write_all(b"\n1 o half a li").unwrap();
+        journal.lost = 7;
+        journal.append('o', b"again");
+        journal.append('o', b"and again");
+        let after = texts(&last(&disk.0, "f", None));
+        let said = "! kaistad: 7 lines of output could not be kept";
+        assert!(after.ends_with(&["half a li", said, "again", "and again"].map(str::to_owned)), "{after:?}");
+    }
+
+    /// A filesystem of 256 KiB.
+    struct SmallDisk(PathBuf);
+
+    impl SmallDisk {
+        fn new() -> Self {
+            let path = directory("disk");
+            fs::create_dir_all(&path).unwrap();
+            let flags = nix::mount::MsFlags::empty();
+            nix::mount::mount(Some("tmpfs"), &path, Some("tmpfs"), flags, Some("size=256k")).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+            let _ = fs::remove_dir(&self.0);
+        }
     }
 }

@@ -47,6 +47,8 @@ fn main() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // They would go to standard error as well, and a thread that cannot write there panics.
+        .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KAISTA_LOG").unwrap_or_else(|_| "info".into()))
         .init();
     let arguments = Arguments::parse();

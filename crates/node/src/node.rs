@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 
-use runtime::{Host, Layout, OciRuntime};
+use runtime::{Layout, OciRuntime};
 use slice::HostFacts;
 use vport::broker::{Broker, Event};
 
@@ -41,7 +41,7 @@ impl Node {
             broker: start_broker(events, deposits.clone())?,
             deposits,
             pools,
-            cores: Mutex::new(Cores::new(Host::online_cores()?)),
+            cores: Mutex::new(Cores::new(runtime::online_cores()?)),
             runtime: OnceLock::new(),
             facts: OnceLock::new(),
             null: std::fs::File::options().read(true).write(true).open("/dev/null")?,

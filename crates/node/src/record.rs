@@ -4,15 +4,17 @@
 //! and are void after one. Both are replaced whole, so a reader finds an old or a new one, never half of one.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use runtime::OciRuntime;
+use runtime::{Image, OciRuntime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slice::Slice;
 
+use crate::logs::now_ns;
 use crate::paths::Paths;
 use crate::process::ProcessId;
 
@@ -27,6 +29,9 @@ pub(crate) struct Record {
     pub since_ms: u64,
     /// By function.
     pub functions: BTreeMap<String, ProcessRecord>,
+    /// What functions were started of, by function.
+    #[serde(default)]
+    pub images: BTreeMap<String, Image>,
     /// By link.
     pub pumps: BTreeMap<String, ProcessRecord>,
     /// What containers are made with.
@@ -63,9 +68,22 @@ pub(crate) struct ProcessRecord {
 }
 
 impl Record {
-    /// The slice's record, if anything was made for it since the machine started.
-    pub(crate) fn load(paths: &Paths, slice: &str) -> Option<Self> {
+    /// The slice's record; none if nothing was made for it since the machine started.
+    pub(crate) fn load(paths: &Paths, slice: &str) -> io::Result<Option<Self>> {
         load(&file(&paths.records(), slice))
+    }
+
+    /// What can be said where there is no record to be read: this may exist, and nothing is known of its processes.
+    pub(crate) fn of_unknown(actual: Slice) -> Self {
+        let since_ms = now_ns() / 1_000_000;
+        Self {
+            actual,
+            since_ms,
+            functions: BTreeMap::new(),
+            images: BTreeMap::new(),
+            pumps: BTreeMap::new(),
+            runtime: None,
+        }
     }
 
     /// Keeps it.
@@ -81,7 +99,7 @@ impl Record {
 }
 
 /// The descriptor that shall hold; none if the slice shall not be.
-pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> Option<Slice> {
+pub(crate) fn load_descriptor(paths: &Paths, slice: &str) -> io::Result<Option<Slice>> {
     load(&file(&paths.descriptors(), slice))
 }
 
@@ -96,29 +114,36 @@ pub(crate) fn remove_descriptor(paths: &Paths, slice: &str) -> io::Result<()> {
 }
 
 /// Every slice that shall be, or of which something is.
-pub(crate) fn all_slices(paths: &Paths) -> Vec<String> {
-    let mut names: Vec<String> = [paths.descriptors(), paths.records()]
-        .iter()
-        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten())
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json").map(str::to_owned))
-        .collect();
+pub(crate) fn all_slices(paths: &Paths) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for directory in [paths.descriptors(), paths.records()] {
+        for entry in fs::read_dir(directory)? {
+            names.extend(entry?.file_name().to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+    }
     names.sort();
     names.dedup();
-    names
+    Ok(names)
 }
 
 fn file(directory: &Path, slice: &str) -> PathBuf {
     directory.join(format!("{slice}.json"))
 }
 
-fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let text = fs::read(path).ok()?;
-    serde_json::from_slice(&text).inspect_err(|e| tracing::error!("{}: {e}", path.display())).ok()
+/// None only if there is no such file: what cannot be read is not taken for what is not there.
+fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let failed = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| failed(e.into())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
 }
 
 fn store(path: &Path, value: &impl Serialize, outlives_crashes: bool) -> io::Result<()> {
     let next = path.with_extension("json.new");
-    let mut file = File::create(&next)?;
+    // Environments and files of functions may hold what only they are to know.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
     file.write_all(&serde_json::to_vec_pretty(value)?)?;
     if outlives_crashes {
         file.sync_data()?;
@@ -130,5 +155,32 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_by_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        store(&path, &"secret", true).unwrap();
+        assert_eq!(load::<String>(&path).unwrap().as_deref(), Some("secret"));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_absent() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        assert_eq!(load::<String>(&path).unwrap(), None);
+        fs::write(&path, "another version's words").unwrap();
+        let said = load::<String>(&path).unwrap_err().to_string();
+        assert!(said.contains("s.json"), "{said}");
+        assert!(load::<String>(directory.path()).is_err(), "no file at all");
     }
 }

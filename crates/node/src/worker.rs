@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use runtime::FunctionId;
+use runtime::{FunctionId, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
 
@@ -216,7 +216,7 @@ impl Worker {
     fn is_nothing(&self) -> bool {
         self.functions.is_empty()
             && self.links.is_empty()
-            && record::load_descriptor(&self.node.paths, &self.name).is_none()
+            && matches!(record::load_descriptor(&self.node.paths, &self.name), Ok(None))
     }
 
     /// Waits for a command, the end of a process, or the time to start one. Replacements go on meanwhile.
@@ -406,7 +406,18 @@ impl Worker {
 
     fn clear(&mut self, events: &Sender<Event>) -> Result<()> {
         self.converge(&empty_slice(&self.name), events)?;
+        self.sweep()?;
         Ok(Record::remove(&self.node.paths, &self.name)?)
+    }
+
+    /// Takes away by name what no record could tell of.
+    fn sweep(&self) -> Result<()> {
+        Pump::remove_all(&self.node, &self.name)?;
+        for id in Sandbox::list(&self.node.layout)?.into_iter().filter(|id| id.slice() == self.name) {
+            function::remove(&self.node, &self.name, id.function())?;
+        }
+        self.node.deposits.end_all(&self.name);
+        Ok(())
     }
 
     /// What exists, as a description. Of a pool, that is as many replicas as the number of the last one says.
@@ -470,8 +481,12 @@ impl Worker {
             .collect();
         function::stop(&mut { stop })?;
         for name in &plan.remove {
-            self.functions.remove(name);
+            if let Some(function) = self.functions.get_mut(name) {
+                function.end_capture();
+            }
+            // Known until it is gone, so that another attempt is made.
             function::remove(&self.node, &self.name, name)?;
+            self.functions.remove(name);
             say(format!("function {name}"), "removed");
         }
         drop(leaving);
@@ -483,8 +498,10 @@ impl Worker {
                     let made = FunctionId::new(&self.name, name)
                         .map_err(Into::into)
                         .and_then(|id| Function::create(&self.node, id, spec));
-                    if made.is_err() {
-                        function::remove(&self.node, &self.name, name)?;
+                    if made.is_err()
+                        && let Err(e) = function::remove(&self.node, &self.name, name)
+                    {
+                        tracing::error!("slice {}: {e:#}", self.name);
                     }
                     self.functions.insert(name.clone(), made?);
                 }
@@ -553,21 +570,26 @@ impl Worker {
 
     /// Goes on with what a former daemon made. Whether there was or shall be anything.
     fn adopt_former(&mut self) -> bool {
-        let former = Record::load(&self.node.paths, &self.name);
+        let described = record::load_descriptor(&self.node.paths, &self.name);
+        let former = Record::load(&self.node.paths, &self.name).unwrap_or_else(|e| {
+            tracing::error!("slice {}: {e}; what runs is looked for by name", self.name);
+            described.as_ref().ok()?.clone().map(Record::of_unknown)
+        });
         if let Some(former) = &former {
             self.since_ms = former.since_ms;
             former.runtime.iter().for_each(|runtime| self.node.goes_on_with(runtime));
             self.adopt(former);
         }
-        former.is_some() || record::load_descriptor(&self.node.paths, &self.name).is_some()
+        former.is_some() || !matches!(described, Ok(None))
     }
 
     /// Brings what is to what shall be. What fails is tried again later: an image may be on a disk that is not there yet.
     fn resume(&mut self) {
         let (events, _) = mpsc::channel();
         let resumed = match record::load_descriptor(&self.node.paths, &self.name) {
-            Some(target) => self.converge(&target, &events).map(drop),
-            None => self.clear(&events),
+            Ok(Some(target)) => self.converge(&target, &events).map(drop),
+            Ok(None) => self.clear(&events),
+            Err(e) => Err(e.into()),
         };
         self.resume_at = None;
         if let Err(e) = resumed {
@@ -584,7 +606,7 @@ impl Worker {
         for (name, spec) in specs.iter().flat_map(|spec| containers(spec).map(move |name| (name, spec))) {
             let record = former.functions.get(&name).unwrap_or(&nothing);
             let id = FunctionId::new(&self.name, &name).map_err(Into::into);
-            match id.and_then(|id| Function::adopt(&self.node, id, spec, record)) {
+            match id.and_then(|id| Function::adopt(&self.node, id, spec, record, former.images.get(&name))) {
                 Ok(Some(function)) => {
                     self.functions.insert(name, function);
                 }
@@ -596,7 +618,8 @@ impl Worker {
             }
         }
         for link in &former.actual.spec.links {
-            match self.establish(link, former.pumps.get(&link::key(link))) {
+            let pump = former.pumps.get(&link::key(link)).unwrap_or(&nothing);
+            match self.establish(link, Some(pump)) {
                 Ok(active) => {
                     self.links.insert(link::key(link), active);
                 }
@@ -644,6 +667,11 @@ impl Worker {
                 .functions
                 .iter()
                 .map(|(name, function)| (name.clone(), function.run.record().clone()))
+                .collect(),
+            images: self
+                .functions
+                .iter()
+                .filter_map(|(name, function)| Some((name.clone(), function.image()?.clone())))
                 .collect(),
             pumps: pumps.collect(),
             runtime: self.node.runtime_so_far(),

@@ -5,6 +5,8 @@
 
 #[path = "node/replacing.rs"]
 mod replacing;
+#[path = "node/resuming.rs"]
+mod resuming;
 mod support;
 
 use std::time::Duration;
@@ -444,6 +446,7 @@ fn a_node_in_the_foreground_is_kept_running_and_leaves_its_slices_when_it_ends()
     parts.into_iter().for_each(kill);
     eventually("another daemon", || node.try_status().is_some() && node.processes().len() == 1);
     assert_eq!(node.process("one").pid, pid);
+    eventually("nothing remains of the former keeper", || support::remains_below(foreground.id()).is_empty());
 
     let status = node.status();
     let Reply::Down { stopping, .. } = node.call(&Request::Down { slices: vec!["none".into()] }).unwrap() else {
@@ -458,4 +461,40 @@ fn a_node_in_the_foreground_is_kept_running_and_leaves_its_slices_when_it_ends()
     node.begin();
     assert_eq!(node.process("one").pid, pid, "it ran on");
     node.down_and_check();
+}
+
+#[test]
+fn a_node_whose_log_takes_nothing_goes_on() {
+    if skipped("a_node_whose_log_takes_nothing_goes_on") {
+        return;
+    }
+    let node = TestNode::start();
+    assert!(matches!(node.call(&Request::Shutdown { leave_running: false }), Ok(Reply::Done)));
+    assert!(node.client().wait_stopped(Duration::from_secs(5)).unwrap());
+    let mut foreground = node.spawn_foreground_on_full_disk();
+    eventually("the daemon answers", || node.try_status().is_some());
+    let status = node.status();
+    let short = SLEEPER.replace("exec sleep 1000", "sleep 0.1");
+    node.up(&slice("s", &short, "")).unwrap();
+    eventually("it is started again", || node.process("one").restarts >= 3);
+    assert_eq!(node.status().daemon_pid, status.daemon_pid, "the daemon lives");
+    node.call(&Request::Down { slices: vec!["s".into()] }).unwrap();
+    let end = rustix::process::Pid::from_raw(foreground.id() as i32).unwrap();
+    rustix::process::kill_process(end, rustix::process::Signal::TERM).unwrap();
+    assert!(foreground.wait().unwrap().success());
+    node.check_gone();
+}
+
+#[test]
+fn an_image_that_makes_the_oci_runtime_wait_is_refused_and_its_slice_goes() {
+    if skipped("an_image_that_makes_the_oci_runtime_wait_is_refused_and_its_slice_goes") {
+        return;
+    }
+    let node = TestNode::start();
+    node.make_fifo("etc/passwd");
+    let begin = std::time::Instant::now();
+    let Err(CallError::Failed(failure)) = node.up(&slice("s", SLEEPER, "")) else { panic!() };
+    assert!(failure.message.contains("/etc/passwd is not a file"), "{failure}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    node.check_gone();
 }

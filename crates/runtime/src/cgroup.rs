@@ -154,6 +154,12 @@ impl Group {
         fs::write(&file, list_of(cores)).attempt(|| format!("setting {}", file.display()))
     }
 
+    /// The cores that it is restricted to; none if nobody has said, or there is no such group.
+    pub(crate) fn cores(&self) -> Vec<usize> {
+        let Some((mount, _)) = self.hierarchies.of("cpuset") else { return Vec::new() };
+        parse_list(&fs::read_to_string(self.dir(mount).join("cpuset.cpus")).unwrap_or_default())
+    }
+
     /// What the group uses; zero for what the host does not count.
     pub(crate) fn usage(&self) -> Usage {
         let number = |controller: &str, v1: &str, v2: &str| {

@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -71,9 +70,6 @@ pub enum Terminal {
     /// None: it gets the streams of the spawned command, which ends with its status.
     #[default]
     None,
-    /// One of its own, to which the spawned command relays; that command's streams must be a terminal, and it ends with
-    /// the process's status.
-    Relayed,
     /// One of its own, whose master is sent (SCM_RIGHTS) to a listening Unix socket. The spawned command ends at once; the
     /// process becomes a child of the nearest subreaper, and its pid is in the file.
     Sent {
@@ -175,29 +171,6 @@ impl Container {
         })
     }
 
-    /// Sends a signal to the first process; nothing if there is none.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
-        use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-        let Some(pid) = self.first_process() else { return Ok(()) };
-        let what = || format!("sending {signal} to process {pid}");
-        let raw = rustix::process::Pid::from_raw(pid.as_raw()).expect("a process of a container is not process 0");
-        let number = rustix::process::Signal::from_named_raw(signal as i32).expect("both name the same signals");
-        let Ok(held) = pidfd_open(raw, PidfdFlags::empty()) else { return Ok(()) };
-        // Held by a descriptor, it cannot become another process any more.
-        if self.first_process() != Some(pid) {
-            return Ok(());
-        }
-        match pidfd_send_signal(held, number) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(error) => Err(error).attempt(what),
-        }
-    }
-
-    /// Kills every process of the container and waits until they are gone (at most 5 s).
-    pub fn kill(&self) -> Result<()> {
-        end_processes(&self.layout, &self.id)
-    }
-
     /// Takes the container away: its processes, cgroups, root mount, bundle. The sandbox stays.
     pub fn delete(&self) -> Result<()> {
         remove(&self.layout, &self.id)
@@ -208,7 +181,6 @@ impl Container {
         let mut args: Vec<OsString> = vec!["exec".into()];
         match &exec.terminal {
             Terminal::None => {}
-            Terminal::Relayed => args.push("--tty".into()),
             Terminal::Sent { socket, pid_file } => {
                 args.extend(["--tty".into(), "--detach".into(), "--console-socket".into(), socket.into()]);
                 args.extend(["--pid-file".into(), pid_file.into()]);
@@ -231,6 +203,11 @@ impl Container {
     /// Changes the cores of a container that exists.
     pub fn set_cores(&self, cores: &[usize]) -> Result<()> {
         Group::of(&self.layout, &self.id)?.set_cores(cores)
+    }
+
+    /// The cores of a container that exists, running or not.
+    pub fn cores(&self) -> Result<Vec<usize>> {
+        Ok(Group::of(&self.layout, &self.id)?.cores())
     }
 
     /// What it uses now; zeros if it is not there.

@@ -49,6 +49,12 @@ pub enum Error {
     /// Every uid range is taken.
     #[error("all {0} uid ranges of 65536 are taken; release those of deleted functions")]
     NoIds(u32),
+    /// The host has an interface of this name, which is not to be touched.
+    #[error(
+        "the host has an interface {0} that is not this link's: give the link's end another name, or remove that \
+         interface (ip link delete {0})"
+    )]
+    Taken(String),
     /// Something does not exist that must, because an earlier verb makes it.
     #[error("{0} does not exist")]
     Absent(String),

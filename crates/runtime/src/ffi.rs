@@ -39,14 +39,24 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Makes an open `/dev/net/tun` the queue of a TAP interface without a packet information header.
-pub(crate) fn attach_tap(tun: impl AsFd, name: &str) -> io::Result<()> {
+/// Makes an open `/dev/net/tun` the queue of a new TAP interface, without a packet information header. `EBUSY` if there is an
+/// interface of this name.
+pub(crate) fn make_tap(tun: impl AsFd, name: &str) -> io::Result<()> {
+    attach(tun, name, libc::IFF_TUN_EXCL)
+}
+
+/// Makes frames of an open macvtap device come without a header before them.
+pub(crate) fn attach_macvtap(device: impl AsFd, name: &str) -> io::Result<()> {
+    attach(device, name, 0)
+}
+
+fn attach(tun: impl AsFd, name: &str, more_flags: libc::c_int) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '\0', '%']) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
     }
     let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: 0, rest: [0; 22] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    request.flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    request.flags = (libc::IFF_TAP | libc::IFF_NO_PI | more_flags) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is in size and layout, and lives through
     // the call.
     #[allow(unsafe_code)]
@@ -64,23 +74,11 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
-/// A packet socket bound to an interface for frames of every protocol; those that this host sends only if `outgoing`.
-/// Non-blocking.
-pub(crate) fn packet_socket(interface: u32, outgoing: bool) -> io::Result<OwnedFd> {
+/// A packet socket bound to an interface for frames of every protocol, both ways. Non-blocking.
+pub(crate) fn packet_socket(interface: u32) -> io::Result<OwnedFd> {
     // No protocol before it is bound, so that no frame of another interface is ever queued.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    let ignore = libc::c_int::from(!outgoing);
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel reads exactly the size given from `ignore`, which lives through the call.
-    #[allow(unsafe_code)]
-    let answer = unsafe {
-        let option = libc::PACKET_IGNORE_OUTGOING;
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const ignore).cast(), size)
-    };
-    if answer != 0 {
-        return Err(io::Error::last_os_error());
-    }
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),

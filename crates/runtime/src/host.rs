@@ -1,4 +1,4 @@
-//! What this host offers: cores, hugepages, cgroups, an OCI runtime, and how fast two of its cores reach each other.
+//! What this host offers: cores, hugepages, and how fast two of its cores reach each other.
 
 use std::fs;
 use std::hint;
@@ -11,54 +11,14 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Hierarchies, parse_list};
+use crate::cgroup::parse_list;
 use crate::error::Attempt;
-use crate::{Error, Layout, OciRuntime, Result};
+use crate::{Error, Result};
 
-/// Facts about the host, gathered once by the daemon and by `kaista check`.
-#[derive(Debug)]
-pub struct Host {
-    /// Cores that are online.
-    pub cores: Vec<usize>,
-    /// Total memory in bytes.
-    pub memory: u64,
-    /// Reservable 2 MiB pages.
-    pub hugepages: HugePages,
-    /// How cgroups are mounted.
-    pub cgroups: Hierarchies,
-    /// The OCI runtime, or why none is usable.
-    pub runtime: Result<OciRuntime, Error>,
-    /// The least latency that a link can have here.
-    pub latency: LatencyFloor,
-}
-
-impl Host {
-    /// Gathers all facts; some 100 ms, most of it the runtime's probe.
-    pub fn facts(layout: &Layout) -> Result<Self> {
-        Ok(Self {
-            cores: Self::online_cores()?,
-            memory: Self::memory()?,
-            hugepages: HugePages::read(),
-            cgroups: Hierarchies::read()?,
-            runtime: OciRuntime::probe(layout),
-            latency: LatencyFloor::measure()?,
-        })
-    }
-
-    /// Cores that are online, alone.
-    pub fn online_cores() -> Result<Vec<usize>> {
-        const FILE: &str = "/sys/devices/system/cpu/online";
-        Ok(parse_list(&fs::read_to_string(FILE).attempt(|| format!("reading {FILE}"))?))
-    }
-
-    /// Total memory in bytes, alone.
-    pub fn memory() -> Result<u64> {
-        let text = fs::read_to_string("/proc/meminfo").attempt(|| "reading /proc/meminfo".into())?;
-        let kib = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
-        kib.map(|kib| kib * 1024).ok_or_else(|| Error::Absent("MemTotal in /proc/meminfo".into()))
-    }
+/// Cores that are online.
+pub fn online_cores() -> Result<Vec<usize>> {
+    const FILE: &str = "/sys/devices/system/cpu/online";
+    Ok(parse_list(&fs::read_to_string(FILE).attempt(|| format!("reading {FILE}"))?))
 }
 
 /// 2 MiB pages.
@@ -282,8 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_has_cores_and_memory() {
-        assert!(!Host::online_cores().expect("cores").is_empty());
-        assert!(Host::memory().expect("memory") > 1 << 20);
+    fn the_host_has_cores() {
+        assert!(!online_cores().expect("cores").is_empty());
     }
 }

@@ -390,6 +390,13 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
 /// Execution domains that programs ask for: Linux, Linux with UNAME26, without address randomisation, and "which is it?".
 const PERSONALITIES: &[u64] = &[0, 0x2_0000, 0x4_0000, 0xffff_ffff];
 
+/// Families of sockets: what the function's own network namespace and mounts confine. Others are not confined by it (vsock reaches a
+/// hypervisor), are much of the kernel for little use (ALG), or need a capability. The kernel reads the low 32 bits of the argument,
+/// and so does the filter.
+const FAMILIES: &[libc::c_int] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+/// Beyond all that Linux has; what is beyond answers `ENOSYS`.
+const FAMILIES_END: libc::c_int = 64;
+
 /// The filter, for the host's architecture.
 pub(crate) fn filter() -> LinuxSeccomp {
     let mut calls = vec![syscall(ALLOWED, LinuxSeccompAction::ScmpActAllow, None, vec![])];
@@ -404,9 +411,14 @@ pub(crate) fn filter() -> LinuxSeccomp {
         let equal = arg(0, persona, None, LinuxSeccompOperator::ScmpCmpEq);
         calls.push(syscall(&["personality"], LinuxSeccompAction::ScmpActAllow, None, vec![equal]));
     }
-    // vsock reaches past the network namespace, to a hypervisor.
-    let not_vsock = arg(0, libc::AF_VSOCK as u64, None, LinuxSeccompOperator::ScmpCmpNe);
-    calls.push(syscall(&["socket"], LinuxSeccompAction::ScmpActAllow, None, vec![not_vsock]));
+    for family in 0..FAMILIES_END {
+        let is_it = arg(0, 0xffff_ffff, Some(family as u64), LinuxSeccompOperator::ScmpCmpMaskedEq);
+        let (action, errno) = match FAMILIES.contains(&family) {
+            true => (LinuxSeccompAction::ScmpActAllow, None),
+            false => (LinuxSeccompAction::ScmpActErrno, Some(libc::EPERM)),
+        };
+        calls.push(syscall(&["socket"], action, errno, vec![is_it]));
+    }
 
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActErrno)

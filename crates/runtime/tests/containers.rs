@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use runtime::{
     Container, ContainerSpec, Exec, FunctionId, IdRange, IdRanges, Sandbox, State, StateDirectory, Terminal,
 };
-use support::{Node, containers};
+use support::{Node, containers, eventually, host, program};
 
 fn shell(line: &str) -> Option<Vec<String>> {
     Some(["/bin/busybox", "sh", "-c", line].map(String::from).to_vec())
@@ -109,7 +109,7 @@ fn limits_and_cores_are_in_effect() {
     let image = node.busybox(|_| {});
     let id = node.function("limits");
     let command = Some(["/bin/busybox", "sleep", "1000"].map(String::from).to_vec());
-    let core = *runtime::Host::online_cores().expect("cores").last().expect("a core");
+    let core = *runtime::online_cores().expect("cores").last().expect("a core");
     let spec = ContainerSpec {
         command,
         memory: Some(32 << 20),
@@ -121,7 +121,7 @@ fn limits_and_cores_are_in_effect() {
     assert_eq!(running.container.confinement().expect("confinement").cores, [core]);
     assert_eq!(running.sh("nproc").trim(), "1");
 
-    let all = runtime::Host::online_cores().expect("cores");
+    let all = runtime::online_cores().expect("cores");
     running.container.set_cores(&all).expect("set");
     assert_eq!(running.container.confinement().expect("confinement").cores, all);
 
@@ -258,9 +258,9 @@ fn a_container_can_be_made_again_in_its_sandbox() {
     let second = node.idle(&id, &image);
     assert_eq!(second.sh("readlink /proc/self/ns/net; readlink /proc/self/ns/user"), before);
     assert!(matches!(second.container.state(), Ok(State::Running(_))));
-    second.container.signal(nix::sys::signal::Signal::SIGKILL).expect("sent");
-    second.container.kill().expect("whatever else there was");
-    assert_eq!(second.container.state().expect("a state"), State::Stopped);
+    let first_process = second.container.first_process().expect("it runs");
+    nix::sys::signal::kill(first_process, nix::sys::signal::Signal::SIGKILL).expect("sent");
+    eventually("it has stopped", || second.container.state().expect("a state") == State::Stopped);
     second.container.delete().expect("deleted");
     assert_eq!(second.container.state().expect("a state"), State::Absent);
     second.container.delete().expect("deleting twice is no error");
@@ -378,4 +378,36 @@ fn a_terminal_can_be_sent_to_whoever_asks() {
     // Reading ends with EIO once the terminal has no other user.
     let _ = std::io::Read::read_to_end(&mut master, &mut printed);
     assert_eq!(String::from_utf8_lossy(&printed), "/dev/pts/0\r\nblue\r\n");
+}
+
+/// Says of each family of sockets whether it is to be had. The last number is that of vsock in the 32 bits that the kernel reads.
+const SOCKETS: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void) {
+    long families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, 38 /* ALG */, 40 /* vsock */, 0x100000028};
+    for (int i = 0; i < 8; i++)
+        printf("%s\n", syscall(SYS_socket, families[i], SOCK_DGRAM, 0) >= 0 ? "yes" : errno == EPERM ? "refused" : "no");
+}
+"#;
+
+#[test]
+fn a_function_has_the_sockets_that_its_namespace_confines_and_no_others() {
+    let name = "a_function_has_the_sockets_that_its_namespace_confines_and_no_others";
+    needs!(name, containers(), program("gcc"));
+    let node = Node::new();
+    let source = node.dir().join("sockets.c");
+    fs::write(&source, SOCKETS).expect("written");
+    let image = node.busybox(|root| {
+        let program = root.join("bin/sockets");
+        let (source, program) = (source.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
+        host("gcc", &["-static", "-o", program, source]);
+    });
+    let id = node.function("sockets");
+    let command = Some(vec!["/bin/sockets".into()]);
+    let printed = node.run(&id, &ContainerSpec { command, ..ContainerSpec::new(image, "sockets") });
+    assert_eq!(printed, "yes\nyes\nyes\nyes\nrefused\nrefused\nrefused\nrefused\n");
 }

@@ -22,12 +22,27 @@ enum Put<'a> {
     Owned(&'a str, u64),
     Setuid(&'a str),
     Huge(&'a str),
+    /// What the next entry is called or how it is, of so many bytes.
+    Long(EntryType, usize),
+    /// A sparse file with so many blocks of headers that say where its holes are.
+    Sieve(usize),
 }
 
 /// A tar stream, with names as they are given: the tar crate's own checks are not in the way.
 fn layer(content: &[Put<'_>]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for put in content {
+        match put {
+            Put::Long(kind, length) => {
+                append_long(&mut tar, *kind, *length);
+                continue;
+            }
+            Put::Sieve(blocks) => {
+                append_sieve(&mut tar, *blocks);
+                continue;
+            }
+            _ => {}
+        }
         let mut header = Header::new_gnu();
         let (path, kind, target, text) = match put {
             Put::File(path, text) => (*path, EntryType::Regular, "", *text),
@@ -37,6 +52,7 @@ fn layer(content: &[Put<'_>]) -> Vec<u8> {
             Put::Special(path, kind) => (*path, *kind, "", ""),
             Put::Owned(path, _) | Put::Setuid(path) => (*path, EntryType::Regular, "", "x"),
             Put::Huge(path) => (*path, EntryType::GNUSparse, "", ""),
+            Put::Long(..) | Put::Sieve(_) => unreachable!("handled above"),
         };
         let old = header.as_old_mut();
         old.name[..path.len()].copy_from_slice(path.as_bytes());
@@ -59,6 +75,36 @@ fn layer(content: &[Put<'_>]) -> Vec<u8> {
         tar.append(&header, text.as_bytes()).expect("appended");
     }
     tar.into_inner().expect("written")
+}
+
+fn append_long(tar: &mut tar::Builder<Vec<u8>>, kind: EntryType, length: usize) {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(length as u64);
+    header.set_cksum();
+    tar.append(&header, vec![b'n'; length].as_slice()).expect("appended");
+}
+
+fn append_sieve(tar: &mut tar::Builder<Vec<u8>>, blocks: usize) {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::GNUSparse);
+    header.as_old_mut().name[..5].copy_from_slice(b"sieve");
+    header.set_size(0);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(1);
+    let gnu = header.as_gnu_mut().expect("a GNU header");
+    gnu.set_real_size(0);
+    gnu.set_is_extended(true);
+    header.set_cksum();
+    let mut more = tar::GnuExtSparseHeader::new();
+    let mut all = Vec::with_capacity(blocks * 512);
+    for left in (0..blocks).rev() {
+        more.isextended = [u8::from(left > 0)];
+        all.extend_from_slice(more.as_bytes());
+    }
+    tar.append(&header, all.as_slice()).expect("appended");
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -201,6 +247,47 @@ fn an_image_with_what_no_function_needs_is_refused() {
 }
 
 #[test]
+fn an_image_takes_no_more_memory_than_it_may() {
+    needs!("an_image_takes_no_more_memory_than_it_may", root());
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+        let said = refusal(&[Put::Long(kind, 2 << 20), Put::File("x", "x")]);
+        assert!(said.contains("too long"), "{kind:?}: {said}");
+    }
+    assert!(refusal(&[Put::Sieve(4_096)]).contains("too long"));
+    // As much as that of what is content, or nobody's, is well.
+    let text = "x".repeat(3 << 20);
+    unpack(&[&[Put::Sieve(8), Put::File("x", &text), Put::Long(EntryType::XGlobalHeader, 2 << 20), Put::Dir("y")]])
+        .1
+        .expect("an image");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("x.tar");
+    let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
+    fs::write(&file, layer(&[Put::Long(EntryType::GNULongName, 65 << 20), Put::File("x", "x")])).expect("written");
+    let said = Image::resolve(&place, &Source::Archive { file, tag: None }).expect_err("refused").to_string();
+    assert!(said.contains("too long"), "{said}");
+}
+
+#[test]
+fn indexes_that_name_each_other_over_and_over_are_refused() {
+    needs!("indexes_that_name_each_other_over_and_over_are_refused", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = layout(&dir.path().join("layout"), &[layer(&[Put::File("a", "x")])]);
+    let index = dir.path().join("layout/index.json");
+    let mut text = fs::read_to_string(&index).expect("an index");
+    for _ in 0..3 {
+        let digest = sha256(text.as_bytes());
+        fs::write(dir.path().join("layout/blobs/sha256").join(&digest), &text).expect("written");
+        let kind = "application/vnd.oci.image.index.v1+json";
+        let one = format!(r#"{{"mediaType":"{kind}","digest":"sha256:{digest}","size":{}}}"#, text.len());
+        text = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, vec![one; 200].join(","));
+    }
+    fs::write(index, text).expect("written");
+    let answer = Image::resolve(&Layout::new(dir.path().join("run"), dir.path().join("state")), &source);
+    assert!(answer.expect_err("refused").to_string().contains("too many images"));
+}
+
+#[test]
 fn a_blob_that_is_not_what_its_digest_says_is_refused() {
     needs!("a_blob_that_is_not_what_its_digest_says_is_refused", root());
     let dir = tempfile::tempdir().expect("a directory");
@@ -312,7 +399,16 @@ fn garbage_is_refused_with_a_reason() {
     let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
     let file = dir.path().join("x.tar");
     File::create(&file).expect("a file").write_all(&[7; 4096]).expect("written");
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("made");
+    let waits = layout(&dir.path().join("layout"), &[]);
+    for blob in fs::read_dir(dir.path().join("layout/blobs/sha256")).expect("a directory").flatten() {
+        fs::remove_file(blob.path()).expect("removed");
+        nix::unistd::mkfifo(&blob.path(), nix::sys::stat::Mode::S_IRUSR).expect("made");
+    }
     for source in [
+        waits,
+        Source::Archive { file: fifo, tag: None },
         Source::Archive { file: file.clone(), tag: None },
         Source::Archive { file: dir.path().join("absent"), tag: None },
         Source::OciLayout { directory: dir.path().into(), tag: None },

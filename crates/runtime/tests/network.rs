@@ -251,14 +251,13 @@ fn a_macvtap_carries_whole_frames_to_and_from_the_host_s_network() {
 }
 
 #[test]
-fn a_packet_socket_sees_what_arrives_and_a_packet_tap_sees_both_ways() {
-    needs!("a_packet_socket_sees_what_arrives_and_a_packet_tap_sees_both_ways", root());
+fn a_packet_tap_sees_both_ways() {
+    needs!("a_packet_tap_sees_both_ways", root());
     let pair = Pair::new();
     net::veth((&pair.a, "x"), (&pair.b, "x")).expect("wired");
     net::configure(&pair.a, &interface("x", &["10.0.0.1/24"])).expect("configured");
     net::configure(&pair.b, &interface("x", &["10.0.0.2/24"])).expect("configured");
     let tap = net::packet_tap(&pair.a, "x").expect("a tap");
-    let mut arrivals = File::from(net::packet_socket(&pair.a, "x").expect("a socket"));
     let server = pair.b.within(|| UdpSocket::bind("10.0.0.2:7")).expect("inside").expect("bound");
     let client = pair.a.within(|| UdpSocket::bind("10.0.0.1:0")).expect("inside").expect("bound");
     client.send_to(b"ping", "10.0.0.2:7").expect("sent");
@@ -267,7 +266,6 @@ fn a_packet_socket_sees_what_arrives_and_a_packet_tap_sees_both_ways() {
     client.recv_from(&mut [0; 16]).expect("received");
 
     let udp = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 17;
-    assert!(read_until(&mut arrivals, udp).ends_with(b"pong"), "what is sent is not seen");
     let mut seen = Vec::new();
     while let Some(sniffed) = tap.receive().expect("received") {
         assert!(sniffed.at.elapsed().is_ok_and(|age| age < Duration::from_secs(10)));
@@ -277,4 +275,46 @@ fn a_packet_socket_sees_what_arrives_and_a_packet_tap_sees_both_ways() {
     }
     assert_eq!(seen, [(true, b"ping".to_vec()), (false, b"pong".to_vec())]);
     assert_eq!(tap.dropped(), 0);
+}
+
+#[test]
+fn an_interface_of_the_host_that_is_another_s_is_refused_and_left_as_it_is() {
+    needs!("an_interface_of_the_host_that_is_another_s_is_refused_and_left_as_it_is", root());
+    let pair = Pair::new();
+    let host = Namespace::host().expect("the host");
+    let persistent: [&[&str]; 2] =
+        [&["link", "add", "kaista-t3", "type", "bridge"], &["tuntap", "add", "kaista-t4", "mode", "tap"]];
+    for (name, command) in ["kaista-t3", "kaista-t4"].into_iter().zip(persistent) {
+        support::host("ip", command);
+        let before = support::host("ip", &["-o", "link", "show", name]);
+        let refusals = [net::veth((&pair.a, "x"), (&host, name)).err(), net::tap(&host, name).err()];
+        for refusal in refusals {
+            let said = refusal.expect("refused").to_string();
+            assert!(said.contains(name) && said.contains("not this link's"), "{said}");
+        }
+        assert_eq!(support::host("ip", &["-o", "link", "show", name]), before);
+        net::remove(&host, name).expect("removed");
+    }
+
+    net::veth((&pair.a, "x"), (&host, "kaista-t5")).expect("wired");
+    assert!(net::veth((&pair.b, "x"), (&host, "kaista-t5")).is_err(), "it belongs to a link of another function");
+    net::remove(&pair.a, "x").expect("removed");
+    assert!(!net::interfaces(&host).expect("listed").contains(&"kaista-t5".to_owned()), "it goes with the link");
+}
+
+#[test]
+fn a_pair_whose_maker_was_killed_before_it_said_whose_it_is_is_made_anew() {
+    needs!("a_pair_whose_maker_was_killed_before_it_said_whose_it_is_is_made_anew", root());
+    let pair = Pair::new();
+    let host = Namespace::host().expect("the host");
+    let wire = || net::veth((&pair.a, "x"), (&host, "kaista-t6"));
+    for ends_without_alias in [&["x", "kaista-t6"][..], &["kaista-t6"]] {
+        wire().expect("wired");
+        for end in ends_without_alias {
+            let command = ["link", "set", end, "alias", ""];
+            drop(if *end == "x" { show(&pair.a, &command) } else { support::host("ip", &command) });
+        }
+        wire().expect("wired again");
+    }
+    net::remove(&pair.a, "x").expect("removed");
 }

@@ -165,13 +165,25 @@ fn end_of(daemon: &Daemon, pid: i32) -> i32 {
     if status < 0 { 128 - status } else { status }
 }
 
+/// What the names of files of executions begin with.
+const PREFIX: &str = ".exec-";
+
+/// Removes the files of executions of former daemons, which were killed before they could.
+pub(super) fn sweep(run: &Path) {
+    for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Files of one execution, gone with it.
 struct Files(PathBuf);
 
 impl Files {
     fn new(daemon: &Daemon) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(".exec-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self(daemon.node.paths.run.join(name))
     }
 

@@ -236,7 +236,7 @@ fn mistakes(report: slice::Report) -> Failure {
 /// The slice that has such a function, as it shall be.
 fn described(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, Slice), Failure> {
     let descriptor =
-        |(name, _): (String, Handle)| Some((name.clone(), record::load_descriptor(&daemon.node.paths, &name)?));
+        |(name, _): (String, Handle)| Some((name.clone(), record::load_descriptor(&daemon.node.paths, &name).ok()??));
     let slices = daemon.workers().into_iter().filter_map(descriptor);
     choose(wanted, slices, |slice| slice.function(&wanted.function).is_some())?
         .ok_or_else(|| refuse(format!("there is no function {wanted}")))

@@ -6,12 +6,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 
 use super::protocol::{Answer, Ask};
 use crate::control::wire::{self, Lines};
-use crate::process;
+use crate::process::{self, Process, ProcessId};
+
+/// How long the daemon waits before it starts another keeper when that has just failed.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long the OCI runtime may take to make a container or to start a program in one.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The keeper, whichever process that is at the moment. Any thread may ask.
 pub(crate) struct Keeper {
@@ -65,7 +73,12 @@ impl Keeper {
                 if inner.stopped {
                     return;
                 }
-                let _ = inner.ask(&Ask::Hello, &[]);
+                let answered = inner.ask(&Ask::Hello, &[]);
+                drop(inner);
+                if let Err(e) = answered {
+                    tracing::error!("there is no keeper: {e}; it is tried again");
+                    std::thread::sleep(RETRY);
+                }
             }
         });
     }
@@ -102,14 +115,21 @@ impl Keeper {
         self.lock().held.get(label).and_then(|fd| fd.try_clone().ok())
     }
 
-    /// Runs a program as the keeper's child, and its children after it, to its end: exit code or minus the signal.
+    /// Runs the OCI runtime as the keeper's child to its end: exit code or minus the signal. It is killed if that takes too long, as it
+    /// may where an image has made it wait for something; what it began is then to be taken away.
     pub(crate) fn run(&self, command: &runtime::CommandLine, streams: [BorrowedFd<'_>; 3]) -> io::Result<i32> {
         let pid = self.spawn(command, streams)?;
         // Gone already is as good as ended.
-        if let Ok(process) = process::open(pid) {
-            poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
+        let ended = ProcessId::of(pid).and_then(Process::open).is_none_or(|process| ends_within(&process, PATIENCE));
+        let status = self.reap(pid);
+        if !ended {
+            let limit = PATIENCE.as_secs();
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the OCI runtime has not ended within {limit} s"),
+            ));
         }
-        self.reap(pid).ok_or_else(died)
+        status.ok_or_else(died)
     }
 
     /// Starts a program as the keeper's child.
@@ -191,7 +211,10 @@ impl Inner {
         if self.stay {
             command.arg("--stay");
         }
-        self.child = Some(command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?);
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn();
+        // It has the keeper's end of the socket: nobody would hear it close if the new keeper died before it answered.
+        drop(command);
+        self.child = Some(child?);
         self.lines = Lines::new(ours);
         self.greet()?;
         let mut copies: Vec<(String, OwnedFd)> =
@@ -205,6 +228,20 @@ impl Inner {
     }
 }
 
+/// Whether it ends by itself within so long. Else it is killed.
+fn ends_within(process: &Process, patience: Duration) -> bool {
+    let ended = |patience: Duration| {
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        matches!(poll(&mut [PollFd::new(process.fd(), PollFlags::IN)], Some(&timeout)), Ok(n) if n > 0)
+    };
+    let by_itself = ended(patience);
+    if !by_itself {
+        process.signal(Signal::KILL);
+        ended(patience);
+    }
+    by_itself
+}
+
 /// A program may or may not have been started.
 fn died() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the keeper died while it started a program")
@@ -212,4 +249,51 @@ fn died() -> io::Error {
 
 fn confused() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the keeper's answer does not fit the question")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper that is gone. The next one is this test's own program, which ends at once: it knows no such arguments.
+    fn gone() -> Arc<Keeper> {
+        let (ours, _) = UnixStream::pair().unwrap();
+        let held = BTreeMap::new();
+        let lines = Lines::new(ours);
+        let inner = Inner { lines, pid: 0, restarts: 0, stay: false, held, child: None, stopped: false };
+        Arc::new(Keeper { inner: Mutex::new(inner) })
+    }
+
+    #[test]
+    fn a_keeper_that_dies_before_it_answers_holds_nobody_up() {
+        let (keeper, (done, end)) = (gone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let _ = done.send(keeper.store("label", null.as_fd()).is_err());
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(20)), Ok(true), "it is told, and nobody waits for it");
+    }
+
+    #[test]
+    fn what_does_not_end_is_killed() {
+        let begin = std::time::Instant::now();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = ProcessId::of(child.id() as i32).and_then(Process::open).unwrap();
+        assert!(!ends_within(&process, Duration::from_millis(50)));
+        assert!(!child.wait().unwrap().success() && begin.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn keepers_that_cannot_live_are_tried_again_without_haste() {
+        let keeper = gone();
+        keeper.clone().watch();
+        let begin = std::time::Instant::now();
+        let mut tried = std::collections::BTreeSet::new();
+        while begin.elapsed() < 3 * RETRY {
+            tried.extend(keeper.lock().child.as_ref().map(Child::id));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        keeper.lock().stopped = true;
+        assert!((2..=5).contains(&tried.len()), "{} were started", tried.len());
+    }
 }

@@ -48,6 +48,13 @@ pub fn kill(pid: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
 }
 
+/// Children of a process that have ended and that it has not asked about.
+pub fn remains_below(pid: u32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+    let pids = children.split_whitespace().map(|pid| pid.parse::<i32>().expect("a number"));
+    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))).collect()
+}
+
 /// The last line that a web server answers with.
 pub fn get(server: &str, path: &str) -> String {
     let mut stream = std::net::TcpStream::connect(server).expect("a server");
@@ -136,6 +143,52 @@ impl TestNode {
         node
     }
 
+    /// What is known of a slice: the descriptor that shall hold, and the record of what was made.
+    pub fn files_of(&self, slice: &str) -> [std::path::PathBuf; 2] {
+        [self.paths.descriptors(), self.paths.records()].map(|directory| directory.join(format!("{slice}.json")))
+    }
+
+    /// Makes an OCI image layout `app` of busybox, which runs as this user; where it is.
+    pub fn make_layout(&self, user: &str) -> std::path::PathBuf {
+        let layout = self.directory.path().join("app");
+        let umoci = |arguments: &[&str]| {
+            assert!(Command::new("umoci").args(arguments).status().expect("umoci").success(), "{arguments:?}");
+        };
+        let [layout_path, rootfs] =
+            [&layout, &self.directory.path().join("rootfs")].map(|path| path.display().to_string());
+        let image = format!("{layout_path}:v1");
+        umoci(&["init", "--layout", &layout_path]);
+        umoci(&["new", "--image", &image]);
+        umoci(&["insert", "--image", &image, &rootfs, "/"]);
+        umoci(&["config", "--image", &image, &format!("--config.user={user}")]);
+        layout
+    }
+
+    /// Spoils the list of user ids, without which nothing can be taken away wholly; what it was.
+    pub fn spoil_ids(&self) -> Vec<u8> {
+        let file = self.paths.state.join("id-ranges.json");
+        let before = fs::read(&file).unwrap_or_else(|_| b"{}".to_vec());
+        fs::write(file, "spoilt").expect("written");
+        before
+    }
+
+    /// Puts it back.
+    pub fn mend_ids(&self, ids: &[u8]) {
+        fs::write(self.paths.state.join("id-ranges.json"), ids).expect("written");
+    }
+
+    /// The directory of a function.
+    pub fn directory_of(&self, slice: &str, function: &str) -> std::path::PathBuf {
+        self.paths.run.join(slice).join(function)
+    }
+
+    /// Puts a FIFO into the root filesystem.
+    pub fn make_fifo(&self, path: &str) {
+        let path = self.directory.path().join("rootfs").join(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+    }
+
     /// Starts keeper and daemon, if none run. More than once where the last ones have not quite ended.
     pub fn begin(&self) {
         eventually("the daemon answers", || {
@@ -161,6 +214,12 @@ impl TestNode {
     /// A node that stays, under what could be a service manager.
     pub fn spawn_foreground(&self) -> Child {
         self.kaistad().arg("--foreground").spawn().expect("kaistad starts")
+    }
+
+    /// The same, with a log that takes nothing.
+    pub fn spawn_foreground_on_full_disk(&self) -> Child {
+        let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        self.kaistad().arg("--foreground").stderr(full).spawn().expect("kaistad starts")
     }
 
     pub fn client(&self) -> Client {

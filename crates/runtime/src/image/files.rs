@@ -1,9 +1,10 @@
 //! The files of an image, by name: a directory, or a tar archive that is read in place.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -27,7 +28,7 @@ pub(super) enum Place {
 impl Files {
     /// Opens a tar archive. A compressed one is unpacked to a file without a name in `scratch` first.
     pub(super) fn archive(path: &Path, scratch: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_file(path)?;
         let mut magic = [0; 4];
         let length = file.read_at(&mut magic, 0)?;
         if Compression::of(&magic[..length]) != Compression::None {
@@ -45,7 +46,7 @@ impl Files {
     /// Opens a file of the image.
     pub(super) fn open(&self, name: &Path) -> io::Result<Box<dyn Read + '_>> {
         match self {
-            Self::Directory(dir) => Ok(Box::new(BufReader::new(File::open(dir.join(plain(name)?))?))),
+            Self::Directory(dir) => Ok(Box::new(BufReader::new(open_file(&dir.join(plain(name)?))?))),
             Self::Archive { file, index } => {
                 let (offset, size) = locate(index, name)?;
                 Ok(Box::new(BufReader::with_capacity(1 << 16, Section { file, offset, left: size })))
@@ -66,6 +67,12 @@ impl Files {
         limits::Bounded::new(self.open(name)?, limits::DOCUMENT_BYTES).read_to_end(&mut text)?;
         Ok(text)
     }
+}
+
+/// Opens what must be a file. Nobody waits for the other end of a FIFO.
+fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
 /// How a stream is compressed, by its first bytes.
@@ -101,7 +108,8 @@ pub(super) fn decompress<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn R
 
 fn index(file: &File) -> io::Result<HashMap<PathBuf, Place>> {
     let mut places = HashMap::new();
-    let mut archive = tar::Archive::new(BufReader::new(file));
+    let may_read = Cell::new(limits::ARCHIVE_HEADER_BYTES);
+    let mut archive = tar::Archive::new(limits::Headers::new(BufReader::new(file), &may_read));
     for entry in archive.entries_with_seek()? {
         let entry = entry?;
         let name = plain(&entry.path()?)?;

@@ -5,6 +5,7 @@
 //! Owners must be ids that a function has, set-id bits and extended attributes are not carried over: no container could
 //! use them, and a user of the host could.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -45,8 +46,11 @@ impl Unpacker {
         self.made.clear();
         // Some tools leave out the padding at the end; nothing can hide behind it, the stream has a digest.
         let stream = stream.chain(io::repeat(0).take(2048));
-        for entry in Archive::new(stream).entries()? {
+        let may_read = Cell::new(limits::HEADER_BYTES);
+        let mut archive = Archive::new(limits::Headers::new(stream, &may_read));
+        for entry in archive.entries()? {
             let mut entry = entry?;
+            may_read.set(u64::MAX);
             self.entries += 1;
             if self.entries > limits::ENTRIES {
                 return Err(io::Error::other("it holds too many files"));
@@ -55,6 +59,9 @@ impl Unpacker {
             self.entry(&mut entry, Path::new(OsStr::from_bytes(&name))).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(&name)))
             })?;
+            // What nobody wanted of it is not the next one's header.
+            io::copy(&mut entry, &mut io::sink())?;
+            may_read.set(limits::HEADER_BYTES);
         }
         Ok(())
     }

@@ -52,9 +52,10 @@ impl Manifest {
     fn of_layout(files: &Files, tag: Option<&str>) -> Answer<Self> {
         let index: ImageIndex = document(files, Path::new("index.json"))?;
         let mut found = Vec::new();
+        let mut left = limits::DESCRIPTORS;
         let here: Vec<&Descriptor> = index.manifests().iter().filter(|one| has_tag(one, tag)).collect();
         for descriptor in here {
-            collect(files, descriptor, 0, &mut found)?;
+            collect(files, descriptor, 0, &mut left, &mut found)?;
         }
         found.sort_by_key(|one| one.digest().to_string());
         found.dedup_by(|a, b| a.digest() == b.digest());
@@ -121,9 +122,17 @@ impl Saved {
     }
 }
 
-/// Adds the image manifests for this machine that `descriptor` leads to; an index may name others.
-fn collect(files: &Files, descriptor: &Descriptor, depth: usize, found: &mut Vec<Descriptor>) -> Answer<()> {
+/// Adds the image manifests for this machine that `descriptor` leads to; an index may name others. `left`: how many descriptors may
+/// yet be looked at, since indexes that name each other many times over would have no end.
+fn collect(
+    files: &Files,
+    descriptor: &Descriptor,
+    depth: usize,
+    left: &mut usize,
+    found: &mut Vec<Descriptor>,
+) -> Answer<()> {
     const NESTED: usize = 4;
+    *left = left.checked_sub(1).ok_or("its indexes name too many images")?;
     if descriptor.platform().as_ref().is_some_and(|p| *p.os() != Os::Linux || *p.architecture() != Arch::default()) {
         return Ok(());
     }
@@ -140,7 +149,7 @@ fn collect(files: &Files, descriptor: &Descriptor, depth: usize, found: &mut Vec
         return Err("its indexes are nested too deeply".into());
     }
     let index: ImageIndex = blob(files, descriptor)?;
-    index.manifests().iter().try_for_each(|inner| collect(files, inner, depth + 1, found))
+    index.manifests().iter().try_for_each(|inner| collect(files, inner, depth + 1, left, found))
 }
 
 /// A document that is named by its digest, and is what that says.

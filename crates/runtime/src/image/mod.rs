@@ -12,6 +12,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Attempt;
 use crate::{Error, Layout, Result};
 
@@ -42,7 +44,7 @@ pub enum Source {
 }
 
 /// A root filesystem and what its image says of how to run it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// The root filesystem; owned by the host's uids 0 to 65535 as the image says.
     pub rootfs: PathBuf,
@@ -55,7 +57,7 @@ pub struct Image {
 }
 
 /// Defaults of an image.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageConfig {
     /// Program and first arguments.
     pub entrypoint: Vec<String>,

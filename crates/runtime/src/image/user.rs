@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, IdRange, Result, rootfs};
 
 /// Uid and gid of a function whose image names no user, or names root.
 pub const USER: u32 = 1000;
 
 /// The user and group of a container's first process, as numbered inside, and its home.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// Uid inside, never 0.
     pub uid: u32,
@@ -29,8 +31,8 @@ impl Default for User {
 impl User {
     /// From what the image's configuration says (`user[:group]`, numbers or names) and its own files.
     pub(crate) fn of(wanted: &str, root: &Path) -> Result<Self> {
-        let read = |path| read_small(root, Path::new(path)).unwrap_or_default();
-        Self::find(wanted, &read("/etc/passwd"), &read("/etc/group"))
+        let read = |path| read_small(root, Path::new(path)).map(Option::unwrap_or_default);
+        Self::find(wanted, &read("/etc/passwd")?, &read("/etc/group")?)
     }
 
     fn find(wanted: &str, passwd: &str, groups: &str) -> Result<Self> {
@@ -66,14 +68,16 @@ fn gid_named(groups: &str, name: &str) -> Option<u32> {
     lines.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?)
 }
 
-/// A small text file of the image, links followed within it.
-fn read_small(root: &Path, path: &Path) -> Option<String> {
+/// A small text file of the image, links followed within it; none if it is absent or too large. What is no file is an error: the
+/// OCI runtime opens it as well, and a FIFO would keep it waiting.
+fn read_small(root: &Path, path: &Path) -> Result<Option<String>> {
     const LIMIT: u64 = 1 << 20;
-    let file = root.join(rootfs::resolve(root, path).ok()?);
-    if !fs::metadata(&file).is_ok_and(|meta| meta.is_file() && meta.len() <= LIMIT) {
-        return None;
+    let file = root.join(rootfs::resolve(root, path)?);
+    match fs::metadata(&file) {
+        Ok(meta) if !meta.is_file() => Err(Error::Spec(format!("the image's {} is not a file", path.display()))),
+        Ok(meta) if meta.len() <= LIMIT => Ok(fs::read_to_string(file).ok()),
+        _ => Ok(None),
     }
-    fs::read_to_string(file).ok()
 }
 
 #[cfg(test)]
@@ -95,6 +99,20 @@ mod tests {
         }
         for wrong in ["nobody", "web:nobody", "65536", "1:65536"] {
             assert!(User::find(wrong, PASSWD, GROUP).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_image_whose_list_of_users_is_no_file_is_refused() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::create_dir(root.path().join("etc")).expect("made");
+        assert_eq!(User::of("", root.path()).expect("a user").uid, USER, "there need not be any");
+        for file in ["etc/passwd", "etc/group"] {
+            let mode = nix::sys::stat::Mode::S_IRUSR;
+            nix::unistd::mkfifo(&root.path().join(file), mode).expect("made");
+            let said = User::of("", root.path()).expect_err("refused").to_string();
+            assert!(said.contains(file) && said.contains("is not a file"), "{said}");
+            fs::remove_file(root.path().join(file)).expect("removed");
         }
     }
 }

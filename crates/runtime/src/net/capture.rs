@@ -31,7 +31,7 @@ pub struct Sniffed {
 
 /// Opens a [`PacketTap`] on an interface of `namespace`.
 pub fn packet_tap(namespace: &Namespace, interface: &str) -> Result<PacketTap> {
-    let socket = socket::open_packet(namespace, interface, true)?;
+    let socket = socket::packet_socket(namespace, interface)?;
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).attempt(|| "asking for time stamps".into())?;
     Ok(PacketTap { socket, dropped: AtomicU64::new(0) })
 }

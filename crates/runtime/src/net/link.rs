@@ -12,14 +12,22 @@ use rtnetlink::{Handle, LinkMacVlan, LinkMacVtap, LinkMessageBuilder, LinkUnspec
 use super::Namespace;
 use crate::{Error, Result};
 
-/// A veth pair, one end in each namespace, both up. An interface of either name that is not this pair is replaced.
+/// A veth pair, one end in each namespace, both up. In a sandbox an interface of that name that is not this pair is replaced;
+/// the host's is left alone, and an error.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<()> {
     let alias = format!("kaista veth {} {} {} {}", a.0.path().display(), a.1, b.0.path().display(), b.1);
     let is_end =
         |namespace: &Namespace, name: &str| Ok::<_, Error>(alias_of(namespace, name)?.as_ref() == Some(&alias));
     if !is_end(a.0, a.1)? || !is_end(b.0, b.1)? {
-        remove(a.0, a.1)?;
-        remove(b.0, b.1)?;
+        let mut ends = [a, b];
+        // A sandbox's first: the other end goes with it, also where a killed process has not given it its alias.
+        ends.sort_by_key(|end| end.0.is_host());
+        for (namespace, name) in ends {
+            if !is_end(namespace, name)? {
+                refuse_taken(namespace, name)?;
+            }
+            remove(namespace, name)?;
+        }
         let peer = LinkMessageBuilder::<LinkUnspec>::new().name(b.1).setns_by_fd(b.0.raw()).build();
         let message = LinkVeth::new(a.1, b.1).set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).build();
         a.0.netlink(async |handle: Handle| {
@@ -69,6 +77,14 @@ fn on_host_interface(
         set_alias(namespace, name, &alias)?;
     }
     up(namespace, name)
+}
+
+/// An error where this is the host, and it has an interface of this name.
+pub(super) fn refuse_taken(namespace: &Namespace, name: &str) -> Result<()> {
+    if namespace.is_host() && namespace.netlink(async |handle: Handle| find(&handle, name).await)?.is_some() {
+        return Err(Error::Taken(name.to_owned()));
+    }
+    Ok(())
 }
 
 /// Brings an interface up.

@@ -14,7 +14,7 @@ pub use address::configure;
 pub use capture::{PacketTap, Sniffed, packet_tap};
 pub use link::{interfaces, macvlan, remove, up, veth};
 pub use namespace::{Namespace, sysctl};
-pub use socket::{macvtap, packet_socket, tap};
+pub use socket::{macvtap, tap};
 
 /// An address prefix: the address itself and the length of its network's prefix.
 pub type Prefix = (IpAddr, u8);

@@ -11,6 +11,9 @@ use rtnetlink::Handle;
 use crate::Result;
 use crate::error::Attempt;
 
+/// Where the host's network namespace is opened.
+const HOST: &str = "/proc/self/ns/net";
+
 /// A network namespace.
 #[derive(Debug)]
 pub struct Namespace {
@@ -21,7 +24,12 @@ pub struct Namespace {
 impl Namespace {
     /// The network namespace of the calling process.
     pub fn host() -> Result<Self> {
-        Self::open("/proc/self/ns/net")
+        Self::open(HOST)
+    }
+
+    /// Whether it is the host's, where others have interfaces too. All that is in a sandbox is Kaista's.
+    pub(super) fn is_host(&self) -> bool {
+        self.path == Path::new(HOST)
     }
 
     /// The namespace mounted at a path (or `/proc/<pid>/ns/net`).

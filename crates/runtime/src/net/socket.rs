@@ -15,14 +15,16 @@ use crate::error::Attempt;
 use crate::{Error, Result, ffi};
 
 /// A TAP interface with one queue, up. It lives as long as the returned fd (or a copy of it), which is non-blocking and
-/// carries Ethernet frames without any header before them. Fails with `EBUSY` while somebody holds the interface's fd.
+/// carries Ethernet frames without any header before them. An error where there is an interface of this name, be it one that
+/// waits for somebody to take hold of it.
 ///
 /// Frames read from it are whole: segmented, with their checksums.
 pub fn tap(namespace: &Namespace, name: &str) -> Result<OwnedFd> {
+    link::refuse_taken(namespace, name)?;
     let fd = namespace.within(|| {
         // An open tun device belongs to the namespace of the thread that opens it.
         let tun = open_device(Path::new("/dev/net/tun"))?;
-        ffi::attach_tap(&tun, name).attempt(|| format!("making TAP interface {name}"))?;
+        ffi::make_tap(&tun, name).attempt(|| format!("making TAP interface {name}"))?;
         Ok::<_, Error>(OwnedFd::from(tun))
     })??;
     link::up(namespace, name)?;
@@ -50,7 +52,7 @@ pub fn macvtap(namespace: &Namespace, name: &str, host_interface: &str) -> Resul
         mknod(node, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(major, minor)).attempt(what)?;
         let device = open_device(node)?;
         // It begins with a header before each frame.
-        ffi::attach_tap(&device, name).attempt(what)?;
+        ffi::attach_macvtap(&device, name).attempt(what)?;
         Ok::<_, Error>(OwnedFd::from(device))
     })??;
     if Path::new("/proc/sys/net/ipv6").exists() {
@@ -81,22 +83,11 @@ fn open_device(path: &Path) -> Result<File> {
     options.open(path).attempt(|| format!("opening {}", path.display()))
 }
 
-/// A raw packet socket (`AF_PACKET`) bound to an interface of `namespace`: whole Ethernet frames, without those that the
-/// namespace's own stack sends by the interface. Non-blocking.
-///
-/// The interface becomes a mere wire: IPv6 is switched off on it, so that its stack neither speaks nor answers. Give it no
-/// address either.
-pub fn packet_socket(namespace: &Namespace, interface: &str) -> Result<OwnedFd> {
-    if Path::new("/proc/sys/net/ipv6").exists() {
-        sysctl(namespace, &format!("ipv6/conf/{interface}/disable_ipv6"), "1")?;
-    }
-    open_packet(namespace, interface, false)
-}
-
-pub(super) fn open_packet(namespace: &Namespace, interface: &str, outgoing: bool) -> Result<OwnedFd> {
+/// A raw packet socket (`AF_PACKET`) bound to an interface of `namespace`: whole Ethernet frames, both ways. Non-blocking.
+pub(super) fn packet_socket(namespace: &Namespace, interface: &str) -> Result<OwnedFd> {
     let index = namespace.netlink(async |handle: Handle| link::index(&handle, interface).await)?;
     let what = || format!("opening a packet socket on {interface}");
-    let socket = namespace.within(|| ffi::packet_socket(index, outgoing).attempt(what))??;
+    let socket = namespace.within(|| ffi::packet_socket(index).attempt(what))??;
     // As much as the socket may have; a burst of large frames must not be lost for want of room.
     let _ = nix::sys::socket::setsockopt(&socket.as_fd(), nix::sys::socket::sockopt::RcvBufForce, &(4 << 20));
     Ok(socket)

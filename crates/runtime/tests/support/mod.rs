@@ -43,6 +43,15 @@ pub fn find(name: &str) -> Option<PathBuf> {
     dirs.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists())
 }
 
+/// Waits until something holds.
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A node of the test's own; everything of it is removed at the end.
 pub struct Node {
     pub layout: Layout,

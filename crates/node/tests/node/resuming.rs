@@ -1,0 +1,196 @@
+//! What a daemon that was killed had given away, and what belongs to somebody else, is what the next one finds.
+
+use std::process::Command;
+
+use node::control::{CallError, ProcessState, Request};
+
+use super::support::{TestNode, Veth, eventually, kill, skipped, slice};
+use super::{SLEEPER, linked, numbered};
+
+/// Kills the daemon and waits for the next.
+pub(super) fn kill_daemon(node: &TestNode) {
+    let daemon = node.status().daemon_pid;
+    kill(daemon);
+    eventually("another daemon", || node.try_status().is_some_and(|status| status.daemon_pid != daemon));
+}
+
+/// Whether there is such a process, and not only its remains.
+fn runs(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[test]
+fn what_the_host_has_under_a_link_s_name_is_refused_and_stays() {
+    if skipped("what_the_host_has_under_a_link_s_name_is_refused_and_stays") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("other", SLEEPER, "")).unwrap();
+    let pid = std::process::id() % 100_000;
+    let taken = format!("ktx{pid}");
+    let others = Veth::new(&taken, &format!("kty{pid}"), "10.211.1.1/24");
+    let index = || std::fs::read_to_string(format!("/sys/class/net/{taken}/ifindex")).expect("it is there");
+    let before = index();
+    let one = |slice_name: &str, port: &str, host: &str| {
+        let function =
+            format!(r#"{{name: f, image: {{rootfs: rootfs}}, command: [sleep, "1000"], ports: [{{name: p{port}}}]}}"#);
+        slice(slice_name, &function, &format!("{{between: [f/p, {{host: {{veth: {host}}}}}]}}"))
+    };
+    let refused = |text: &str| match node.up(text) {
+        Err(CallError::Failed(failure)) => failure.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for port in ["", ", interface: k0"] {
+        let said = refused(&one("s", port, &taken));
+        assert!(said.contains(&taken) && said.contains("not this link's"), "{said}");
+        assert_eq!(index(), before, "it is the same yet");
+    }
+    drop(others);
+
+    let free = numbered("kszNODE", 1);
+    for port in ["", ", interface: k0"] {
+        node.up(&one("a", port, &free)).unwrap();
+        refused(&one("b", port, &free));
+        assert!(std::path::Path::new(&format!("/sys/class/net/{free}")).exists(), "the first slice's stays");
+        node.call(&Request::Down { slices: vec!["b".into()] }).unwrap();
+        kill_daemon(&node);
+        assert_eq!(node.up(&one("a", port, &free)).unwrap(), 0);
+        node.up(&one("a", "", "kaista-free")).unwrap();
+        assert!(!std::path::Path::new(&format!("/sys/class/net/{free}")).exists(), "it goes with its link");
+    }
+    node.down_and_check();
+    assert!(!std::path::Path::new("/sys/class/net/kaista-free").exists());
+}
+
+#[test]
+fn a_function_that_was_replaced_and_edited_is_not_taken_for_the_former_one() {
+    if skipped("a_function_that_was_replaced_and_edited_is_not_taken_for_the_former_one") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    node.call(&Request::Replace { function: "one".parse().unwrap() }).unwrap();
+    node.up(&slice("s", &SLEEPER.replace("hello", "edited"), "")).unwrap();
+    let before = node.process("one");
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.restarts, after.state), (before.pid, 0, ProcessState::Running), "{after:?}");
+    node.down_and_check();
+}
+
+#[test]
+fn functions_are_on_the_cores_that_they_had_before_the_daemon_died() {
+    if skipped("functions_are_on_the_cores_that_they_had_before_the_daemon_died") {
+        return;
+    }
+    let node = TestNode::start();
+    let exclusive = SLEEPER.replace("one,", "two, cores: exclusive,");
+    node.up(&slice("s", &format!("{SLEEPER}, {exclusive}"), "")).unwrap();
+    let told = || ["one", "two"].map(|name| node.process(name).cpus);
+    let real = || {
+        ["one", "two"].map(|name| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", node.process(name).pid.unwrap())).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.unwrap().trim().to_owned()
+        })
+    };
+    let before = told();
+    assert_eq!(real(), before);
+    for _ in 0..2 {
+        kill_daemon(&node);
+        eventually("the cores are known", || told() == before);
+        assert_eq!(real(), before);
+    }
+    node.down_and_check();
+}
+
+#[test]
+fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
+    if skipped("what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&linked(8)).unwrap();
+    let running = || node.processes().into_iter().map(|process| (process.name, process.pid)).collect::<Vec<_>>();
+    let before = running();
+    let [descriptor, record] = node.files_of("s");
+    for file in [&descriptor, &record] {
+        let text = std::fs::read(file).unwrap();
+        std::fs::write(file, "another version's words").unwrap();
+        kill_daemon(&node);
+        assert_eq!(running(), before, "without {}", file.display());
+        std::fs::write(file, text).unwrap();
+    }
+    kill_daemon(&node);
+    assert_eq!(node.up(&linked(8)).unwrap(), 0);
+    assert_eq!(running(), before);
+
+    for file in [descriptor, record] {
+        std::fs::write(file, "another version's words").unwrap();
+    }
+    kill_daemon(&node);
+    assert!(before.iter().all(|(_, pid)| runs(pid.unwrap())), "they run on");
+    node.down_and_check();
+    eventually("all have ended", || before.iter().all(|(_, pid)| !runs(pid.unwrap())));
+}
+
+#[test]
+fn what_cannot_be_taken_away_is_not_forgotten() {
+    if skipped("what_cannot_be_taken_away_is_not_forgotten") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let ids = node.spoil_ids();
+    for attempt in ["first", "second"] {
+        let answer = node.call(&Request::Down { slices: Vec::new() });
+        assert!(matches!(answer, Err(CallError::Failed(_))), "{attempt}: {answer:?}");
+    }
+    node.mend_ids(&ids);
+    node.down_and_check();
+}
+
+#[test]
+fn what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting() {
+    if skipped("what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting") {
+        return;
+    }
+    let node = TestNode::start();
+    std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
+    let ids = node.spoil_ids();
+    kill_daemon(&node);
+    assert_eq!(node.status().daemon_restarts, 1, "the next one stays");
+    node.mend_ids(&ids);
+    std::fs::create_dir_all(node.directory_of("ghost", "f")).unwrap();
+    let exec = node.directory_of("", ".exec-1-1.log");
+    std::fs::write(&exec, "").unwrap();
+    kill_daemon(&node);
+    assert!(!exec.exists(), "it is of an execution that its daemon did not outlive");
+    assert!(!node.directory_of("ghost", "f").exists());
+    node.down_and_check();
+}
+
+#[test]
+fn a_function_goes_on_with_the_image_that_it_was_started_of() {
+    let name = "a_function_goes_on_with_the_image_that_it_was_started_of";
+    let has_umoci = Command::new("umoci").arg("--version").output().is_ok();
+    if skipped(name) || !has_umoci {
+        println!("SKIPPED {name}: needs umoci");
+        return;
+    }
+    let node = TestNode::start();
+    let directory = node.make_layout("77");
+    let function = r#"{name: one, image: {ociLayout: app}, command: [busybox, sleep, "1000"]}"#;
+    node.up(&slice("s", function, "")).unwrap();
+    let before = node.process("one");
+    assert_eq!(before.uid & 0xffff, 77);
+    // It is gone, or another one lies there.
+    std::fs::remove_dir_all(directory).unwrap();
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.uid), (before.pid, before.uid));
+    kill(before.pid.unwrap());
+    eventually("it runs again", || node.process("one").pid.is_some_and(|pid| Some(pid) != before.pid));
+    assert_eq!(node.process("one").uid, before.uid);
+    node.down_and_check();
+}
