@@ -231,6 +231,26 @@ fn a_capture_is_refused_on_a_terminal() {
     assert!(shown.contains("kaista pcap upf/n3 | tshark -r -"), "{shown}");
 }
 
+#[test]
+fn a_benchmark_says_which_file_it_cannot_read() {
+    let here = tempfile::tempdir().unwrap();
+    let output = run(here.path(), &["bench", "upf", "--from", "none.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "error: cannot read none.json: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_benchmark_has_written_its_file_whoever_closes_the_pipe() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("before.json"), r#"{"conditions": {}, "metrics": {}}"#).unwrap();
+    let arguments = ["bench", "upf", "--from", "before.json", "--json", "after.json"];
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = kaista(here.path(), &arguments).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert!(here.path().join("after.json").is_file());
+}
+
 /// The forwarder is not beside this copy of the command, nor in the directory above.
 #[test]
 fn a_benchmark_tells_what_it_measured_also_where_a_part_fails() {

@@ -146,9 +146,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome { report: report(conditions, &samples, args.load()), failure })
 }
 
-/// Prints what was published beside the report, and draws the report where that is asked for.
-pub fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
-    published::print(&report.conditions["published"], &mut std::io::stdout().lock())?;
+/// Prints what was published beside the report.
+pub fn print_published(report: &Report) -> anyhow::Result<()> {
+    Ok(published::print(&report.conditions["published"], &mut std::io::stdout().lock())?)
+}
+
+/// Draws the report, where that is asked for.
+pub fn draw(args: &Args, report: &Report) -> anyhow::Result<()> {
     let Some(folder) = &args.plots else { return Ok(()) };
     let files = plots::draw(report, folder)?;
     if files.is_empty() {
@@ -237,7 +241,7 @@ mod tests {
         report(serde_json::json!({}), &samples, args().load()).write_json(&file).expect("a file");
         let args = Args { from: Some(file), plots: Some(folder.path().join("plots")), ..args() };
         let outcome = run(&args).expect("a report");
-        show(&args, &outcome.report).expect("a picture");
+        draw(&args, &outcome.report).expect("a picture");
         assert!(folder.path().join("plots/worker.svg").is_file());
         assert!(!folder.path().join("plots/skew.svg").exists());
     }
