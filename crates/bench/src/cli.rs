@@ -82,10 +82,8 @@ pub fn run(bench: &Bench) -> anyhow::Result<()> {
             let drawn = upf::draw(args, &outcome.report);
             first_of([drawn, output.take(outcome, upf::print_published)])
         }
-        What::N4 { args, output } => output.take(Outcome { report: n4::run(args)?, failure: None }, |_| Ok(())),
-        What::Instructions { args, output } => {
-            output.take(Outcome { report: count::run(args)?, failure: None }, |_| Ok(()))
-        }
+        What::N4 { args, output } => output.take(n4::run(args)?, |_| Ok(())),
+        What::Instructions { args, output } => output.take(count::run(args)?, |_| Ok(())),
         What::Counted(counted) => count::be_counted(counted),
         What::Contained(contained) => upf::be_contained(contained),
         What::Partner(partner) => link::partner::be_partner(partner),

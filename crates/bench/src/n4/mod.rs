@@ -25,13 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use port::synthetic::Synthetic;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::folder::Folder;
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{self, Load, Way};
 use crate::{conditions, cores};
@@ -91,17 +91,21 @@ fn held(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Measures and returns the report.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
+/// Measures. What fails keeps nothing from being reported that was measured before, nor the rest from being measured.
+///
+/// # Errors
+/// If nothing can be measured here.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut conditions = conditions::of_this_machine();
     let cores = cores::pair()?;
     let mut samples = Samples::default();
     samples.add("link.rtt_ns", cores::round_trip_ns(cores)?, "ns");
-    let progress = Progress::new();
+    let (progress, mut rounds) = (Progress::new(), vec![]);
     // On a thread of its own, so that this one is never bound to a core.
-    let measured = std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &progress)).join());
-    let rounds = measured.map_err(|_| anyhow::anyhow!("the measurement panicked"))??;
-    restart(args, &mut samples, &progress)?;
+    let measured =
+        std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &mut rounds, &progress)).join());
+    let measured = measured.unwrap_or_else(|_| Err(anyhow!("the measurement panicked")));
+    let restarted = restart(args, &mut samples, &progress);
     drop(progress);
     let metrics = samples.summaries();
     conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
@@ -111,17 +115,22 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     conditions["sessions_restored"] = args.restored.into();
     conditions["queue_before_worker_packets"] = QUEUE.into();
     conditions["traffic"] = json!({"sessions": BASE_SESSIONS, "payload_bytes": PAYLOAD, "share_percent": BESIDE});
-    conditions["rounds"] = rounds;
+    conditions["rounds"] = rounds.into();
     conditions["limit"] = "the core that the N4 endpoint and the session manager share".into();
-    Ok(Report { conditions, metrics })
+    let failed = [measured.context("establishments"), restarted.context("kills")];
+    let failures: Vec<String> = failed.into_iter().filter_map(|done| Some(format!("{:#}", done.err()?))).collect();
+    let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    conditions["failures"] = failures.into();
+    Ok(Outcome { report: Report { conditions, metrics }, failure })
 }
 
 fn measure(
     args: &Args,
     cores: [usize; 2],
     samples: &mut Samples,
+    rounds: &mut Vec<serde_json::Value>,
     progress: &Progress,
-) -> anyhow::Result<serde_json::Value> {
+) -> anyhow::Result<()> {
     let slice = Duration::from_secs_f64(args.seconds);
     // First of all, as later this process has memory of sessions that are gone.
     if args.held > 0 {
@@ -132,7 +141,6 @@ fn measure(
     let state = if args.without_store { None } else { Some(Folder::new()?) };
     let mut bench = Bench::start(BASE_SESSIONS + args.per_slice() * 4, cores, slice, state)?;
 
-    let mut rounds = vec![];
     for round in 1..=args.rounds {
         progress.show(&format!("round {round} of {}: the rate without loss", args.rounds));
         let highest_pps = bench.rate_without_loss()?;
@@ -153,7 +161,7 @@ fn measure(
         samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
         samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
     }
-    Ok(rounds.into())
+    Ok(())
 }
 
 /// Kills a UPF again and again. Here no thread is bound to a core, and so that process is not either.
@@ -402,6 +410,22 @@ mod tests {
         assert!(speed.establishments_per_s > 0.0 && speed.deletions_per_s > 0.0);
         assert!(bench.subject.sent() > 1_000, "a packet of each session each way");
         assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, BTreeMap::new());
+    }
+
+    /// The program that tests is no UPF: none of its kind can be killed.
+    #[test]
+    fn what_was_measured_is_reported_where_something_else_fails() {
+        if cores::pair().is_err() {
+            println!("SKIPPED what_was_measured_is_reported_where_something_else_fails: one core only");
+            return;
+        }
+        let (held, kills, restored, without_store) = (0, 1, 10, true);
+        let args = Args { rounds: 0, slices: 1, rate: 1_000.0, held, kills, restored, without_store, seconds: 0.02 };
+        let Outcome { report, failure } = run(&args).expect("a report");
+        assert!(report.metrics.contains_key("link.rtt_ns"));
+        let failure = failure.expect("there was no UPF to kill").to_string();
+        assert!(failure.contains("kills: "), "{failure}");
+        assert!(report.conditions["failures"].to_string().contains("kills: "), "{}", report.conditions);
     }
 
     #[test]
