@@ -69,8 +69,8 @@ pub struct Counted {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Before it may be written anew.
     let baseline = args.baseline.as_deref().map(read).transpose()?;
-    let mut samples = Samples::default();
-    let counted = count_all(&mut samples, &Progress::new());
+    let (mut samples, progress) = (Samples::default(), Progress::interruptible()?);
+    let counted = count_all(&mut samples, &progress);
     let report = Report { conditions: conditions::of_this_machine(), metrics: samples.summaries() };
     match counted {
         Err(error) if report.metrics.is_empty() => Err(error),
@@ -86,7 +86,7 @@ fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
         for way in Way::BOTH {
             let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
             let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
-            progress.show(&format!("counting {name}"));
+            progress.step(&format!("counting {name}"))?;
             let counts = [count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?];
             samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
             if subject == Subject::Upf && pdrs == 1 {

@@ -4,6 +4,7 @@ mod common;
 
 use bench::companion::Companion;
 use common::{kaista, on_terminal, run, text};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     io::{ErrorKind, Write},
@@ -297,6 +298,40 @@ fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
     let said = fs::read_to_string(said).unwrap();
     assert!(said.contains("interrupted"), "{said}");
     assert!(!Path::new("/proc").join(partner.trim()).exists(), "{partner}");
+}
+
+/// Many rounds would follow: what it had made for itself is gone all the same, and what it had measured is told.
+#[test]
+fn an_interrupted_benchmark_reports_what_it_has_and_leaves_nothing_behind() {
+    let upf: &[&str] = &["upf", "--only", "payload", "--sessions", "20", "--seconds", "0.01"];
+    let n4: &[&str] = &["n4", "--held", "0", "--kills", "0", "--rate", "1000", "--seconds", "0.05"];
+    for (what, signal) in [(upf, Signal::SIGTERM), (n4, Signal::SIGINT)] {
+        let here = tempfile::tempdir().unwrap();
+        let temporary = here.path().join("tmp");
+        fs::create_dir(&temporary).unwrap();
+        let said = here.path().join("said");
+        let mut command = kaista(here.path(), &["bench"]);
+        command.args(what).args(["--rounds", "1000", "--json", "report.json"]).env("TMPDIR", &temporary);
+        command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
+        let mut bench = Companion(command.spawn().unwrap());
+        eventually("it takes signals", || threads(bench.0.id()).contains("signals").then_some(()));
+        if what[0] == "n4" {
+            eventually("it has a folder", || fs::read_dir(&temporary).unwrap().flatten().next());
+        }
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(bench.0.id() as i32), signal).unwrap();
+        let status = eventually("it ends", || bench.0.try_wait().unwrap());
+        let said = fs::read_to_string(said).unwrap();
+        assert_eq!(status.code(), Some(0), "{what:?}: {said}");
+        assert!(said.contains("interrupted"), "{what:?}: {said}");
+        assert!(here.path().join("report.json").is_file(), "{what:?}");
+        assert!(fs::read_dir(&temporary).unwrap().next().is_none(), "{what:?}");
+    }
+}
+
+/// Names of a process's threads.
+fn threads(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default()).collect()
 }
 
 /// What is awaited, for half a minute at most.

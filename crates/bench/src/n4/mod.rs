@@ -91,7 +91,8 @@ fn held(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Measures. What fails keeps nothing from being reported that was measured before, nor the rest from being measured.
+/// Measures. What fails keeps nothing from being reported that was measured before, nor the rest from being measured; Ctrl-C and
+/// SIGTERM end it.
 ///
 /// # Errors
 /// If nothing can be measured here.
@@ -100,12 +101,16 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let cores = cores::pair()?;
     let mut samples = Samples::default();
     samples.add("link.rtt_ns", cores::round_trip_ns(cores)?, "ns");
-    let (progress, mut rounds) = (Progress::new(), vec![]);
+    let (progress, mut rounds) = (Progress::interruptible()?, vec![]);
     // On a thread of its own, so that this one is never bound to a core.
     let measured =
         std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &mut rounds, &progress)).join());
     let measured = measured.unwrap_or_else(|_| Err(anyhow!("the measurement panicked")));
     let restarted = restart(args, &mut samples, &progress);
+    let is_interrupted = progress.is_interrupted();
+    if is_interrupted {
+        progress.note("interrupted: what follows was measured before");
+    }
     drop(progress);
     let metrics = samples.summaries();
     conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
@@ -118,7 +123,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     conditions["rounds"] = rounds.into();
     conditions["limit"] = "the core that the N4 endpoint and the session manager share".into();
     let failed = [measured.context("establishments"), restarted.context("kills")];
-    let failures: Vec<String> = failed.into_iter().filter_map(|done| Some(format!("{:#}", done.err()?))).collect();
+    let failed = failed.into_iter().filter(|_| !is_interrupted);
+    let failures: Vec<String> = failed.filter_map(|done| Some(format!("{:#}", done.err()?))).collect();
     let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
     conditions["failures"] = failures.into();
     Ok(Outcome { report: Report { conditions, metrics }, failure })
@@ -134,21 +140,21 @@ fn measure(
     let slice = Duration::from_secs_f64(args.seconds);
     // First of all, as later this process has memory of sessions that are gone.
     if args.held > 0 {
-        progress.show("memory");
+        progress.step("memory")?;
         let mut bench = Bench::start(BASE_SESSIONS + args.held, cores, slice, None)?;
-        samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
+        samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held, progress)?, "bytes");
     }
     let state = if args.without_store { None } else { Some(Folder::new()?) };
     let mut bench = Bench::start(BASE_SESSIONS + args.per_slice() * 4, cores, slice, state)?;
 
     for round in 1..=args.rounds {
-        progress.show(&format!("round {round} of {}: the rate without loss", args.rounds));
-        let highest_pps = bench.rate_without_loss()?;
+        progress.step(&format!("round {round} of {}: the rate without loss", args.rounds))?;
+        let highest_pps = bench.rate_without_loss(progress)?;
         let rate_pps = highest_pps * BESIDE / 100;
         samples.add("n4.zero_loss_mpps", highest_pps as f64 / 1e6, "Mpps");
         let (mut loop_alone, mut beside) = (Tally::default(), Tally::default());
         for slice in 1..=args.slices {
-            progress.show(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices));
+            progress.step(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices))?;
             loop_alone.add(&bench.beside_a_loop(rate_pps)?, rate_pps);
             let (slice, speed) = bench.beside_n4(args.per_slice(), args.rate, rate_pps)?;
             beside.add(&slice, rate_pps);
@@ -156,7 +162,7 @@ fn measure(
         }
         samples.add("n4.forwarding_lost", beside.lost() as f64, "packets");
         rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
-        progress.show(&format!("round {round} of {}: as fast as it goes", args.rounds));
+        progress.step(&format!("round {round} of {}: as fast as it goes", args.rounds))?;
         let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
         samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
         samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
@@ -169,10 +175,10 @@ fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::R
     if args.kills == 0 {
         return Ok(());
     }
-    progress.show("sessions in a store");
-    let mut upf = Restarted::with_sessions(args.restored)?;
+    progress.step("sessions in a store")?;
+    let mut upf = Restarted::with_sessions(args.restored, progress)?;
     for kill in 1..=args.kills {
-        progress.show(&format!("kill {kill} of {}", args.kills));
+        progress.step(&format!("kill {kill} of {}", args.kills))?;
         samples.add("n4.restore_100k_s", upf.kill()?.as_secs_f64(), "s");
     }
     Ok(())
@@ -275,7 +281,7 @@ impl Bench {
     }
 
     /// The highest rate tried at which most slices lose nothing, in packets a second, both ways together.
-    fn rate_without_loss(&mut self) -> anyhow::Result<u64> {
+    fn rate_without_loss(&mut self, progress: &Progress) -> anyhow::Result<u64> {
         let _busy = Loop::start();
         self.subject.set_rate(WITHOUT_PAUSE);
         std::thread::sleep(self.slice / 4);
@@ -286,6 +292,7 @@ impl Bench {
             let rate_pps = highest_pps as u64 * share / 100;
             let mut tally = Tally::default();
             for _ in 0..TRIES {
+                progress.go_on()?;
                 tally.add(&self.slice(rate_pps)?, rate_pps);
             }
             if tally.without_loss * 2 > tally.counting {
@@ -352,10 +359,10 @@ impl Bench {
     }
 
     /// What the process grows by for each of `count` sessions, while there is no traffic.
-    fn bytes_per_session(&mut self, count: u32) -> anyhow::Result<f64> {
+    fn bytes_per_session(&mut self, count: u32, progress: &Progress) -> anyhow::Result<f64> {
         self.subject.set_rate(0);
         let before = resident_bytes()?;
-        self.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, AT_ONCE, |_| Ok(()))?;
+        self.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, AT_ONCE, |_| progress.go_on())?;
         Ok((resident_bytes()? - before) / f64::from(count))
     }
 }

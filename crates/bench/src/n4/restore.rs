@@ -16,6 +16,7 @@ use super::{AT_ONCE, packet};
 use crate::companion::Companion;
 use crate::folder::Folder;
 use crate::links::Links;
+use crate::progress::Progress;
 use crate::rig::{self, Way};
 
 /// Sessions whose packets say that all sessions are back.
@@ -41,7 +42,7 @@ pub struct Restarted {
 
 impl Restarted {
     /// A UPF with so many sessions.
-    pub fn with_sessions(count: u32) -> anyhow::Result<Self> {
+    pub fn with_sessions(count: u32, progress: &Progress) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let links = Links::new([
             [
@@ -72,7 +73,7 @@ impl Restarted {
             if session.number % step == 0 || session.number == count - 1 {
                 all.sample(&session);
             }
-            Ok(())
+            progress.go_on()
         })?;
         all.await_traffic()?;
         Ok(all)

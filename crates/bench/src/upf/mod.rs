@@ -118,7 +118,7 @@ impl Args {
     }
 }
 
-/// Measures, or reads what was measured. A part that fails keeps no other from being measured.
+/// Measures, or reads what was measured. A part that fails keeps no other from being measured; Ctrl-C and SIGTERM do.
 ///
 /// # Errors
 /// If there is no report to read.
@@ -128,16 +128,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let mut conditions = conditions::of_this_machine();
     let mut samples = Samples::default();
-    let progress = Progress::new();
+    let progress = Progress::interruptible()?;
     let mut failures = vec![];
     for part in Part::value_variants().iter().filter(|part| args.wants(**part)) {
         match part.measure(args, &mut samples, &progress) {
             Ok(how) => conditions[part.name()] = how,
+            Err(_) if progress.is_interrupted() => {}
             Err(error) => {
                 let failure = format!("{}: {error:#}", part.name());
                 progress.note(&format!("failed: {failure}"));
                 failures.push(failure);
             }
+        }
+        if progress.is_interrupted() {
+            progress.note("interrupted: what follows was measured before");
+            break;
         }
     }
     drop(progress);

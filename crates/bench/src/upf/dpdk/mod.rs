@@ -133,9 +133,13 @@ pub(super) fn measure(
     let (sessions, active) = SESSIONS;
     let bench = Bench { window, cores, load: Load { sessions, active, payload, pdrs: 1 }, progress };
     let mut runs = vec![];
-    for round in 1..=rounds {
+    'rounds: for round in 1..=rounds {
         for attempt in 1..=ATTEMPTS {
-            let turn = bench.take_turns(round, attempt)?;
+            let turn = match bench.take_turns(round, attempt) {
+                // What was measured before is kept.
+                Err(_) if progress.is_interrupted() => break 'rounds,
+                turn => turn?,
+            };
             let moved = turn.iter().any(|run| run.moved);
             runs.extend(turn);
             if !moved {
@@ -161,7 +165,7 @@ impl Bench<'_> {
     /// Runs every system once each way.
     fn take_turns(&self, round: u32, attempt: u32) -> anyhow::Result<Vec<Run>> {
         let mut turn = Turn { bench: *self, round, attempt, captures: Folder::new()?, runs: vec![], trips: vec![] };
-        self.progress.show(&format!("DPDK, round {round}: sessions are established"));
+        self.progress.step(&format!("DPDK, round {round}: sessions are established"))?;
         turn.upf()?;
         turn.testpmd()?;
         turn.forwarder()?;
@@ -189,7 +193,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn upf(&mut self) -> anyhow::Result<()> {
         let load = self.bench.load;
-        let (upf, teids) = Upf::start(load.sessions, self.bench.cores[1])?;
+        let (upf, teids) = Upf::start(load.sessions, self.bench.cores[1], self.bench.progress)?;
         for way in Way::BOTH {
             let frames = rig::frames(way, load, &teids);
             let few = frames.len().min(FEW as usize);
@@ -245,7 +249,7 @@ impl Turn<'_> {
     ) -> anyhow::Result<()> {
         let Bench { window, cores, progress, .. } = self.bench;
         let what = format!("{} {}", system.name(), way.name());
-        progress.show(&format!("DPDK, round {}: {what}", self.round));
+        progress.step(&format!("DPDK, round {}: {what}", self.round))?;
         let rtt_ns = cores::round_trip_ns(cores)?;
         self.trips.push(rtt_ns);
         let found = replay(&self.capture(system, way), way, folder, window, cores[0]).with_context(|| what.clone())?;
