@@ -2,8 +2,11 @@
 //! long enough.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use anyhow::ensure;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use traffic::interrupt::Interrupt;
 
 /// The line. Silent where standard error is no terminal.
@@ -60,6 +63,16 @@ impl Progress {
     pub fn note(&self, text: &str) {
         self.clear();
         eprintln!("{text}");
+    }
+
+    /// Does nothing for so long, and takes no time for that; fails at once where the run is to end.
+    pub fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+        let bell = self.interrupt.as_ref().map(Interrupt::fd);
+        let mut bells: Vec<_> = bell.iter().map(|bell| PollFd::new(bell, PollFlags::IN)).collect();
+        match poll(&mut bells, Some(&time.try_into()?)) {
+            Ok(_) | Err(Errno::INTR) => self.go_on(),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn clear(&self) {

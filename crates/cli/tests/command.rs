@@ -300,6 +300,25 @@ fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
     assert!(!Path::new("/proc").join(partner.trim()).exists(), "{partner}");
 }
 
+/// Of functions that have nothing to do for a day.
+#[test]
+fn an_interrupted_benchmark_does_not_wait_for_time_to_pass() {
+    if !Path::new(env!("CARGO_BIN_EXE_kaista")).with_file_name("kaista-traffic").is_file() {
+        println!("SKIPPED an_interrupted_benchmark_does_not_wait_for_time_to_pass: kaista-traffic is not built");
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let idle = ["bench", "link", "--only", "idle", "--alone", "--idle-seconds", "86400"];
+    let mut bench = Companion(kaista(here.path(), &idle).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let children = format!("/proc/{0}/task/{0}/children", bench.0.id());
+    let functions = eventually("its functions run", || {
+        fs::read_to_string(&children).ok().filter(|children| children.split_whitespace().count() == 8)
+    });
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(bench.0.id() as i32), Signal::SIGTERM).unwrap();
+    eventually("it ends", || bench.0.try_wait().unwrap());
+    assert!(functions.split_whitespace().all(|function| !Path::new("/proc").join(function).exists()), "{functions}");
+}
+
 /// Many rounds would follow: what it had made for itself is gone all the same, and what it had measured is told.
 #[test]
 fn an_interrupted_benchmark_reports_what_it_has_and_leaves_nothing_behind() {
