@@ -216,6 +216,25 @@ fn a_capture_goes_straight_to_the_output_and_ends_in_good_order() {
 }
 
 #[test]
+fn a_capture_that_is_refused_leaves_its_file_as_it_was() {
+    let here = tempfile::tempdir().unwrap();
+    let (before, file) = ("an earlier capture", here.path().join("file"));
+    fs::write(&file, before).unwrap();
+    let capture = || {
+        let output = run(here.path(), &["pcap", "upf/n9", "-w", "file"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        text(&output.stderr).to_owned()
+    };
+    assert!(capture().starts_with("error: no kaistad runs here"));
+    let _asked = daemon(here.path(), |call| {
+        call.fds.clear();
+        call.answer(&Event::Failed(Failure { message: "upf has no port n9".into(), details: vec![] }));
+    });
+    assert_eq!(capture(), "error: upf has no port n9\n");
+}
+
+#[test]
 fn top_elsewhere_than_on_a_terminal_is_one_table() {
     let here = tempfile::tempdir().unwrap();
     let asked = daemon(here.path(), |call| {
