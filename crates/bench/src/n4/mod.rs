@@ -10,8 +10,8 @@
 //! measured without one.
 //!
 //! Time is cut into slices. A hypervisor that takes the worker's core away for longer than the queue lasts makes it overflow
-//! whatever the UPF does, so slices with such a pause do not count; how many there are is said, and how many there are
-//! beside the bare loop.
+//! whatever the UPF does, so slices with such a pause do not count; how many there are is a figure beside how many there are
+//! beside the bare loop: what there are more of are the UPF's.
 //!
 //! At last a UPF of its own process, with a state directory, is killed with so many sessions, again and again.
 
@@ -160,7 +160,15 @@ fn measure(
             beside.add(&slice, rate_pps);
             samples.add("n4.establishments_per_s", speed.establishments_per_s, "1/s");
         }
-        samples.add("n4.forwarding_lost", beside.lost() as f64, "packets");
+        beside.lost().into_iter().for_each(|lost| samples.add("n4.forwarding_lost", lost as f64, "packets"));
+        samples.add("n4.core_away", f64::from(beside.core_away), "slices");
+        samples.add("n4.core_away_beside_a_loop", f64::from(loop_alone.core_away), "slices");
+        if beside.core_away > loop_alone.core_away {
+            progress.note(&format!(
+                "round {round}: the worker's core was away in {} slices beside N4, and in {} beside a bare loop",
+                beside.core_away, loop_alone.core_away
+            ));
+        }
         rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
         progress.step(&format!("round {round} of {}: as fast as it goes", args.rounds))?;
         let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
@@ -242,9 +250,10 @@ impl Tally {
         self.overflown += slice.overflown;
     }
 
-    /// Packets that count as lost.
-    fn lost(&self) -> u64 {
-        self.overflown + self.dropped.values().sum::<u64>()
+    /// Packets that count as lost; none is known where no slice counts.
+    fn lost(&self) -> Option<u64> {
+        let lost = self.overflown + self.dropped.values().sum::<u64>();
+        (self.counting > 0 || lost > 0).then_some(lost)
     }
 }
 
@@ -449,5 +458,17 @@ mod tests {
         }
         assert_eq!((tally.counting, tally.without_loss, tally.core_away, tally.overflown), (2, 1, 2, 5));
         assert_eq!(tally.longest_pause_us, 9_000);
+        assert_eq!(tally.lost(), Some(5));
+    }
+
+    #[test]
+    fn nothing_is_known_to_be_lost_or_not_where_no_slice_counts() {
+        let mut slice = Slice { overflown: 9_000, dropped: BTreeMap::new(), longest_pause: Duration::from_millis(9) };
+        let mut tally = Tally::default();
+        tally.add(&slice, 2_000_000);
+        assert_eq!(tally.lost(), None);
+        slice.dropped.insert("drop.no_session", 3);
+        tally.add(&slice, 2_000_000);
+        assert_eq!(tally.lost(), Some(3), "a drop is the UPF's doing in any slice");
     }
 }
