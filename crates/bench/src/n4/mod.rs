@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use port::synthetic::Synthetic;
 use serde::Serialize;
 use serde_json::json;
@@ -51,6 +51,9 @@ const TRIES: usize = 5;
 /// How much of the rate without loss there is while sessions are established, in percent.
 const BESIDE: u64 = 80;
 
+/// Sessions established in a slice at most: four times as many are held at a time.
+const PER_SLICE_MAX: u32 = 250_000;
+
 /// As fast as the UPF answers.
 pub(crate) const AT_ONCE: f64 = f64::INFINITY;
 
@@ -64,7 +67,7 @@ pub struct Args {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub slices: u32,
     /// Sessions established a second while the worker is to lose nothing
-    #[arg(long, default_value_t = 12_000.0)]
+    #[arg(long, default_value_t = 12_000.0, value_parser = rate)]
     pub rate: f64,
     /// Sessions held at a time when their memory is measured, 100,000 to 1,000,000; 0 leaves that out
     #[arg(long, default_value_t = 1_000_000, value_parser = held)]
@@ -72,7 +75,7 @@ pub struct Args {
     /// Kills of a UPF process with sessions that come back from its store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub kills: u32,
-    /// Sessions of that process
+    /// Sessions of that process; `n4.restore_100k_s` is of 100,000, and of others `n4.restore_s`
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub restored: u32,
     /// The UPF keeps its sessions in no state directory while they are established
@@ -81,6 +84,14 @@ pub struct Args {
     /// Length of a slice in seconds
     #[arg(long, default_value_t = 0.25, value_parser = crate::cli::seconds)]
     pub seconds: f64,
+}
+
+/// Sessions a second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (1.0..=1e6).contains(&rate) => Ok(rate),
+        _ => Err("expected sessions a second from 1 to 1000000".into()),
+    }
 }
 
 /// Of fewer sessions the memory is that of other things.
@@ -97,6 +108,12 @@ fn held(text: &str) -> Result<u32, String> {
 /// # Errors
 /// If nothing can be measured here.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    ensure!(
+        args.per_slice() <= PER_SLICE_MAX,
+        "in {} s at {} sessions a second there are more than {PER_SLICE_MAX}: lower --seconds or --rate",
+        args.seconds,
+        args.rate
+    );
     let mut conditions = conditions::of_this_machine();
     let cores = cores::pair()?;
     let mut samples = Samples::default();
@@ -187,7 +204,8 @@ fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::R
     let mut upf = Restarted::with_sessions(args.restored, progress)?;
     for kill in 1..=args.kills {
         progress.step(&format!("kill {kill} of {}", args.kills))?;
-        samples.add("n4.restore_100k_s", upf.kill()?.as_secs_f64(), "s");
+        let name = if args.restored == 100_000 { "n4.restore_100k_s" } else { "n4.restore_s" };
+        samples.add(name, upf.kill()?.as_secs_f64(), "s");
     }
     Ok(())
 }
@@ -442,6 +460,17 @@ mod tests {
         let failure = failure.expect("there was no UPF to kill").to_string();
         assert!(failure.contains("kills: "), "{failure}");
         assert!(report.conditions["failures"].to_string().contains("kills: "), "{}", report.conditions);
+    }
+
+    #[test]
+    fn sessions_come_at_a_rate_that_can_be() {
+        assert_eq!(
+            (rate("12000"), rate("0.5").is_err(), rate("1e10").is_err(), rate("nan").is_err()),
+            (Ok(12_000.0), true, true, true)
+        );
+        let (rounds, slices, held, kills, restored, without_store) = (1, 1, 0, 0, 10, true);
+        let long = Args { rounds, slices, rate: 1e6, held, kills, restored, without_store, seconds: 86_400.0 };
+        assert!(run(&long).err().is_some_and(|error| error.to_string().contains("lower --seconds or --rate")));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! `n4.restore_100k_s`: a UPF process is killed under traffic, and started again with the same state directory. The time
-//! counts from just before the exec until packets of sampled sessions, spread over all of them, have left by N6.
+//! `n4.restore_100k_s`, or `n4.restore_s` of another number of sessions: a UPF process is killed under traffic, and started again
+//! with the same state directory. The time counts from just before the exec until packets of sampled sessions, spread over all of
+//! them, have left by N6.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
