@@ -72,9 +72,17 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+/// What was printed of work whose status counts whoever reads: a closed output is nothing to it.
+pub fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
+}
+
 /// Says what is left to say, and gives the process its exit status.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
-    let outcome = outcome.and_then(|code| out::flush().map(|()| code).map_err(Failure::from));
+    let outcome = outcome.and_then(|code| printed(out::flush()).map(|()| code));
     let (status, message, details) = match outcome {
         Ok(code) => return code,
         Err(Failure::OutputClosed) => return ExitCode::SUCCESS,

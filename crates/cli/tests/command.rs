@@ -210,6 +210,17 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
+fn a_reader_that_leaves_early_makes_no_descriptor_right() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), "kind: Slice\n").unwrap();
+    for arguments in [&["check", "slice.yaml"][..], &["check", "--json", "slice.yaml"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(kaista(here.path(), arguments).stdout(writer).status().unwrap().code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_that_want_them() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("slice.yaml"), "a: b\n").unwrap();

@@ -124,6 +124,25 @@ error: 1 of 1 functions and pumps do not run
 }
 
 #[test]
+fn up_fails_where_a_function_does_not_run_whoever_reads_its_progress() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), PAIR).unwrap();
+    let _asked = daemon(here.path(), |call| match call.request {
+        Request::Up { .. } => {
+            call.answer(&Event::Progress { subject: "a".into(), action: "started".into() });
+            call.done(Reply::Up { slice: "pair".into(), changes: 1 });
+        }
+        Request::Logs { .. } => call.done(Reply::Done),
+        _ => call.done(Reply::Processes { processes: vec![process("a", ProcessState::Waiting)] }),
+    });
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let up = kaista(here.path(), &["up", "slice.yaml", "--timeout", "100ms"]).stdout(writer).output().unwrap();
+    assert_eq!(up.status.code(), Some(1));
+    assert!(text(&up.stderr).starts_with("error: 1 of 1 functions and pumps do not run"), "{}", text(&up.stderr));
+}
+
+#[test]
 fn a_refusal_is_passed_on_with_its_details() {
     let here = tempfile::tempdir().unwrap();
     let _asked = daemon(here.path(), |call| {
