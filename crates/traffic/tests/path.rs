@@ -19,6 +19,25 @@ use upf::function::{Counts, Plan, Upf};
 use upf::n4;
 use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
+/// No broker is there to ask: it is said before a port is opened.
+#[test]
+fn what_would_be_ignored_is_refused_as_wrong_usage() {
+    let generate = ["generate", "--port", "n3", "--to", "10.6.0.2"];
+    for (arguments, said) in [
+        ([&generate[..], &["--teid", "256"]].concat(), "--teid is of a tunnel"),
+        ([&generate[..], &["--through", "plain", "--tunnel-to", "10.3.0.1"]].concat(), "--tunnel-to is of a tunnel"),
+        ([&generate[..], &["--qfi", "5"]].concat(), "--qfi is of a tunnel"),
+        ([&generate[..], &["--tunnel-from", "10.3.0.2"]].concat(), "--tunnel-from is of a tunnel"),
+        (vec!["forward", "--port", "a", "--port", "b", "--port", "c"], "one or two ports"),
+        (vec!["search", "--port", "uu"], "nobody judges what comes through"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kaista-traffic")).args(&arguments).output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
 /// A broker with the links n3 (ran, upf), n6 (upf, peer) and uu (ran, peer).
 struct Slice {
     folder: tempfile::TempDir,
