@@ -175,7 +175,17 @@ fn direct(functions: usize, cores: [usize; 2], window: Duration) -> anyhow::Resu
 /// A function that passes packets on from its port `a` to its port `b`, and back.
 pub(super) fn forwarder(links: &Links, function: &str, core: usize) -> anyhow::Result<Companion> {
     let mut command = Command::new(companion::path("kaista-traffic")?);
-    command.args(["forward", "--port", "a", "--port", "b", "--core", &core.to_string(), "--socket"]);
+    command.args([
+        "forward",
+        "--die-with-parent",
+        "--port",
+        "a",
+        "--port",
+        "b",
+        "--core",
+        &core.to_string(),
+        "--socket",
+    ]);
     Companion::start(command.arg(links.socket(function)))
 }
 

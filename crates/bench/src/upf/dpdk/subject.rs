@@ -78,7 +78,7 @@ impl Upf {
         let n4 = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a port for N4")?.local_addr()?;
         std::fs::write(folder.path().join("upf.yaml"), config(&folder, n4, sessions))?;
         let mut command = companion::over_dpdk("kaista-upf-dpdk")?;
-        command.arg("--config").arg(folder.path().join("upf.yaml")).stderr(Stdio::null());
+        command.arg("--die-with-parent").arg("--config").arg(folder.path().join("upf.yaml")).stderr(Stdio::null());
         let mut upf = Self { process: Companion::start(&mut command)?, folder };
         let mut manager = upf.associate(n4)?.without_usage();
         let mut teids = vec![0; sessions as usize];
@@ -131,7 +131,7 @@ impl Forwarder {
     pub fn start(core: usize) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let mut command = companion::over_dpdk("kaista-traffic-dpdk")?;
-        command.args(["forward", "--poll", "--core", &core.to_string()]);
+        command.args(["forward", "--die-with-parent", "--poll", "--core", &core.to_string()]);
         for side in [Side::N3, Side::N6] {
             command.args(["--port", &side.server(&folder)]);
         }

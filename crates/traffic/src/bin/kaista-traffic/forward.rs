@@ -8,7 +8,7 @@ use port::pool::{self, JoinError, Member};
 use port::{Port, PortSteering, QueuePair};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::forwarding::{self, Plan};
-use traffic::interrupt::Interrupt;
+use traffic::interrupt::{self, Interrupt};
 use traffic::station::PEER_WAIT;
 
 use super::common::{Common, Usage, print, seconds};
@@ -40,6 +40,9 @@ pub struct Forward {
     /// Poll without pause instead of sleeping when there is nothing to do
     #[arg(long)]
     poll: bool,
+    /// End when the process ends that started this one, however it ends
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -71,6 +74,9 @@ fn open_to_forward(args: &Forward) -> anyhow::Result<(Vec<QueuePair>, Option<Mem
 pub fn run(args: &Forward) -> anyhow::Result<()> {
     if args.ports.len() > 2 {
         return Err(Usage("expected one or two ports".into()).into());
+    }
+    if args.die_with_parent {
+        interrupt::die_with_parent();
     }
     let interrupt = Interrupt::take()?;
     args.common.stay()?;
