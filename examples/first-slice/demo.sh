@@ -23,7 +23,11 @@ finish() {
     trap - EXIT INT TERM
     # shellcheck disable=SC2046
     kill $(jobs -p) 2>/dev/null || true
-    for namespace in "${reference[@]}"; do ip netns delete "$namespace" 2>/dev/null || true; done
+    for namespace in "${reference[@]}"; do
+        # A daemon in it is no job of this shell.
+        { ip netns pids "$namespace" | xargs -r kill; } 2>/dev/null || true
+        ip netns delete "$namespace" 2>/dev/null || true
+    done
     if ((status)); then
         for function in ran upf dn; do
             echo "--- last lines of $function" >&2

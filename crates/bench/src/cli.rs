@@ -76,19 +76,14 @@ pub struct Output {
 /// Runs what the arguments say.
 pub fn run(bench: &Bench) -> anyhow::Result<()> {
     match &bench.what {
-        What::Link { args, output } => {
-            let Outcome { report, failure } = link::run(args)?;
-            output.take(&report)?;
-            failure.map_or(Ok(()), Err)
-        }
+        What::Link { args, output } => output.take(link::run(args)?, |_| Ok(())),
         What::Upf { args, output } => {
-            let Outcome { report, failure } = upf::run(args)?;
-            output.take(&report)?;
-            upf::show(args, &report)?;
-            failure.map_or(Ok(()), Err)
+            let outcome = upf::run(args)?;
+            let drawn = upf::draw(args, &outcome.report);
+            first_of([drawn, output.take(outcome, upf::print_published)])
         }
-        What::N4 { args, output } => output.take(&n4::run(args)?),
-        What::Instructions { args, output } => output.take(&count::run(args)?),
+        What::N4 { args, output } => output.take(n4::run(args)?, |_| Ok(())),
+        What::Instructions { args, output } => output.take(count::run(args)?, |_| Ok(())),
         What::Counted(counted) => count::be_counted(counted),
         What::Contained(contained) => upf::be_contained(contained),
         What::Partner(partner) => link::partner::be_partner(partner),
@@ -96,10 +91,20 @@ pub fn run(bench: &Bench) -> anyhow::Result<()> {
 }
 
 impl Output {
-    fn take(&self, report: &Report) -> anyhow::Result<()> {
-        report.print(&mut std::io::stdout().lock())?;
-        self.json.as_ref().map_or(Ok(()), |path| report.write_json(path))
+    /// Writes the file and prints, and fails where not all could be measured. The file comes first: it is there whoever closes the
+    /// pipe.
+    fn take(&self, outcome: Outcome, more: impl FnOnce(&Report) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let Outcome { report, failure } = outcome;
+        let written = self.json.as_ref().map_or(Ok(()), |path| report.write_json(path));
+        let printed = report.print(&mut std::io::stdout().lock()).map_err(anyhow::Error::from);
+        let printed = printed.and_then(|()| more(&report));
+        first_of([written, failure.map_or(Ok(()), Err), printed])
     }
+}
+
+/// The first error, if any: whatever of it failed, all was done.
+fn first_of<const N: usize>(done: [anyhow::Result<()>; N]) -> anyhow::Result<()> {
+    done.into_iter().collect()
 }
 
 /// Seconds of a run.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 
-/// A program that runs until this is dropped.
+/// A program that runs until this is dropped. One that would go on for ever, were this process killed, is told to die with it.
 pub struct Companion(pub Child);
 
 impl Companion {

@@ -20,7 +20,7 @@ use stages::Stage;
 
 use crate::conditions;
 use crate::folder::Folder;
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
 
@@ -63,14 +63,30 @@ pub struct Counted {
 }
 
 /// Counts, and compares or records if asked to.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
-    let progress = Progress::new();
-    let mut samples = Samples::default();
+///
+/// # Errors
+/// If there is no baseline to compare with, or nothing can be counted.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    // Before it may be written anew.
+    let baseline = args.baseline.as_deref().map(read).transpose()?;
+    let (mut samples, progress) = (Samples::default(), Progress::interruptible()?);
+    let counted = count_all(&mut samples, &progress);
+    let report = Report { conditions: conditions::of_this_machine(), metrics: samples.summaries() };
+    match counted {
+        Err(error) if report.metrics.is_empty() => Err(error),
+        counted => {
+            let failure = counted.and_then(|()| judge(&report, baseline.as_ref(), args)).err();
+            Ok(Outcome { report, failure })
+        }
+    }
+}
+
+fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
         for way in Way::BOTH {
             let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
             let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
-            progress.show(&format!("counting {name}"));
+            progress.step(&format!("counting {name}"))?;
             let counts = [count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?];
             samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
             if subject == Subject::Upf && pdrs == 1 {
@@ -80,19 +96,20 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
             }
         }
     }
-    drop(progress);
-    let report = Report { conditions: conditions::of_this_machine(), metrics: samples.summaries() };
+    Ok(())
+}
+
+/// Records the figures where that is asked for, and fails where the baseline is exceeded.
+fn judge(report: &Report, baseline: Option<&Figures>, args: &Args) -> anyhow::Result<()> {
     let figures: Figures = report.metrics.iter().map(|(name, summary)| (name.clone(), summary.median)).collect();
     if let Some(path) = &args.record {
         let mut text = serde_json::to_string_pretty(&json!(figures))?;
         text.push('\n');
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if let Some(path) = &args.baseline {
-        let exceeded = exceeded(&figures, &read(path)?, args.tolerance);
-        ensure!(exceeded.is_empty(), "more instructions than the baseline:\n  {}", exceeded.join("\n  "));
-    }
-    Ok(report)
+    let exceeded = baseline.map(|baseline| exceeded(&figures, baseline, args.tolerance)).unwrap_or_default();
+    ensure!(exceeded.is_empty(), "more instructions than the baseline:\n  {}", exceeded.join("\n  "));
+    Ok(())
 }
 
 /// Instructions by name.
@@ -213,6 +230,21 @@ mod tests {
         assert!(exceeded(&figures(50.0), &figures(100.0), 10.0).is_empty());
         assert_eq!(exceeded(&figures(115.0), &figures(100.0), 10.0).len(), 1);
         assert!(exceeded(&figures(115.0), &Figures::new(), 10.0).is_empty());
+    }
+
+    #[test]
+    fn what_exceeds_its_baseline_is_reported_all_the_same_and_may_be_recorded_over_it() {
+        let folder = Folder::new().expect("a folder");
+        let path = folder.path().join("baseline.json");
+        std::fs::write(&path, r#"{"instructions.upf.uplink": 100.0}"#).expect("a file");
+        let args = Args { baseline: Some(path.clone()), tolerance: 3.0, record: Some(path.clone()) };
+        let baseline = read(&path).expect("a baseline");
+        let mut samples = Samples::default();
+        samples.add("instructions.upf.uplink", 115.0, "instructions");
+        let report = Report { conditions: json!({}), metrics: samples.summaries() };
+        let failure = judge(&report, Some(&baseline), &args).expect_err("it is exceeded").to_string();
+        assert!(failure.contains("115.0 instead of 100.0"), "{failure}");
+        assert_eq!(read(&path).expect("a baseline")["instructions.upf.uplink"], 115.0);
     }
 
     #[test]

@@ -37,7 +37,7 @@ Environment:
   KAISTA_RUN_DIR    sockets and sandboxes, /run/kaista if unset
   KAISTA_STATE_DIR  images, logs and state, /var/lib/kaista if unset
   KAISTAD           the daemon's executable, if it is neither beside kaista nor in PATH
-  NO_COLOR          no colours, whatever its value"
+  NO_COLOR          no colours, if it is not empty"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -209,9 +209,9 @@ pub struct Top {
 
 /// Capture the packets of a port, as pcapng
 ///
-/// Writes to standard output, for tshark, Wireshark or a file; Ctrl-C ends the capture in good order. Any port can be
-/// captured at any time, without its function taking notice. Packets that pass faster than they can be copied are missed,
-/// and counted.
+/// Writes to standard output, for tshark, Wireshark or a file; Ctrl-C ends the capture in good order. Any port but those of
+/// zero-copy links can be captured at any time, without its function taking notice. Packets that pass faster than they can
+/// be copied are missed, and counted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  kaista pcap upf/n3 | tshark -r -\n  kaista pcap upf/n3 -c 100 > n3.pcapng\n  \
     kaista pcap first-slice/upf/n6 --duration 10s -w n6.pcapng\n  ssh host kaista pcap upf/n3 | wireshark -k -i -")]
@@ -231,7 +231,7 @@ pub struct Pcap {
     /// Keep at most this many bytes of each packet
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..))]
     pub snap_length: Option<u32>,
-    /// Write to a file instead of standard output
+    /// Write to a file instead of standard output; it is left alone if the capture cannot be had
     #[arg(short, long, value_name = "FILE")]
     pub write: Option<PathBuf>,
 }

@@ -4,11 +4,11 @@ use crate::{
     args::Check,
     diagnostics,
     out::{self, Paint, counted},
-    outcome::{Failure, Outcome},
+    outcome::{Failure, Outcome, printed},
 };
 use slice::{HostFacts, Report, Slice};
 use std::{
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -17,24 +17,20 @@ pub fn run(args: &Check) -> Outcome {
     let host = if args.any_host { HostFacts::default() } else { host_facts() };
     let descriptor = Descriptor::read(&args.file)?;
     let (slice, report) = descriptor.parse(&host);
-    if args.json {
-        out::json(&report.mistakes())?;
-    } else {
-        let paint = Paint::stdout();
-        let findings = diagnostics::render(&descriptor.name, &descriptor.text, &report, paint);
-        findings.lines().try_for_each(out::line)?;
-        let summary = diagnostics::summary(&report);
-        match slice {
-            Some(slice) => {
-                let name = paint.bold(slice.name());
-                let functions = counted(slice.spec.functions.len(), "function");
-                let links = counted(slice.spec.links.len(), "link");
-                out::line(&format!("{name}: {functions}, {links}; {summary}"))?;
-            }
-            None => out::line(&paint.bold(&summary))?,
-        }
-    }
+    printed(if args.json { out::json(&report.mistakes()) } else { print(&descriptor, slice.as_ref(), &report) })?;
     Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+fn print(descriptor: &Descriptor, slice: Option<&Slice>, report: &Report) -> io::Result<()> {
+    let paint = Paint::stdout();
+    let findings = diagnostics::render(&descriptor.name, &descriptor.text, report, paint);
+    findings.lines().try_for_each(out::line)?;
+    let summary = diagnostics::summary(report);
+    let Some(slice) = slice else { return out::line(&paint.bold(&summary)) };
+    let name = paint.bold(slice.name());
+    let functions = counted(slice.spec.functions.len(), "function");
+    let links = counted(slice.spec.links.len(), "link");
+    out::line(&format!("{name}: {functions}, {links}; {summary}"))
 }
 
 /// What this host can give; what cannot be found out is not checked.

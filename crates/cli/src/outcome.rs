@@ -61,20 +61,28 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An error with its causes.
+/// An error with its causes. A bare one of a pipe that nobody reads is that of the output; what has a context is told with it.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        match error.downcast::<io::Error>() {
-            Ok(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::OutputClosed,
-            Ok(error) => Self::failed(error.to_string()),
-            Err(error) => Self::failed(format!("{error:#}")),
+        let bare = error.chain().nth(1).is_none().then(|| error.downcast_ref::<io::Error>()).flatten();
+        match bare.map(io::Error::kind) {
+            Some(io::ErrorKind::BrokenPipe) => Self::OutputClosed,
+            _ => Self::failed(format!("{error:#}")),
         }
+    }
+}
+
+/// What was printed of work whose status counts whoever reads: a closed output is nothing to it.
+pub fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
     }
 }
 
 /// Says what is left to say, and gives the process its exit status.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
-    let outcome = outcome.and_then(|code| out::flush().map(|()| code).map_err(Failure::from));
+    let outcome = outcome.and_then(|code| printed(out::flush()).map(|()| code));
     let (status, message, details) = match outcome {
         Ok(code) => return code,
         Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
@@ -85,4 +93,32 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
     out::say(&format!("{} {message}", paint.red("error:")));
     details.iter().for_each(|detail| out::say(&format!("  {detail}")));
     ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    fn broken_pipe() -> anyhow::Result<()> {
+        Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_context() {
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        let failure = Failure::from(anyhow::Error::new(error).context("cannot read report.json"));
+        assert!(
+            matches!(&failure, Failure::Failed { message, .. } if message == "cannot read report.json: entity not found"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn only_the_pipe_of_the_output_may_be_closed() {
+        let bare = broken_pipe().unwrap_err();
+        assert!(matches!(Failure::from(bare), Failure::OutputClosed));
+        let others = broken_pipe().context("the measured program ended").unwrap_err();
+        assert!(matches!(Failure::from(others), Failure::Failed { .. }));
+    }
 }

@@ -14,7 +14,7 @@ use node::{
 };
 use std::{
     fs::File,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Read},
     os::fd::{AsFd, OwnedFd},
     process::ExitCode,
     time::{Duration, Instant},
@@ -25,10 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Pcap) -> Outcome {
     let (function, port) = port_of(args)?;
+    let client = Client::new(Paths::from_env());
+    let request = Request::Pcap { function, port, snap_length: args.snap_length, count: args.count };
+    if args.write.is_some() {
+        rehearse(&client, &request)?;
+    }
     let output = output(args)?;
     let signals = Signals::take(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
-    let request = Request::Pcap { function, port, snap_length: args.snap_length, count: args.count };
-    let mut stream = Client::new(Paths::from_env()).start(&request, &[output.as_fd()])?;
+    let mut stream = client.start(&request, &[output.as_fd()])?;
     drop(output);
 
     let mut deadline = args.duration.map(|duration| Instant::now() + duration);
@@ -53,6 +57,27 @@ pub fn run(args: &Pcap) -> Outcome {
                 deadline = Some(Instant::now() + PATIENCE);
                 stream.stop().map_err(|e| Failure::failed(format!("cannot end the capture: {e}")))?;
             }
+        }
+    }
+}
+
+/// Has the daemon begin such a capture and end it: what it refuses is known before a file is emptied for it.
+fn rehearse(client: &Client, request: &Request) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot begin a capture: {error}"));
+    let (mut captured, writer) = io::pipe().map_err(failed)?;
+    let mut stream = client.start(request, &[writer.as_fd()])?;
+    drop(writer);
+    // It begins with a byte, or ends without one.
+    let begun = captured.read(&mut [0]);
+    let _ = stream.stop();
+    begun.and_then(|_| io::copy(&mut captured, &mut io::sink())).map_err(failed)?;
+    let deadline = Some(Instant::now() + PATIENCE);
+    loop {
+        match follow::next(&mut stream, None, deadline)? {
+            Next::Event(Event::Done(Reply::Captured { .. })) => return Ok(()),
+            Next::Event(Event::Notice { .. }) => {}
+            Next::Event(other) => return Err(strange(&other)),
+            Next::Other | Next::Late => return Err(Failure::failed("kaistad does not answer")),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     check::{Descriptor, host_facts},
     follow::{self, Next, strange},
     out::{self, Paint, counted, plain},
-    outcome::{Failure, Outcome},
+    outcome::{Failure, Outcome, printed},
 };
 use node::{
     control::{
@@ -80,19 +80,17 @@ enum Asked {
 
 fn ask(client: &Client, request: &Request) -> Result<(String, usize), Asked> {
     let mut heard = false;
-    let mut closed = None;
+    let mut unwritten = Ok(());
     let reply = client.call(request, |event| {
         heard = true;
-        if let Err(error) = tell(&event) {
-            closed.get_or_insert(error);
+        if unwritten.is_ok() {
+            unwritten = printed(tell(&event));
         }
     });
     match reply {
         Err(CallError::NotRunning | CallError::HungUp) if !heard => Err(Asked::NotTaken),
         Err(error) => Err(Asked::Failed(error.into())),
-        Ok(Reply::Up { slice, changes }) => {
-            closed.map_or(Ok((slice, changes)), |error| Err(Asked::Failed(error.into())))
-        }
+        Ok(Reply::Up { slice, changes }) => unwritten.map(|()| (slice, changes)).map_err(Asked::Failed),
         Ok(other) => Err(Asked::Failed(strange(&other))),
     }
 }

@@ -4,6 +4,7 @@ mod common;
 
 use bench::companion::Companion;
 use common::{kaista, on_terminal, run, text};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     io::{ErrorKind, Write},
@@ -209,6 +210,17 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
+fn a_reader_that_leaves_early_makes_no_descriptor_right() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), "kind: Slice\n").unwrap();
+    for arguments in [&["check", "slice.yaml"][..], &["check", "--json", "slice.yaml"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(kaista(here.path(), arguments).stdout(writer).status().unwrap().code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_that_want_them() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("slice.yaml"), "a: b\n").unwrap();
@@ -229,6 +241,26 @@ fn a_capture_is_refused_on_a_terminal() {
     assert_eq!(status, Some(2));
     assert!(shown.contains("a capture is no text for a terminal"), "{shown}");
     assert!(shown.contains("kaista pcap upf/n3 | tshark -r -"), "{shown}");
+}
+
+#[test]
+fn a_benchmark_says_which_file_it_cannot_read() {
+    let here = tempfile::tempdir().unwrap();
+    let output = run(here.path(), &["bench", "upf", "--from", "none.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "error: cannot read none.json: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_benchmark_has_written_its_file_whoever_closes_the_pipe() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("before.json"), r#"{"conditions": {}, "metrics": {}}"#).unwrap();
+    let arguments = ["bench", "upf", "--from", "before.json", "--json", "after.json"];
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = kaista(here.path(), &arguments).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert!(here.path().join("after.json").is_file());
 }
 
 /// The forwarder is not beside this copy of the command, nor in the directory above.
@@ -277,6 +309,59 @@ fn an_interrupted_benchmark_ends_at_once_with_its_processes() {
     let said = fs::read_to_string(said).unwrap();
     assert!(said.contains("interrupted"), "{said}");
     assert!(!Path::new("/proc").join(partner.trim()).exists(), "{partner}");
+}
+
+/// Of functions that have nothing to do for a day.
+#[test]
+fn an_interrupted_benchmark_does_not_wait_for_time_to_pass() {
+    if !Path::new(env!("CARGO_BIN_EXE_kaista")).with_file_name("kaista-traffic").is_file() {
+        println!("SKIPPED an_interrupted_benchmark_does_not_wait_for_time_to_pass: kaista-traffic is not built");
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let idle = ["bench", "link", "--only", "idle", "--alone", "--idle-seconds", "86400"];
+    let mut bench = Companion(kaista(here.path(), &idle).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let children = format!("/proc/{0}/task/{0}/children", bench.0.id());
+    let functions = eventually("its functions run", || {
+        fs::read_to_string(&children).ok().filter(|children| children.split_whitespace().count() == 8)
+    });
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(bench.0.id() as i32), Signal::SIGTERM).unwrap();
+    eventually("it ends", || bench.0.try_wait().unwrap());
+    assert!(functions.split_whitespace().all(|function| !Path::new("/proc").join(function).exists()), "{functions}");
+}
+
+/// Many rounds would follow: what it had made for itself is gone all the same, and what it had measured is told.
+#[test]
+fn an_interrupted_benchmark_reports_what_it_has_and_leaves_nothing_behind() {
+    let upf: &[&str] = &["upf", "--only", "payload", "--sessions", "20", "--seconds", "0.01"];
+    let n4: &[&str] = &["n4", "--held", "0", "--kills", "0", "--rate", "1000", "--seconds", "0.05"];
+    for (what, signal) in [(upf, Signal::SIGTERM), (n4, Signal::SIGINT)] {
+        let here = tempfile::tempdir().unwrap();
+        let temporary = here.path().join("tmp");
+        fs::create_dir(&temporary).unwrap();
+        let said = here.path().join("said");
+        let mut command = kaista(here.path(), &["bench"]);
+        command.args(what).args(["--rounds", "1000", "--json", "report.json"]).env("TMPDIR", &temporary);
+        command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
+        let mut bench = Companion(command.spawn().unwrap());
+        eventually("it takes signals", || threads(bench.0.id()).contains("signals").then_some(()));
+        if what[0] == "n4" {
+            eventually("it has a folder", || fs::read_dir(&temporary).unwrap().flatten().next());
+        }
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(bench.0.id() as i32), signal).unwrap();
+        let status = eventually("it ends", || bench.0.try_wait().unwrap());
+        let said = fs::read_to_string(said).unwrap();
+        assert_eq!(status.code(), Some(0), "{what:?}: {said}");
+        assert!(said.contains("interrupted"), "{what:?}: {said}");
+        assert!(here.path().join("report.json").is_file(), "{what:?}");
+        assert!(fs::read_dir(&temporary).unwrap().next().is_none(), "{what:?}");
+    }
+}
+
+/// Names of a process's threads.
+fn threads(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default()).collect()
 }
 
 /// What is awaited, for half a minute at most.

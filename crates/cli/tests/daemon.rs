@@ -124,6 +124,25 @@ error: 1 of 1 functions and pumps do not run
 }
 
 #[test]
+fn up_fails_where_a_function_does_not_run_whoever_reads_its_progress() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("slice.yaml"), PAIR).unwrap();
+    let _asked = daemon(here.path(), |call| match call.request {
+        Request::Up { .. } => {
+            call.answer(&Event::Progress { subject: "a".into(), action: "started".into() });
+            call.done(Reply::Up { slice: "pair".into(), changes: 1 });
+        }
+        Request::Logs { .. } => call.done(Reply::Done),
+        _ => call.done(Reply::Processes { processes: vec![process("a", ProcessState::Waiting)] }),
+    });
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let up = kaista(here.path(), &["up", "slice.yaml", "--timeout", "100ms"]).stdout(writer).output().unwrap();
+    assert_eq!(up.status.code(), Some(1));
+    assert!(text(&up.stderr).starts_with("error: 1 of 1 functions and pumps do not run"), "{}", text(&up.stderr));
+}
+
+#[test]
 fn a_refusal_is_passed_on_with_its_details() {
     let here = tempfile::tempdir().unwrap();
     let _asked = daemon(here.path(), |call| {
@@ -213,6 +232,25 @@ fn a_capture_goes_straight_to_the_output_and_ends_in_good_order() {
     let output = run(here.path(), &["pcap", "upf/n3", "-d", "10ms", "-w", "file"]);
     assert_eq!((text(&output.stdout), output.status.code()), ("", Some(0)));
     assert_eq!(fs::read_to_string(here.path().join("file")).unwrap(), "pcapng end");
+}
+
+#[test]
+fn a_capture_that_is_refused_leaves_its_file_as_it_was() {
+    let here = tempfile::tempdir().unwrap();
+    let (before, file) = ("an earlier capture", here.path().join("file"));
+    fs::write(&file, before).unwrap();
+    let capture = || {
+        let output = run(here.path(), &["pcap", "upf/n9", "-w", "file"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        text(&output.stderr).to_owned()
+    };
+    assert!(capture().starts_with("error: no kaistad runs here"));
+    let _asked = daemon(here.path(), |call| {
+        call.fds.clear();
+        call.answer(&Event::Failed(Failure { message: "upf has no port n9".into(), details: vec![] }));
+    });
+    assert_eq!(capture(), "error: upf has no port n9\n");
 }
 
 #[test]

@@ -3,9 +3,13 @@
 mod common;
 
 use common::{daemon, kaista, read_until, spawn_on_terminal, terminal};
-use node::control::{Event, PortKind, PortStats, Reply, Stats};
-use rustix::{io::write, termios::tcgetwinsize};
-use std::io::IsTerminal;
+use node::control::{Event, PortKind, PortStats, Reply, Request, Stats};
+use rustix::{
+    io::write,
+    process::{Pid, Signal, kill_process},
+    termios::tcgetwinsize,
+};
+use std::{io::IsTerminal, path::Path, sync::mpsc::Receiver};
 
 #[test]
 fn exec_joins_our_terminal_and_the_programs() {
@@ -63,10 +67,9 @@ fn exec_without_a_terminal_cannot_give_one() {
     assert!(common::text(&output.stderr).contains("-t needs a terminal"));
 }
 
-#[test]
-fn top_is_live_until_q() {
-    let here = tempfile::tempdir().unwrap();
-    let _asked = daemon(here.path(), |call| {
+/// A daemon that counts packets, and streams until the other side hangs up.
+fn counting(here: &Path) -> Receiver<Request> {
+    daemon(here, |call| {
         for second in 1..=2 {
             let port = PortStats {
                 slice: "pair".into(),
@@ -87,9 +90,14 @@ fn top_is_live_until_q() {
             let stats = Stats { at_ns: second * 1_000_000_000, ports: vec![port], functions: Vec::new() };
             call.answer(&Event::Stats(stats));
         }
-        // Streams until the other side hangs up.
         let _ = std::io::read_to_string(&call.stream);
-    });
+    })
+}
+
+#[test]
+fn top_is_live_until_q() {
+    let here = tempfile::tempdir().unwrap();
+    let _asked = counting(here.path());
     let mut command = kaista(here.path(), &["top"]);
     command.env("TERM", "xterm");
     let (mut child, controller) = spawn_on_terminal(&mut command);
@@ -100,4 +108,18 @@ fn top_is_live_until_q() {
     let rest = read_until(&controller, None);
     assert!(rest.contains("\x1b[?1049l"), "the screen is given back: {rest:?}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_signal_ends_top_and_the_screen_is_given_back() {
+    for signal in [Signal::TERM, Signal::HUP] {
+        let here = tempfile::tempdir().unwrap();
+        let _asked = counting(here.path());
+        let (mut child, controller) = spawn_on_terminal(kaista(here.path(), &["top"]).env("TERM", "xterm"));
+        read_until(&controller, Some("1.00"));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let rest = read_until(&controller, None);
+        assert!(rest.contains("\x1b[?1049l"), "{signal:?}: {rest:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal:?}");
+    }
 }

@@ -7,6 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::set_parent_process_death_signal;
+
+/// Ends this process when the one that started it ends, however that is.
+pub fn die_with_parent() {
+    let _ = set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
 
 /// The two signals, taken over. To ask is a load.
 pub struct Interrupt {

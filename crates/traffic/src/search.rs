@@ -112,6 +112,8 @@ mod tests {
     /// What a trial passes above the capacity: at its end the room is full.
     const OVER: f64 = ROOM as f64 / (TRIAL_NS as f64 / 1e9);
 
+    const NEVER: u64 = u64::MAX;
+
     /// A path with a bottleneck, in a time of its own.
     #[derive(Default)]
     struct Bottleneck {
@@ -188,8 +190,8 @@ mod tests {
         }
     }
 
-    /// Searches on a path with the bottleneck; `turn_ns` passes with every look at the clock.
-    fn searched(plan: &Plan, loss: f64, turn_ns: u64, stop: bool) -> Searched {
+    /// Searches on a path with the bottleneck, until `stop_ns`; `turn_ns` passes with every look at the clock.
+    fn searched(plan: &Plan, loss: f64, turn_ns: u64, stop_ns: u64) -> Searched {
         let (bottleneck, back) = (Shared::default(), Shared::default());
         let (into, out) = (bottleneck.station(&back), back.station(&bottleneck));
         let flow = Flow { from: Ipv4Addr::LOCALHOST, to: Ipv4Addr::BROADCAST, tunnel: None };
@@ -206,14 +208,14 @@ mod tests {
             trial_ns: TRIAL_NS,
             loss,
             clock: &mut clock,
-            stop: &|| stop,
+            stop: &|| bottleneck.lock().now_ns >= stop_ns,
         };
         search(plan, loss, |pace| trials.run(pace))
     }
 
     #[test]
     fn the_capacity_of_a_bottleneck_is_found() {
-        let found = searched(&Plan { most_pps: None, trials: 14 }, 0.0, 2_000, false);
+        let found = searched(&Plan { most_pps: None, trials: 14 }, 0.0, 2_000, NEVER);
         assert_eq!((found.limit, found.trials.len()), (Limit::Loss, 14));
         assert!((found.pps - (CAPACITY + OVER)).abs() < 0.002 * CAPACITY, "{}", found.pps);
         let failed = found.failed_pps.expect("some rate failed");
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_rate_at_a_stated_loss_is_found() {
-        let found = searched(&Plan { most_pps: Some(4e6), trials: 14 }, 0.1, 2_000, false);
+        let found = searched(&Plan { most_pps: Some(4e6), trials: 14 }, 0.1, 2_000, NEVER);
         assert_eq!(found.limit, Limit::Loss);
         let expected = (CAPACITY + OVER) / 0.9;
         assert!((found.pps - expected).abs() < 0.003 * CAPACITY, "{} not {expected}", found.pps);
@@ -237,22 +239,31 @@ mod tests {
     #[test]
     fn a_sender_that_cannot_offer_more_is_named_as_the_limit() {
         // A burst of 32 in 100 us.
-        let found = searched(&Plan { most_pps: Some(2e6), trials: 12 }, 0.0, 100_000, false);
+        let found = searched(&Plan { most_pps: Some(2e6), trials: 12 }, 0.0, 100_000, NEVER);
         assert_eq!(found.limit, Limit::Sender);
         assert!((300_000.0..=325_000.0).contains(&found.pps), "{}", found.pps);
     }
 
     #[test]
     fn a_highest_rate_that_passes_ends_the_search() {
-        let found = searched(&Plan { most_pps: Some(5e5), trials: 9 }, 0.0, 2_000, false);
+        let found = searched(&Plan { most_pps: Some(5e5), trials: 9 }, 0.0, 2_000, NEVER);
         assert_eq!((found.limit, found.trials.len(), found.pps, found.failed_pps), (Limit::HighestRate, 1, 5e5, None));
     }
 
     #[test]
     fn an_interrupted_search_ends_with_what_it_has() {
         for most_pps in [None, Some(1e5)] {
-            let found = searched(&Plan { most_pps, trials: 9 }, 0.0, 2_000, true);
+            let found = searched(&Plan { most_pps, trials: 9 }, 0.0, 2_000, 0);
             assert_eq!((found.limit, found.trials.len(), found.pps), (Limit::Interrupted, 1, 0.0));
         }
+    }
+
+    #[test]
+    fn what_is_not_waited_for_any_more_does_not_make_a_rate_fail() {
+        let plan = Plan { most_pps: Some(CAPACITY + 0.9 * OVER), trials: 9 };
+        assert_eq!(searched(&plan, 0.0, 2_000, NEVER).limit, Limit::HighestRate);
+        let found = searched(&plan, 0.0, 2_000, TRIAL_NS + 10_000);
+        assert!(found.trials[0].loss > 0.0, "{found:?}");
+        assert_eq!((found.limit, found.failed_pps), (Limit::Interrupted, None));
     }
 }

@@ -5,7 +5,7 @@ use port::{Burst, RxQueue};
 use serde::{Deserialize, Serialize};
 
 use crate::frame;
-use crate::stamp::Stamp;
+use crate::stamp::{Stamp, is_later};
 
 /// How far back, in packets of a flow, a duplicate can be told from a late packet.
 const WINDOW: u64 = 1_024;
@@ -13,14 +13,18 @@ const WORD: u64 = u64::BITS as u64;
 /// Most flows that are told apart; what carries a higher number is not stamped by our generator.
 const FLOWS_MAX: usize = 1 << 20;
 
-/// What has been seen of one flow.
+/// What has been seen of one flow, in the run of a generator that came last: each begins its numbers anew.
 #[derive(Clone)]
 struct Seen {
     first: u64,
     highest: u64,
+    /// When the packet of the highest number was due. Within a run no packet with a higher number is due earlier.
+    highest_due_ns: u64,
     /// Ring of bits: whether each of the last [`WINDOW`] sequence numbers was seen.
     bits: [u64; (WINDOW / WORD) as usize],
     distinct: u64,
+    /// Missing in runs before.
+    missing_before: u64,
 }
 
 /// How a packet stands to those before it in its flow.
@@ -32,25 +36,42 @@ enum Order {
 }
 
 impl Seen {
-    const NOTHING: Self = Self { first: 0, highest: 0, bits: [0; (WINDOW / WORD) as usize], distinct: 0 };
+    const NOTHING: Self = Self {
+        first: 0,
+        highest: 0,
+        highest_due_ns: 0,
+        bits: [0; (WINDOW / WORD) as usize],
+        distinct: 0,
+        missing_before: 0,
+    };
 
-    fn beginning_at(sequence: u64) -> Self {
-        let mut seen = Self { first: sequence, highest: sequence, distinct: 1, ..Self::NOTHING };
+    fn beginning_with(Stamp { sequence, due_ns, .. }: Stamp) -> Self {
+        let mut seen =
+            Self { first: sequence, highest: sequence, highest_due_ns: due_ns, distinct: 1, ..Self::NOTHING };
         seen.set(sequence);
         seen
     }
 
-    fn take(&mut self, sequence: u64) -> Order {
+    #[inline]
+    fn take(&mut self, stamp: Stamp) -> Order {
+        let Stamp { sequence, due_ns, .. } = stamp;
         if sequence > self.highest {
+            if is_later(self.highest_due_ns, due_ns) {
+                return self.take_of_a_run_before();
+            }
             for skipped in self.highest + 1..sequence.min(self.highest.saturating_add(WINDOW)) {
                 self.clear(skipped);
             }
             if sequence - self.highest >= WINDOW {
                 self.bits.fill(0);
             }
-            self.highest = sequence;
+            (self.highest, self.highest_due_ns) = (sequence, due_ns);
             self.set(sequence);
             self.distinct += 1;
+            return Order::Next;
+        }
+        if is_later(due_ns, self.highest_due_ns) {
+            *self = Self { missing_before: self.missing(), ..Self::beginning_with(stamp) };
             return Order::Next;
         }
         if self.highest - sequence < WINDOW && self.is_set(sequence) {
@@ -64,9 +85,16 @@ impl Seen {
         Order::Late
     }
 
-    /// Sequence numbers between the lowest and the highest seen that did not come.
+    /// It was overtaken by a whole run, and was missing.
+    #[cold]
+    fn take_of_a_run_before(&mut self) -> Order {
+        self.missing_before = self.missing_before.saturating_sub(1);
+        Order::Late
+    }
+
+    /// Sequence numbers between the lowest and the highest seen of each run that did not come.
     fn missing(&self) -> u64 {
-        (self.highest - self.first + 1).saturating_sub(self.distinct)
+        self.missing_before + (self.highest - self.first + 1).saturating_sub(self.distinct)
     }
 
     fn place(sequence: u64) -> (usize, u64) {
@@ -179,9 +207,9 @@ impl Sink {
             self.flows.resize(flow + 1, None);
         }
         match &mut self.flows[flow] {
-            empty @ None => *empty = Some(Box::new(Seen::beginning_at(stamp.sequence))),
-            Some(seen) if seen.distinct == 0 => **seen = Seen::beginning_at(stamp.sequence),
-            Some(seen) => match seen.take(stamp.sequence) {
+            empty @ None => *empty = Some(Box::new(Seen::beginning_with(stamp))),
+            Some(seen) if seen.distinct == 0 => **seen = Seen::beginning_with(stamp),
+            Some(seen) => match seen.take(stamp) {
                 Order::Next => {}
                 Order::Late => self.late += 1,
                 Order::Duplicate => self.duplicates += 1,
@@ -240,7 +268,7 @@ pub struct Found {
     pub received: u64,
     /// Their bytes, whole frames.
     pub bytes: u64,
-    /// Packets that are missing between the first and the last that came, over all flows.
+    /// Packets that are missing between the first and the last that came, over all flows and runs of their generators.
     pub lost: u64,
     /// Packets that came again.
     pub duplicates: u64,
@@ -302,6 +330,10 @@ mod tests {
         frame
     }
 
+    fn stamp(sequence: u64, due_ns: u64) -> Stamp {
+        Stamp { flow: 0, sequence, due_ns }
+    }
+
     fn found(frames: Vec<Vec<u8>>) -> Found {
         let mut port = Synthetic::new(frames).once().open();
         let mut sink = Sink::new();
@@ -335,21 +367,44 @@ mod tests {
 
     #[test]
     fn a_long_gap_forgets_no_loss() {
-        let mut seen = Seen::beginning_at(0);
-        assert_eq!(seen.take(5_000), Order::Next);
-        assert_eq!(seen.take(4_999), Order::Late);
-        assert_eq!(seen.take(4_999), Order::Duplicate);
+        let mut seen = Seen::beginning_with(stamp(0, 0));
+        assert_eq!(seen.take(stamp(5_000, 0)), Order::Next);
+        assert_eq!(seen.take(stamp(4_999, 0)), Order::Late);
+        assert_eq!(seen.take(stamp(4_999, 0)), Order::Duplicate);
         assert_eq!(seen.missing(), 5_001 - 3);
     }
 
     #[test]
     fn bits_of_the_last_round_are_not_taken_for_this_one() {
-        let mut seen = Seen::beginning_at(0);
+        let mut seen = Seen::beginning_with(stamp(0, 0));
         for sequence in 1..1_000 {
-            seen.take(sequence);
+            seen.take(stamp(sequence, 0));
         }
-        assert_eq!(seen.take(1_500), Order::Next);
-        assert_eq!(seen.take(1_200), Order::Late);
+        assert_eq!(seen.take(stamp(1_500, 0)), Order::Next);
+        assert_eq!(seen.take(stamp(1_200, 0)), Order::Late);
+    }
+
+    #[test]
+    fn a_generator_that_runs_again_begins_its_numbers_anew() {
+        let first = (0..2_000).filter(|n| n % 1_000 != 5).map(|n| frame(0, n, n));
+        let second = [0, 1, 4, 3].map(|n| frame(0, n, 5_000 + n));
+        let third = [0, 2].map(|n| frame(0, n, 6_000 + n));
+        let found = found(first.chain(second).chain(third).collect());
+        assert_eq!((found.received, found.lost, found.reordered, found.duplicates), (1_998 + 6, 2 + 1 + 1, 1, 0));
+    }
+
+    #[test]
+    fn what_was_overtaken_within_a_run_begins_none() {
+        let due = [(0, 10), (3, 40), (1, 20), (3, 40), (2, 30), (0, 10), (4, 40)];
+        let found = found(due.map(|(sequence, due_ns)| frame(0, sequence, due_ns)).into());
+        assert_eq!((found.lost, found.reordered, found.duplicates), (0, 2, 2));
+    }
+
+    #[test]
+    fn what_a_whole_run_has_overtaken_is_late() {
+        let due = [(0, 10), (9, 100), (0, 1_000), (8, 90), (1, 1_010)];
+        let found = found(due.map(|(sequence, due_ns)| frame(0, sequence, due_ns)).into());
+        assert_eq!((found.received, found.lost, found.reordered, found.duplicates), (5, 7, 1, 0));
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Stamp {
     }
 }
 
+/// Whether one due time is later than another one.
+#[inline]
+pub fn is_later(due_ns: u64, than_ns: u64) -> bool {
+    (1..=DUE / 2).contains(&(due_ns.wrapping_sub(than_ns) & DUE))
+}
+
 /// Nanoseconds of the machine's monotonic clock; the same in every container of a host.
 #[inline]
 pub fn now_ns() -> u64 {
@@ -87,6 +93,12 @@ mod tests {
         assert_eq!(due_at(9_000).age_ns(10_000), 1_000);
         assert_eq!(due_at(DUE - 9).age_ns(DUE + 11), 20);
         assert_eq!(due_at(10_001).age_ns(10_000), 0);
+    }
+
+    #[test]
+    fn later_is_later_over_the_end_of_the_clock_too() {
+        assert!(is_later(10, 9) && is_later(5, DUE - 5));
+        assert!(!is_later(9, 9) && !is_later(9, 10) && !is_later(DUE - 5, 5));
     }
 
     #[test]

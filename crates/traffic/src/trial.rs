@@ -44,7 +44,7 @@ pub enum Outcome {
     Lossy,
     /// The sender could not offer as much.
     SenderBehind,
-    /// It was interrupted before its time was over.
+    /// It was interrupted before its time was over, or before all had come out.
     Interrupted,
 }
 
@@ -88,7 +88,7 @@ impl Trials<'_> {
             Pace::Unlimited => None,
         };
         let outcome = match rate_pps {
-            _ if last < end => Outcome::Interrupted,
+            _ if last < end || (self.stop)() => Outcome::Interrupted,
             _ if loss > self.loss => Outcome::Lossy,
             Some(rate) if offered_pps < KEPT * rate => Outcome::SenderBehind,
             _ => Outcome::Passed,

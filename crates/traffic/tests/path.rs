@@ -19,6 +19,63 @@ use upf::function::{Counts, Plan, Upf};
 use upf::n4;
 use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
+/// No broker is there to ask: it is said before a port is opened.
+#[test]
+fn what_would_be_ignored_is_refused_as_wrong_usage() {
+    let generate = ["generate", "--port", "n3", "--to", "10.6.0.2"];
+    for (arguments, said) in [
+        ([&generate[..], &["--teid", "256"]].concat(), "--teid is of a tunnel"),
+        ([&generate[..], &["--through", "plain", "--tunnel-to", "10.3.0.1"]].concat(), "--tunnel-to is of a tunnel"),
+        ([&generate[..], &["--qfi", "5"]].concat(), "--qfi is of a tunnel"),
+        ([&generate[..], &["--tunnel-from", "10.3.0.2"]].concat(), "--tunnel-from is of a tunnel"),
+        (vec!["forward", "--port", "a", "--port", "b", "--port", "c"], "one or two ports"),
+        (vec!["search", "--port", "uu"], "nobody judges what comes through"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kaista-traffic")).args(&arguments).output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_forwarder_that_is_to_die_with_its_parent_does() {
+    let slice = Slice::new(69);
+    let script = "\"$0\" forward --die-with-parent --port n6 --port uu --socket \"$1\" >/dev/null 2>&1 & echo $!; wait";
+    let mut parent = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_kaista-traffic")])
+        .arg(slice.socket("peer"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut id = String::new();
+    BufReader::new(parent.stdout.take().expect("a pipe")).read_line(&mut id).expect("a line");
+    let process = Path::new("/proc").join(id.trim());
+    let has_begun = || {
+        let tasks = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.any(|name| name == "signals\n")
+    };
+    let runs = eventually(has_begun);
+    parent.kill().expect("it runs");
+    parent.wait().expect("it ends");
+    let has_ended = eventually(|| !process.exists());
+    if !has_ended {
+        let id = id.trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("a number");
+        rustix::process::kill_process(id, rustix::process::Signal::KILL).expect("it is ours");
+    }
+    assert!(runs && has_ended, "{runs} {has_ended}");
+}
+
+/// Whether it comes to be so, within ten seconds.
+fn eventually(is_so: impl Fn() -> bool) -> bool {
+    let give_up = std::time::Instant::now() + Duration::from_secs(10);
+    while !is_so() && std::time::Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    is_so()
+}
+
 /// A broker with the links n3 (ran, upf), n6 (upf, peer) and uu (ran, peer).
 struct Slice {
     folder: tempfile::TempDir,

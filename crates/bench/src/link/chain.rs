@@ -76,11 +76,17 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
         "chains of functions",
         found,
         |trips| {
-            let direct = LENGTHS.into_iter().map(|length| direct(length, bench.cores, window));
+            let direct = LENGTHS.into_iter().map(|length| {
+                bench.progress.go_on()?;
+                direct(length, bench.cores, window)
+            });
             let direct = direct.collect::<anyhow::Result<_>>()?;
             trips.push(cores::round_trip_ns(bench.cores)?);
             let testpmd = LENGTHS.into_iter().filter(|_| with_testpmd);
-            let testpmd = testpmd.map(|length| switched(length, bench.cores, window).context("testpmd as the switch"));
+            let testpmd = testpmd.map(|length| {
+                bench.progress.go_on()?;
+                switched(length, bench.cores, window).context("testpmd as the switch")
+            });
             Ok(Chains { direct, testpmd: testpmd.collect::<anyhow::Result<_>>()? })
         },
         |samples, run| {
@@ -169,7 +175,17 @@ fn direct(functions: usize, cores: [usize; 2], window: Duration) -> anyhow::Resu
 /// A function that passes packets on from its port `a` to its port `b`, and back.
 pub(super) fn forwarder(links: &Links, function: &str, core: usize) -> anyhow::Result<Companion> {
     let mut command = Command::new(companion::path("kaista-traffic")?);
-    command.args(["forward", "--port", "a", "--port", "b", "--core", &core.to_string(), "--socket"]);
+    command.args([
+        "forward",
+        "--die-with-parent",
+        "--port",
+        "a",
+        "--port",
+        "b",
+        "--core",
+        &core.to_string(),
+        "--socket",
+    ]);
     Companion::start(command.arg(links.socket(function)))
 }
 

@@ -15,18 +15,18 @@ const FUNCTIONS: usize = 8;
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
-    bench.progress.show(&format!("{FUNCTIONS} functions that have nothing to do"));
+    bench.progress.step(&format!("{FUNCTIONS} functions that have nothing to do"))?;
     let name = |number: usize| format!("function{}", number % FUNCTIONS);
     let links = Links::new((0..FUNCTIONS).map(|number| [end(&name(number), "b"), end(&name(number + 1), "a")]))?;
     let start = |number| forwarder(&links, &name(number), bench.cores[1]);
     let mut functions = (0..FUNCTIONS).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-    std::thread::sleep(SETTLE);
+    bench.progress.sleep(SETTLE)?;
 
     let of_functions = CpuTime::of(functions.iter().map(|function| function.0.id()));
     let of_broker = CpuTime::of([std::process::id()]);
     let before = [of_functions.now()?, of_broker.now()?];
     let window = Duration::from_secs_f64(args.idle_seconds);
-    std::thread::sleep(window);
+    bench.progress.sleep(window)?;
     let after = [of_functions.now()?, of_broker.now()?];
     functions.iter_mut().try_for_each(Companion::check)?;
 

@@ -98,9 +98,9 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
     }
     let idle = Duration::from_secs_f64(args.idle_seconds);
     bench.progress.show(&format!("latency after {} s of idleness", args.idle_seconds));
-    if !bench.is_interrupted() {
+    if !bench.progress.is_interrupted() {
         let first = phases(bench, Trips { sleeping: 1, ..Trips::default() }, idle)?;
-        if !bench.is_interrupted() {
+        if !bench.progress.is_interrupted() {
             found.samples.add("link.latency.first_after_idle_ns", first.last_sleeping_ns as f64, "ns");
         }
     }
@@ -173,7 +173,7 @@ fn phases(bench: &Bench, trips: Trips, idle: Duration) -> anyhow::Result<Phases>
         });
         while !asking.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
-            if bench.is_interrupted() {
+            if bench.progress.is_interrupted() {
                 stop.store(true, Ordering::Relaxed);
                 asking.thread().unpark();
             }

@@ -7,8 +7,6 @@
 //! - [`chain`]: functions in a row on one core, beside testpmd as the switch between them;
 //! - [`idle`]: what functions cost that have nothing to do.
 
-use std::cell::Cell;
-
 use anyhow::anyhow;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -17,7 +15,6 @@ use serde_json::{Map, Value, json};
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::{conditions, cores, hugepages, testpmd};
-use traffic::interrupt::Interrupt;
 
 pub mod chain;
 pub mod idle;
@@ -105,10 +102,8 @@ impl Part {
 /// If nothing can be measured here.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let bench = Bench {
-        interrupt: Interrupt::take()?,
-        interrupted: Cell::new(false),
+        progress: Progress::interruptible()?,
         pages: hugepages::Reservation::at_least(testpmd::HUGEPAGES + OUR_HUGEPAGES),
-        progress: Progress::new(),
         cores: cores::pair()?,
     };
     let mut found = Found { conditions: conditions::of_this_machine(), ..Found::default() };
@@ -116,8 +111,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut failures = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| args.only.is_empty() || args.only.contains(part)) {
         let measured = part.measure(&bench, args, &mut found);
-        // On a terminal, Ctrl-C ended the measured programs, too: their errors mean nothing then.
-        if bench.is_interrupted() {
+        // What a part says that was ended means nothing.
+        if bench.progress.is_interrupted() {
             bench.progress.note("interrupted: what follows was measured before");
             break;
         }
@@ -140,10 +135,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 /// What the parts share.
 pub struct Bench {
-    interrupt: Interrupt,
-    interrupted: Cell<bool>,
-    pages: hugepages::Reservation,
     progress: Progress,
+    pages: hugepages::Reservation,
     /// The two cores of every measurement.
     cores: [usize; 2],
 }
@@ -178,12 +171,6 @@ impl<T> Taken<T> {
 }
 
 impl Bench {
-    /// Whether Ctrl-C or SIGTERM came.
-    fn is_interrupted(&self) -> bool {
-        self.interrupted.set(self.interrupted.get() || self.interrupt.came());
-        self.interrupted.get()
-    }
-
     /// Measures once a round, and again where the cores were moved meanwhile. `measure` may add round trips that it takes
     /// between its parts; `take` gets every measurement.
     fn each_round<T>(
@@ -197,11 +184,14 @@ impl Bench {
         let mut all = Vec::new();
         for round in 1..=rounds {
             for attempt in 1..=ATTEMPTS {
-                self.progress.show(&format!("round {round} of {rounds}: {what}"));
+                let Ok(()) = self.progress.step(&format!("round {round} of {rounds}: {what}")) else { return Ok(all) };
                 let mut rtt_ns = vec![cores::round_trip_ns(self.cores)?];
-                let value = measure(&mut rtt_ns)?;
+                let value = match measure(&mut rtt_ns) {
+                    Err(_) if self.progress.is_interrupted() => return Ok(all),
+                    value => value?,
+                };
                 rtt_ns.push(cores::round_trip_ns(self.cores)?);
-                if self.is_interrupted() {
+                if self.progress.is_interrupted() {
                     return Ok(all);
                 }
                 let taken = Taken { round, attempt, moved: have_moved(&rtt_ns), rtt_ns, value };

@@ -159,7 +159,7 @@ impl Campaign<'_> {
             for &frame in &self.args.frames {
                 for attempt in 1..=ATTEMPTS {
                     let runs = self.take_turns(Turn { round, attempt, frame });
-                    if self.bench.is_interrupted() {
+                    if self.bench.progress.is_interrupted() {
                         return Ok(());
                     }
                     let runs = runs?;
@@ -181,9 +181,9 @@ impl Campaign<'_> {
         let mut trips = vec![cores::round_trip_ns(self.bench.cores)?];
         for &system in &self.systems {
             let what = format!("{} with {frame} B frames", system.name());
-            self.bench.progress.show(&format!("round {round} of {}: {what}", self.args.rounds));
+            self.bench.progress.step(&format!("round {round} of {}: {what}", self.args.rounds))?;
             let Figures { setting, mpps, busy, lost } =
-                run(system, frame.into(), self.args.seconds, self.bench.cores).context(what)?;
+                run(system, frame.into(), self.args.seconds, self.bench).context(what)?;
             let rtt_ns = trips[trips.len() - 1];
             trips.push(cores::round_trip_ns(self.bench.cores)?);
             runs.push(Run {
@@ -243,12 +243,13 @@ struct Figures {
     lost: Option<u64>,
 }
 
-fn run(system: System, frame: usize, seconds: f64, cores: [usize; 2]) -> anyhow::Result<Figures> {
-    let (warm_up, window) = (Duration::from_millis(300), Duration::from_secs_f64(seconds));
+fn run(system: System, frame: usize, seconds: f64, bench: &Bench) -> anyhow::Result<Figures> {
+    let (warm_up, window, cores) = (Duration::from_millis(300), Duration::from_secs_f64(seconds), bench.cores);
     match system {
         System::Ours(kind) => ours(kind, frame, warm_up, window, cores),
         System::Testpmd(joint) => {
             let figures = |&rings| {
+                bench.progress.go_on()?;
                 let settings = testpmd::Settings { cores, frame, rings, warm_up, window };
                 let testpmd::Measured { mpps, busy } = testpmd::measure(joint, &settings).context(rings)?;
                 Ok(Figures { setting: rings.to_string(), mpps, busy: busy.share(), lost: None })

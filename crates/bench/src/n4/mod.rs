@@ -10,8 +10,8 @@
 //! measured without one.
 //!
 //! Time is cut into slices. A hypervisor that takes the worker's core away for longer than the queue lasts makes it overflow
-//! whatever the UPF does, so slices with such a pause do not count; how many there are is said, and how many there are
-//! beside the bare loop.
+//! whatever the UPF does, so slices with such a pause do not count; how many there are is a figure beside how many there are
+//! beside the bare loop: what there are more of are the UPF's.
 //!
 //! At last a UPF of its own process, with a state directory, is killed with so many sessions, again and again.
 
@@ -25,13 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, ensure};
 use port::synthetic::Synthetic;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::folder::Folder;
-use crate::metric::{Report, Samples};
+use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{self, Load, Way};
 use crate::{conditions, cores};
@@ -51,6 +51,9 @@ const TRIES: usize = 5;
 /// How much of the rate without loss there is while sessions are established, in percent.
 const BESIDE: u64 = 80;
 
+/// Sessions established in a slice at most: four times as many are held at a time.
+const PER_SLICE_MAX: u32 = 250_000;
+
 /// As fast as the UPF answers.
 pub(crate) const AT_ONCE: f64 = f64::INFINITY;
 
@@ -64,7 +67,7 @@ pub struct Args {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub slices: u32,
     /// Sessions established a second while the worker is to lose nothing
-    #[arg(long, default_value_t = 12_000.0)]
+    #[arg(long, default_value_t = 12_000.0, value_parser = rate)]
     pub rate: f64,
     /// Sessions held at a time when their memory is measured, 100,000 to 1,000,000; 0 leaves that out
     #[arg(long, default_value_t = 1_000_000, value_parser = held)]
@@ -72,7 +75,7 @@ pub struct Args {
     /// Kills of a UPF process with sessions that come back from its store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub kills: u32,
-    /// Sessions of that process
+    /// Sessions of that process; `n4.restore_100k_s` is of 100,000, and of others `n4.restore_s`
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub restored: u32,
     /// The UPF keeps its sessions in no state directory while they are established
@@ -83,6 +86,14 @@ pub struct Args {
     pub seconds: f64,
 }
 
+/// Sessions a second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (1.0..=1e6).contains(&rate) => Ok(rate),
+        _ => Err("expected sessions a second from 1 to 1000000".into()),
+    }
+}
+
 /// Of fewer sessions the memory is that of other things.
 fn held(text: &str) -> Result<u32, String> {
     match text.parse() {
@@ -91,17 +102,32 @@ fn held(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Measures and returns the report.
-pub fn run(args: &Args) -> anyhow::Result<Report> {
+/// Measures. What fails keeps nothing from being reported that was measured before, nor the rest from being measured; Ctrl-C and
+/// SIGTERM end it.
+///
+/// # Errors
+/// If nothing can be measured here.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    ensure!(
+        args.per_slice() <= PER_SLICE_MAX,
+        "in {} s at {} sessions a second there are more than {PER_SLICE_MAX}: lower --seconds or --rate",
+        args.seconds,
+        args.rate
+    );
     let mut conditions = conditions::of_this_machine();
     let cores = cores::pair()?;
     let mut samples = Samples::default();
     samples.add("link.rtt_ns", cores::round_trip_ns(cores)?, "ns");
-    let progress = Progress::new();
+    let (progress, mut rounds) = (Progress::interruptible()?, vec![]);
     // On a thread of its own, so that this one is never bound to a core.
-    let measured = std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &progress)).join());
-    let rounds = measured.map_err(|_| anyhow::anyhow!("the measurement panicked"))??;
-    restart(args, &mut samples, &progress)?;
+    let measured =
+        std::thread::scope(|scope| scope.spawn(|| measure(args, cores, &mut samples, &mut rounds, &progress)).join());
+    let measured = measured.unwrap_or_else(|_| Err(anyhow!("the measurement panicked")));
+    let restarted = restart(args, &mut samples, &progress);
+    let is_interrupted = progress.is_interrupted();
+    if is_interrupted {
+        progress.note("interrupted: what follows was measured before");
+    }
     drop(progress);
     let metrics = samples.summaries();
     conditions["session"] = "2 PDRs, 2 FARs, 1 QER, 1 URR".into();
@@ -111,49 +137,62 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     conditions["sessions_restored"] = args.restored.into();
     conditions["queue_before_worker_packets"] = QUEUE.into();
     conditions["traffic"] = json!({"sessions": BASE_SESSIONS, "payload_bytes": PAYLOAD, "share_percent": BESIDE});
-    conditions["rounds"] = rounds;
+    conditions["rounds"] = rounds.into();
     conditions["limit"] = "the core that the N4 endpoint and the session manager share".into();
-    Ok(Report { conditions, metrics })
+    let failed = [measured.context("establishments"), restarted.context("kills")];
+    let failed = failed.into_iter().filter(|_| !is_interrupted);
+    let failures: Vec<String> = failed.filter_map(|done| Some(format!("{:#}", done.err()?))).collect();
+    let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    conditions["failures"] = failures.into();
+    Ok(Outcome { report: Report { conditions, metrics }, failure })
 }
 
 fn measure(
     args: &Args,
     cores: [usize; 2],
     samples: &mut Samples,
+    rounds: &mut Vec<serde_json::Value>,
     progress: &Progress,
-) -> anyhow::Result<serde_json::Value> {
+) -> anyhow::Result<()> {
     let slice = Duration::from_secs_f64(args.seconds);
     // First of all, as later this process has memory of sessions that are gone.
     if args.held > 0 {
-        progress.show("memory");
+        progress.step("memory")?;
         let mut bench = Bench::start(BASE_SESSIONS + args.held, cores, slice, None)?;
-        samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held)?, "bytes");
+        samples.add("n4.bytes_per_session", bench.bytes_per_session(args.held, progress)?, "bytes");
     }
     let state = if args.without_store { None } else { Some(Folder::new()?) };
     let mut bench = Bench::start(BASE_SESSIONS + args.per_slice() * 4, cores, slice, state)?;
 
-    let mut rounds = vec![];
     for round in 1..=args.rounds {
-        progress.show(&format!("round {round} of {}: the rate without loss", args.rounds));
-        let highest_pps = bench.rate_without_loss()?;
+        progress.step(&format!("round {round} of {}: the rate without loss", args.rounds))?;
+        let highest_pps = bench.rate_without_loss(progress)?;
         let rate_pps = highest_pps * BESIDE / 100;
         samples.add("n4.zero_loss_mpps", highest_pps as f64 / 1e6, "Mpps");
         let (mut loop_alone, mut beside) = (Tally::default(), Tally::default());
         for slice in 1..=args.slices {
-            progress.show(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices));
+            progress.step(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices))?;
             loop_alone.add(&bench.beside_a_loop(rate_pps)?, rate_pps);
             let (slice, speed) = bench.beside_n4(args.per_slice(), args.rate, rate_pps)?;
             beside.add(&slice, rate_pps);
             samples.add("n4.establishments_per_s", speed.establishments_per_s, "1/s");
         }
-        samples.add("n4.forwarding_lost", beside.lost() as f64, "packets");
+        beside.lost().into_iter().for_each(|lost| samples.add("n4.forwarding_lost", lost as f64, "packets"));
+        samples.add("n4.core_away", f64::from(beside.core_away), "slices");
+        samples.add("n4.core_away_beside_a_loop", f64::from(loop_alone.core_away), "slices");
+        if beside.core_away > loop_alone.core_away {
+            progress.note(&format!(
+                "round {round}: the worker's core was away in {} slices beside N4, and in {} beside a bare loop",
+                beside.core_away, loop_alone.core_away
+            ));
+        }
         rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
-        progress.show(&format!("round {round} of {}: as fast as it goes", args.rounds));
+        progress.step(&format!("round {round} of {}: as fast as it goes", args.rounds))?;
         let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
         samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
         samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
     }
-    Ok(rounds.into())
+    Ok(())
 }
 
 /// Kills a UPF again and again. Here no thread is bound to a core, and so that process is not either.
@@ -161,11 +200,12 @@ fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::R
     if args.kills == 0 {
         return Ok(());
     }
-    progress.show("sessions in a store");
-    let mut upf = Restarted::with_sessions(args.restored)?;
+    progress.step("sessions in a store")?;
+    let mut upf = Restarted::with_sessions(args.restored, progress)?;
     for kill in 1..=args.kills {
-        progress.show(&format!("kill {kill} of {}", args.kills));
-        samples.add("n4.restore_100k_s", upf.kill()?.as_secs_f64(), "s");
+        progress.step(&format!("kill {kill} of {}", args.kills))?;
+        let name = if args.restored == 100_000 { "n4.restore_100k_s" } else { "n4.restore_s" };
+        samples.add(name, upf.kill()?.as_secs_f64(), "s");
     }
     Ok(())
 }
@@ -228,9 +268,10 @@ impl Tally {
         self.overflown += slice.overflown;
     }
 
-    /// Packets that count as lost.
-    fn lost(&self) -> u64 {
-        self.overflown + self.dropped.values().sum::<u64>()
+    /// Packets that count as lost; none is known where no slice counts.
+    fn lost(&self) -> Option<u64> {
+        let lost = self.overflown + self.dropped.values().sum::<u64>();
+        (self.counting > 0 || lost > 0).then_some(lost)
     }
 }
 
@@ -267,7 +308,7 @@ impl Bench {
     }
 
     /// The highest rate tried at which most slices lose nothing, in packets a second, both ways together.
-    fn rate_without_loss(&mut self) -> anyhow::Result<u64> {
+    fn rate_without_loss(&mut self, progress: &Progress) -> anyhow::Result<u64> {
         let _busy = Loop::start();
         self.subject.set_rate(WITHOUT_PAUSE);
         std::thread::sleep(self.slice / 4);
@@ -278,6 +319,7 @@ impl Bench {
             let rate_pps = highest_pps as u64 * share / 100;
             let mut tally = Tally::default();
             for _ in 0..TRIES {
+                progress.go_on()?;
                 tally.add(&self.slice(rate_pps)?, rate_pps);
             }
             if tally.without_loss * 2 > tally.counting {
@@ -344,10 +386,10 @@ impl Bench {
     }
 
     /// What the process grows by for each of `count` sessions, while there is no traffic.
-    fn bytes_per_session(&mut self, count: u32) -> anyhow::Result<f64> {
+    fn bytes_per_session(&mut self, count: u32, progress: &Progress) -> anyhow::Result<f64> {
         self.subject.set_rate(0);
         let before = resident_bytes()?;
-        self.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, AT_ONCE, |_| Ok(()))?;
+        self.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, AT_ONCE, |_| progress.go_on())?;
         Ok((resident_bytes()? - before) / f64::from(count))
     }
 }
@@ -404,6 +446,33 @@ mod tests {
         assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, BTreeMap::new());
     }
 
+    /// The program that tests is no UPF: none of its kind can be killed.
+    #[test]
+    fn what_was_measured_is_reported_where_something_else_fails() {
+        if cores::pair().is_err() {
+            println!("SKIPPED what_was_measured_is_reported_where_something_else_fails: one core only");
+            return;
+        }
+        let (held, kills, restored, without_store) = (0, 1, 10, true);
+        let args = Args { rounds: 0, slices: 1, rate: 1_000.0, held, kills, restored, without_store, seconds: 0.02 };
+        let Outcome { report, failure } = run(&args).expect("a report");
+        assert!(report.metrics.contains_key("link.rtt_ns"));
+        let failure = failure.expect("there was no UPF to kill").to_string();
+        assert!(failure.contains("kills: "), "{failure}");
+        assert!(report.conditions["failures"].to_string().contains("kills: "), "{}", report.conditions);
+    }
+
+    #[test]
+    fn sessions_come_at_a_rate_that_can_be() {
+        assert_eq!(
+            (rate("12000"), rate("0.5").is_err(), rate("1e10").is_err(), rate("nan").is_err()),
+            (Ok(12_000.0), true, true, true)
+        );
+        let (rounds, slices, held, kills, restored, without_store) = (1, 1, 0, 0, 10, true);
+        let long = Args { rounds, slices, rate: 1e6, held, kills, restored, without_store, seconds: 86_400.0 };
+        assert!(run(&long).err().is_some_and(|error| error.to_string().contains("lower --seconds or --rate")));
+    }
+
     #[test]
     fn slices_in_which_the_core_was_away_do_not_count() {
         let slice = |overflown, pause_ms| Slice {
@@ -418,5 +487,17 @@ mod tests {
         }
         assert_eq!((tally.counting, tally.without_loss, tally.core_away, tally.overflown), (2, 1, 2, 5));
         assert_eq!(tally.longest_pause_us, 9_000);
+        assert_eq!(tally.lost(), Some(5));
+    }
+
+    #[test]
+    fn nothing_is_known_to_be_lost_or_not_where_no_slice_counts() {
+        let mut slice = Slice { overflown: 9_000, dropped: BTreeMap::new(), longest_pause: Duration::from_millis(9) };
+        let mut tally = Tally::default();
+        tally.add(&slice, 2_000_000);
+        assert_eq!(tally.lost(), None);
+        slice.dropped.insert("drop.no_session", 3);
+        tally.add(&slice, 2_000_000);
+        assert_eq!(tally.lost(), Some(3), "a drop is the UPF's doing in any slice");
     }
 }

@@ -1,5 +1,6 @@
-//! `n4.restore_100k_s`: a UPF process is killed under traffic, and started again with the same state directory. The time
-//! counts from just before the exec until packets of sampled sessions, spread over all of them, have left by N6.
+//! `n4.restore_100k_s`, or `n4.restore_s` of another number of sessions: a UPF process is killed under traffic, and started again
+//! with the same state directory. The time counts from just before the exec until packets of sampled sessions, spread over all of
+//! them, have left by N6.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,6 +17,7 @@ use super::{AT_ONCE, packet};
 use crate::companion::Companion;
 use crate::folder::Folder;
 use crate::links::Links;
+use crate::progress::Progress;
 use crate::rig::{self, Way};
 
 /// Sessions whose packets say that all sessions are back.
@@ -41,7 +43,7 @@ pub struct Restarted {
 
 impl Restarted {
     /// A UPF with so many sessions.
-    pub fn with_sessions(count: u32) -> anyhow::Result<Self> {
+    pub fn with_sessions(count: u32, progress: &Progress) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let links = Links::new([
             [
@@ -72,7 +74,7 @@ impl Restarted {
             if session.number % step == 0 || session.number == count - 1 {
                 all.sample(&session);
             }
-            Ok(())
+            progress.go_on()
         })?;
         all.await_traffic()?;
         Ok(all)

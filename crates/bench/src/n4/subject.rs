@@ -18,7 +18,7 @@ use upf::n4;
 use upf::side::PortId;
 use upf::store::{Identity, State};
 
-use super::source::{Feed, Pace, Source};
+use super::source::{Feed, Pace, Source, WITHOUT_PAUSE};
 use crate::folder::Folder;
 use crate::line::Tally;
 use crate::rig::{self, Way};
@@ -129,7 +129,7 @@ impl Subject {
 
     /// Sets the rate of both directions together.
     pub fn set_rate(&self, rate_pps: u64) {
-        self.inputs.iter().for_each(|input| input.pace.set(rate_pps / 2));
+        self.inputs.iter().for_each(|input| input.pace.set(half(rate_pps)));
     }
 
     /// Waits until nothing is on its way any more: for a while nothing was taken or sent.
@@ -159,6 +159,11 @@ impl Drop for Subject {
     }
 }
 
+/// One direction's part of a rate.
+fn half(rate_pps: u64) -> u64 {
+    if rate_pps == WITHOUT_PAUSE { WITHOUT_PAUSE } else { rate_pps / 2 }
+}
+
 /// A state directory without sessions.
 fn keep(folder: &Folder, max_sessions: usize, n4: &n4::Config) -> anyhow::Result<State> {
     let identity = Identity { node: "the one that is measured".into(), access: vec![] };
@@ -173,4 +178,15 @@ fn input(way: Way, info: PortInfo, sent: &Arc<Tally>) -> anyhow::Result<(Input, 
     let rx: Box<dyn RxQueue> = Box::new(source);
     port.queues.push(rig::counted(rx, queue.tx, sent));
     Ok((Input { way, feed, pace }, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_direction_has_half_of_a_rate_and_none_a_pause_where_there_is_to_be_none() {
+        assert_eq!(half(3_000_000), 1_500_000);
+        assert_eq!(half(WITHOUT_PAUSE), WITHOUT_PAUSE);
+    }
 }

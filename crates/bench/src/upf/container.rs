@@ -79,7 +79,7 @@ pub(super) fn measure(
     let mut runs = vec![];
     for round in 1..=rounds {
         for way in Way::BOTH {
-            progress.show(&format!("container, round {round} of {rounds}: {}", way.name()));
+            progress.step(&format!("container, round {round} of {rounds}: {}", way.name()))?;
             let Load { sessions, active, payload, .. } = load;
             let asked = Contained { way, sessions, active, payload, core, milliseconds: window.as_millis() as u64 };
             let (bare_ns, container_ns) = (bare(program, &asked)?, node.run(&asked)?);

@@ -51,7 +51,7 @@ pub(super) fn measure(
                 missing.push(lacking(name, model, 1, cores.len()));
                 continue;
             }
-            progress.show(&format!("latency, round {round} of {rounds}: {name}"));
+            progress.step(&format!("latency, round {round} of {rounds}: {name}"))?;
             let (highest_pps, found) = against_load(model, load, window, &cores[..threads])?;
             samples.add(format!("upf.latency.{name}.zero_loss_mpps"), highest_pps / 1e6, "Mpps");
             for Found { percent, latency_us: Latency { p50, p99, p999, max }, .. } in &found {

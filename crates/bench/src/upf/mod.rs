@@ -42,16 +42,16 @@ pub use container::{Contained, be_contained};
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Rounds; in each, everything is measured once
+    /// Rounds; in each, everything is measured once; `scaling` has one, in which the load goes up and down ten times
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
-    /// Length of each run in seconds
+    /// Length of each run in seconds; those of `workers`, `scaling` and `skew` are as long as they have to be
     #[arg(long, default_value_t = 0.5, value_parser = crate::cli::seconds)]
     pub seconds: f64,
-    /// Sessions in force, where their number is not what is varied [default: 100000 for `worker`, 1000 for others]
+    /// Sessions in force, where their number is not what is varied [default: 100000 for `worker` and `dpdk`, 1000 for others]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sessions: Option<u32>,
-    /// How many of them have traffic, at most [default: 65536 for `worker`, all for others]
+    /// How many of them have traffic, at most [default: 65536 for `worker` and `dpdk`, all for others]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub active: Option<u32>,
     /// Bytes of inner UDP payload, where they are not what is varied
@@ -98,14 +98,14 @@ impl Args {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Of all parts but the first.
+    /// Of most parts.
     fn load(&self) -> Load {
         let sessions = self.sessions.unwrap_or(1_000);
         self.load_of(sessions, self.active.unwrap_or(sessions))
     }
 
-    /// Of the first part: as in the published experiments.
-    fn worker_load(&self) -> Load {
+    /// Of `worker` and `dpdk`: as in the published experiments.
+    fn many(&self) -> Load {
         self.load_of(self.sessions.unwrap_or(100_000), self.active.unwrap_or(65_536))
     }
 
@@ -118,7 +118,7 @@ impl Args {
     }
 }
 
-/// Measures, or reads what was measured. A part that fails keeps no other from being measured.
+/// Measures, or reads what was measured. A part that fails keeps no other from being measured; Ctrl-C and SIGTERM do.
 ///
 /// # Errors
 /// If there is no report to read.
@@ -128,16 +128,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let mut conditions = conditions::of_this_machine();
     let mut samples = Samples::default();
-    let progress = Progress::new();
+    let progress = Progress::interruptible()?;
     let mut failures = vec![];
     for part in Part::value_variants().iter().filter(|part| args.wants(**part)) {
         match part.measure(args, &mut samples, &progress) {
             Ok(how) => conditions[part.name()] = how,
+            Err(_) if progress.is_interrupted() => {}
             Err(error) => {
                 let failure = format!("{}: {error:#}", part.name());
                 progress.note(&format!("failed: {failure}"));
                 failures.push(failure);
             }
+        }
+        if progress.is_interrupted() {
+            progress.note("interrupted: what follows was measured before");
+            break;
         }
     }
     drop(progress);
@@ -146,9 +151,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome { report: report(conditions, &samples, args.load()), failure })
 }
 
-/// Prints what was published beside the report, and draws the report where that is asked for.
-pub fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
-    published::print(&report.conditions["published"], &mut std::io::stdout().lock())?;
+/// Prints what was published beside the report.
+pub fn print_published(report: &Report) -> anyhow::Result<()> {
+    Ok(published::print(&report.conditions["published"], &mut std::io::stdout().lock())?)
+}
+
+/// Draws the report, where that is asked for.
+pub fn draw(args: &Args, report: &Report) -> anyhow::Result<()> {
     let Some(folder) = &args.plots else { return Ok(()) };
     let files = plots::draw(report, folder)?;
     if files.is_empty() {
@@ -168,7 +177,7 @@ impl Part {
         let pair = cores::pair().ok();
         let (rounds, load, window) = (args.rounds, args.load(), args.window());
         match self {
-            Self::Worker => worker::measure(rounds, window, args.worker_load(), pair, samples, progress),
+            Self::Worker => worker::measure(rounds, window, args.many(), pair, samples, progress),
             Self::Payload => payload::measure(rounds, window, load, pair, samples, progress),
             Self::Sessions => sessions::measure(rounds, window, load.payload, pair, samples, progress),
             Self::Workers => workers::measure(rounds, load, samples, progress),
@@ -176,7 +185,7 @@ impl Part {
             Self::Models => models::measure(rounds, window, load, pair, samples, progress),
             Self::Scaling => scaling::measure(load, pair, samples, progress),
             Self::Skew => skew::measure(rounds, load, samples, progress),
-            Self::Dpdk => dpdk::measure(rounds, window, load.payload, pair, samples, progress),
+            Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, samples, progress),
             Self::Container => {
                 let core = pair.map_or(0, |pair| pair[1]);
                 container::measure(&container::program()?, rounds, window, load, core, samples, progress)
@@ -237,7 +246,7 @@ mod tests {
         report(serde_json::json!({}), &samples, args().load()).write_json(&file).expect("a file");
         let args = Args { from: Some(file), plots: Some(folder.path().join("plots")), ..args() };
         let outcome = run(&args).expect("a report");
-        show(&args, &outcome.report).expect("a picture");
+        draw(&args, &outcome.report).expect("a picture");
         assert!(folder.path().join("plots/worker.svg").is_file());
         assert!(!folder.path().join("plots/skew.svg").exists());
     }
@@ -246,9 +255,9 @@ mod tests {
     fn as_many_sessions_are_active_as_are_said_and_there() {
         let args = |sessions, active| Args { sessions, active, ..args() };
         let of = |load: Load| (load.sessions, load.active);
-        assert_eq!(of(args(None, None).worker_load()), (100_000, 65_536));
+        assert_eq!(of(args(None, None).many()), (100_000, 65_536));
         assert_eq!(of(args(None, None).load()), (1_000, 1_000));
-        assert_eq!(of(args(Some(500), None).worker_load()), (500, 500));
+        assert_eq!(of(args(Some(500), None).many()), (500, 500));
         assert_eq!(of(args(Some(500), Some(40)).load()), (500, 40));
     }
 }

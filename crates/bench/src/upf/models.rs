@@ -64,7 +64,7 @@ pub(super) fn measure(
         let rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
         rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
         for way in Way::BOTH {
-            progress.show(&format!("models, round {round} of {rounds}: {}", way.name()));
+            progress.step(&format!("models, round {round} of {rounds}: {}", way.name()))?;
             let mut both = Both::new(way, load)?;
             let rtc_ns = rtc(&mut both.rtc, window, core)?;
             let together = both.one_core(window, core)?;

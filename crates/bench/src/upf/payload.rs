@@ -28,7 +28,7 @@ pub(super) fn measure(
     for round in 1..=rounds {
         for way in Way::BOTH {
             for payload in PAYLOADS {
-                progress.show(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()));
+                progress.step(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()))?;
                 let load = Load { payload, ..load };
                 let ns = std::thread::spawn(move || cost(way, load, window, core))
                     .join()

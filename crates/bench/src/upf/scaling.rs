@@ -41,24 +41,24 @@ pub(super) fn measure(
 ) -> anyhow::Result<Value> {
     let mut found = serde_json::Map::new();
     if let Some(pair) = pair {
-        progress.show("scaling: how still the cores are");
+        progress.step("scaling: how still the cores are")?;
         let pauses_us = longest_pauses_us(&pair, 2 * TIMES * STEPS.len(), STRETCH)?;
         pauses_us.into_iter().for_each(|pause_us| samples.add("upf.scaling.bare_pause_us", pause_us, "us"));
     }
     for (name, model) in MODELS {
         let stepped = match pair {
             Some(pair) => {
-                progress.show(&format!("scaling, {name}: the load steps up and down"));
+                progress.step(&format!("scaling, {name}: the load steps up and down"))?;
                 // A dispatcher and two workers are more than there are cores: the system divides these.
                 let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
                 let crew = Crew::new(model, 2, elasticity(model), load)?;
-                crew.play(load, cores, |elastic, reins| stepped(name, elastic, reins, samples))?
+                crew.play(load, cores, |elastic, reins| stepped(name, elastic, reins, samples, progress))?
             }
             None => "not measurable here: one core".into(),
         };
-        progress.show(&format!("scaling, {name}: {MANY} workers share the cores"));
+        progress.step(&format!("scaling, {name}: {MANY} workers share the cores"))?;
         let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity(model) }, load)?;
-        let tally = crew.play(load, &[], oversubscribed)?;
+        let tally = crew.play(load, &[], |elastic, reins| oversubscribed(elastic, reins, progress))?;
         samples.add(format!("upf.scaling.{name}.oversubscribed.lost"), tally.missing() as f64, "packets");
         samples.add(format!("upf.scaling.{name}.oversubscribed.reordered"), tally.reordered as f64, "packets");
         samples.add(format!("upf.scaling.{name}.oversubscribed.duplicated"), tally.duplicates as f64, "packets");
@@ -91,13 +91,19 @@ fn elasticity(model: Model) -> Elasticity {
     Elasticity { signal: Signal::Busy, terms }
 }
 
-fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) -> anyhow::Result<Value> {
+fn stepped(
+    name: &str,
+    elastic: &Elastic,
+    reins: &Reins,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<Value> {
     let highest_pps = without_loss(elastic, reins)?;
     let (before, cuts) = (reins.tally(), reins.stretches().len());
     let (changes, stop) = (elastic.standing().changes, &AtomicBool::new(false));
     let workers = std::thread::scope(|scope| {
         let deciding = scope.spawn(move || elastic.run(stop));
-        let workers = through_steps(elastic, reins, highest_pps);
+        let workers = through_steps(elastic, reins, highest_pps, progress);
         stop.store(true, Ordering::Relaxed);
         deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
         workers
@@ -122,9 +128,15 @@ fn stepped(name: &str, elastic: &Elastic, reins: &Reins, samples: &mut Samples) 
 }
 
 /// All steps; what workers there were in each.
-fn through_steps(elastic: &Elastic, reins: &Reins, highest_pps: f64) -> anyhow::Result<Vec<Value>> {
+fn through_steps(
+    elastic: &Elastic,
+    reins: &Reins,
+    highest_pps: f64,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Value>> {
     let mut workers = vec![];
     for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
+        progress.go_on()?;
         reins.set_rate(highest_pps * step);
         reins.settle()?;
         std::thread::sleep(STRETCH);
@@ -149,11 +161,12 @@ fn without_loss(elastic: &Elastic, reins: &Reins) -> anyhow::Result<f64> {
 }
 
 /// Workers come and go ten times, while packets flow as fast as they come through.
-fn oversubscribed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Tally> {
+fn oversubscribed(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyhow::Result<Tally> {
     let before = reins.tally();
     reins.wait();
     let many = usize::from(MANY);
     for workers in (1..=many).chain((2..many).rev()).cycle().take(TIMES * 2 * (many - 1)) {
+        progress.go_on()?;
         elastic.scale_to(workers).map_err(|error| anyhow!("{workers} workers: {error}"))?;
         anyhow::ensure!(elastic.settle_within(Duration::from_secs(60)), "buckets are on their way for ever");
     }
@@ -172,7 +185,8 @@ mod tests {
         for (name, model) in MODELS {
             let terms = Terms::fixed(MANY.into());
             let crew = Crew::new(model, MANY, Elasticity { terms, ..elasticity(model) }, load).expect("a UPF");
-            let tally = crew.play(load, &[], oversubscribed).expect("a run");
+            let tally =
+                crew.play(load, &[], |elastic, reins| oversubscribed(elastic, reins, &Progress::new())).expect("a run");
             assert!(tally.received > 0, "{name}");
             assert_eq!((tally.missing(), tally.reordered, tally.duplicates), (0, 0, 0), "{name}");
         }

@@ -52,7 +52,7 @@ pub(super) fn measure(
 ) -> anyhow::Result<Value> {
     let mut runs = vec![];
     for way in Way::BOTH {
-        progress.show(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()));
+        progress.step(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()))?;
         let costs = std::thread::scope(|scope| {
             // On a thread of its own, so that this one is never bound to a core.
             let measuring = scope.spawn(|| of_way(way, rounds, window, payload, pair, progress));
@@ -85,6 +85,7 @@ fn of_way(
     let core = pair.map_or(0, |pair| pair[1]);
     traffic::cores::pin(core)?;
     let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
+        progress.go_on()?;
         let load = Load { sessions, active, payload, pdrs: 1 };
         let bare = BareMisses::new(sessions, order(load));
         Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare, models: Both::new(way, load)? })
@@ -94,12 +95,10 @@ fn of_way(
     for round in 1..=rounds {
         let mut costs = vec![];
         for rig in &mut rigs {
-            progress.show(&format!(
-                "sessions, {}, round {round} of {rounds}: {} of {}",
-                way.name(),
-                rig.load.active,
-                rig.load.sessions
-            ));
+            let Load { sessions, active, .. } = rig.load;
+            let what = format!("sessions, {}, round {round} of {rounds}: {active} of {sessions}", way.name());
+            // What was measured before is kept.
+            let Ok(()) = progress.step(&what) else { return Ok(all) };
             costs.push(rig.run(window, core, pair)?);
         }
         all.push(costs);

@@ -62,7 +62,7 @@ pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: 
         let own_cores = if cores.len() < threads { &[][..] } else { &cores[..threads] };
         let mut runs = vec![];
         for round in 1..=rounds {
-            progress.show(&format!("skew, {name}, round {round} of {rounds}"));
+            progress.step(&format!("skew, {name}, round {round} of {rounds}"))?;
             let elasticity = Elasticity { signal: Signal::Busy, terms: terms(own_cores.is_empty()) };
             let crew = Crew::new(model, WORKERS, elasticity, load)?;
             let found = crew.play(load, own_cores, skewed)?;

@@ -78,7 +78,7 @@ fn of_way(
     pair: Option<[usize; 2]>,
     progress: &Progress,
 ) -> anyhow::Result<Vec<Round>> {
-    progress.show(&format!("worker, {}: {} sessions are installed", way.name(), load.sessions));
+    progress.step(&format!("worker, {}: {} sessions are installed", way.name(), load.sessions))?;
     traffic::cores::pin(pair.map_or(0, |pair| pair[1]))?;
     let mut over_memory = Pair { forwarder: Plain::new(way, load)?, upf: Upf::new(way, load)? };
     let fed = |subject| Fed::new(subject, way, load);
@@ -88,7 +88,8 @@ fn of_way(
     };
     let mut all = vec![];
     for round in 1..=rounds {
-        progress.show(&format!("worker, {}, round {round} of {rounds}", way.name()));
+        // What was measured before is kept.
+        let Ok(()) = progress.step(&format!("worker, {}, round {round} of {rounds}", way.name())) else { break };
         let link_rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
         let shared_memory = match (&mut over_links, pair) {
             (Some(fed), Some(pair)) => {

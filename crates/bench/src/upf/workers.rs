@@ -33,7 +33,7 @@ pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: 
             if threads > cores.len() {
                 continue;
             }
-            progress.show(&format!("workers, round {round} of {rounds}: {workers}, {name}"));
+            progress.step(&format!("workers, round {round} of {rounds}: {workers}, {name}"))?;
             let mpps = highest(model, workers, load, &cores[..threads])? / 1e6;
             samples.add(format!("upf.workers.{name}.{workers}.mpps"), mpps, "Mpps");
             runs.push(json!({"round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps}));

@@ -5,11 +5,12 @@ mod view;
 
 use crate::{
     args::Top,
-    follow::strange,
+    follow::{Signals, strange},
     out::{self, bytes, nanoseconds, number, plain},
     outcome::{Failure, Outcome},
 };
 use crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, KeyModifiers};
+use nix::sys::signal::Signal;
 use node::{
     control::{Client, Event, PortStats, Request, Stats},
     paths::Paths,
@@ -31,9 +32,11 @@ pub fn run(args: &Top) -> Outcome {
         return once(args);
     }
     let interval = u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX);
+    // Whatever ends it, the terminal is given back.
+    let signals = Signals::take(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let snapshots = snapshots(args.slice.clone(), interval)?;
     let mut terminal = ratatui::try_init().map_err(Failure::from)?;
-    let outcome = live(&mut terminal, &snapshots);
+    let outcome = live(&mut terminal, &snapshots, &signals);
     ratatui::restore();
     outcome
 }
@@ -108,10 +111,14 @@ fn snapshots(
     Ok(receiver)
 }
 
-fn live(terminal: &mut ratatui::DefaultTerminal, snapshots: &Receiver<Result<Stats, Failure>>) -> Outcome {
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    snapshots: &Receiver<Result<Stats, Failure>>,
+    signals: &Signals,
+) -> Outcome {
     let mut view = View::default();
     let mut changed = true;
-    loop {
+    while signals.came().is_none() {
         match snapshots.try_recv() {
             Ok(stats) => {
                 view.take(stats?);
@@ -128,6 +135,7 @@ fn live(terminal: &mut ratatui::DefaultTerminal, snapshots: &Receiver<Result<Sta
             return Ok(end);
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Does what a key asks for; gives the exit status if it ends the program.

@@ -64,10 +64,14 @@ impl Call {
     /// The next event but [`Event::Done`], which is the UPF's end here.
     pub fn next(&mut self, signals: &Signals, deadline: Option<Instant>) -> Result<Heard, Failure> {
         loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // However much there is to hear.
+            if left == Some(Duration::ZERO) {
+                return Ok(Heard::Enough);
+            }
             if let Some(event) = self.event()? {
                 return Ok(Heard::Event(event));
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut ends = [
@@ -155,5 +159,25 @@ fn by_daemon(of: &UpfOf) -> Result<UnixStream, CallError> {
             (NodeEvent::Done(_), _) => return Err(CallError::HungUp),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::Signal;
+
+    #[test]
+    fn what_is_said_without_end_is_not_heard_beyond_the_deadline() {
+        let (stream, mut upf) = UnixStream::pair().unwrap();
+        let line = serde_json::to_string(&Event::Done).unwrap();
+        let mut say = || (0..10).for_each(|_| writeln!(upf, "{line}").unwrap());
+        let signals = Signals::take(&[Signal::SIGUSR1]).unwrap();
+        let mut call = Call { stream, unread: Vec::new() };
+        let (now, later) = (Instant::now(), Instant::now() + PATIENCE);
+        say();
+        assert!(matches!(call.next(&signals, Some(now)).unwrap(), Heard::Enough), "what has come");
+        assert!(matches!(call.next(&signals, Some(later)).unwrap(), Heard::Event(_)));
+        assert!(matches!(call.next(&signals, Some(now)).unwrap(), Heard::Enough), "what was read");
     }
 }

@@ -1,5 +1,5 @@
-//! The UPF over ports of DPDK beside testpmd over the same: one worker with 100,000 sessions, of which 65,536 have traffic in an
-//! order at random, testpmd in its modes `macswap` and `io`, and our plain forwarder.
+//! The UPF over ports of DPDK beside testpmd over the same: one worker with sessions, by default 100,000, of which 65,536 have traffic
+//! in an order at random, testpmd in its modes `macswap` and `io`, and our plain forwarder.
 //!
 //! Each function is a process with the second core to itself, and the server of two vhost-user links; on the first core one
 //! process, the same for all, sends the frames of all active sessions from memory into one link, over and over, and counts what
@@ -33,9 +33,7 @@ mod subject;
 
 use subject::{DESCRIPTORS, Forwarder, Side, Upf, await_sockets};
 
-/// Sessions held, and with traffic.
-const SESSIONS: (u32, u32) = (100_000, 65_536);
-/// Sessions with traffic that find their tables in the caches.
+/// Sessions with traffic, at most, that find their tables in the caches.
 const FEW: u32 = 1_000;
 /// Packets that testpmd handles at once: the better of these counts.
 const BURSTS: [usize; 2] = [32, 64];
@@ -114,7 +112,7 @@ struct Bench<'a> {
 pub(super) fn measure(
     rounds: u32,
     window: Duration,
-    payload: usize,
+    load: Load,
     pair: Option<[usize; 2]>,
     samples: &mut Samples,
     progress: &Progress,
@@ -130,12 +128,15 @@ pub(super) fn measure(
         progress.note(&format!("SKIPPED the UPF over DPDK beside testpmd: {reason}"));
         return Ok(json!({"skipped": reason}));
     };
-    let (sessions, active) = SESSIONS;
-    let bench = Bench { window, cores, load: Load { sessions, active, payload, pdrs: 1 }, progress };
+    let bench = Bench { window, cores, load, progress };
     let mut runs = vec![];
-    for round in 1..=rounds {
+    'rounds: for round in 1..=rounds {
         for attempt in 1..=ATTEMPTS {
-            let turn = bench.take_turns(round, attempt)?;
+            let turn = match bench.take_turns(round, attempt) {
+                // What was measured before is kept.
+                Err(_) if progress.is_interrupted() => break 'rounds,
+                turn => turn?,
+            };
             let moved = turn.iter().any(|run| run.moved);
             runs.extend(turn);
             if !moved {
@@ -148,7 +149,7 @@ pub(super) fn measure(
         "function": "server of two vhost-user links, one queue each, all its threads on one core",
         "load": "client of both (virtio-user, split rings, no mergeable buffers, in order), the same for all; sends from memory and counts",
         "descriptors": DESCRIPTORS,
-        "sessions": {"held": sessions, "active": active, "few_active": FEW},
+        "sessions": {"held": load.sessions, "active": load.active, "few_active": load.active.min(FEW)},
         "counts": format!(
             "a run in which at least {FULL_ENOUGH} of the bursts offered found the function's ring full, but for testpmd, \
              and at most {LOST_AT_MOST} of the frames accepted did not come out"
@@ -161,7 +162,7 @@ impl Bench<'_> {
     /// Runs every system once each way.
     fn take_turns(&self, round: u32, attempt: u32) -> anyhow::Result<Vec<Run>> {
         let mut turn = Turn { bench: *self, round, attempt, captures: Folder::new()?, runs: vec![], trips: vec![] };
-        self.progress.show(&format!("DPDK, round {round}: sessions are established"));
+        self.progress.step(&format!("DPDK, round {round}: sessions are established"))?;
         turn.upf()?;
         turn.testpmd()?;
         turn.forwarder()?;
@@ -189,7 +190,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn upf(&mut self) -> anyhow::Result<()> {
         let load = self.bench.load;
-        let (upf, teids) = Upf::start(load.sessions, self.bench.cores[1])?;
+        let (upf, teids) = Upf::start(load.sessions, self.bench.cores[1], self.bench.progress)?;
         for way in Way::BOTH {
             let frames = rig::frames(way, load, &teids);
             let few = frames.len().min(FEW as usize);
@@ -245,7 +246,7 @@ impl Turn<'_> {
     ) -> anyhow::Result<()> {
         let Bench { window, cores, progress, .. } = self.bench;
         let what = format!("{} {}", system.name(), way.name());
-        progress.show(&format!("DPDK, round {}: {what}", self.round));
+        progress.step(&format!("DPDK, round {}: {what}", self.round))?;
         let rtt_ns = cores::round_trip_ns(cores)?;
         self.trips.push(rtt_ns);
         let found = replay(&self.capture(system, way), way, folder, window, cores[0]).with_context(|| what.clone())?;

@@ -14,6 +14,7 @@ use crate::companion::{self, Companion};
 use crate::folder::Folder;
 use crate::n4::AT_ONCE;
 use crate::n4::manager::{Manager, Session};
+use crate::progress::Progress;
 use crate::rig;
 use crate::testpmd::Rings;
 
@@ -72,18 +73,18 @@ pub(super) struct Upf {
 
 impl Upf {
     /// With so many sessions, on `core`; and their TEIDs.
-    pub fn start(sessions: u32, core: usize) -> anyhow::Result<(Self, Vec<u32>)> {
+    pub fn start(sessions: u32, core: usize, progress: &Progress) -> anyhow::Result<(Self, Vec<u32>)> {
         let folder = Folder::new()?;
         let n4 = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a port for N4")?.local_addr()?;
         std::fs::write(folder.path().join("upf.yaml"), config(&folder, n4, sessions))?;
         let mut command = companion::over_dpdk("kaista-upf-dpdk")?;
-        command.arg("--config").arg(folder.path().join("upf.yaml")).stderr(Stdio::null());
+        command.arg("--die-with-parent").arg("--config").arg(folder.path().join("upf.yaml")).stderr(Stdio::null());
         let mut upf = Self { process: Companion::start(&mut command)?, folder };
         let mut manager = upf.associate(n4)?.without_usage();
         let mut teids = vec![0; sessions as usize];
         manager.establish(0..sessions, AT_ONCE, |Session { number, teid, .. }| {
             teids[number as usize] = teid;
-            Ok(())
+            progress.go_on()
         })?;
         keep_on(upf.process.0.id(), core)?;
         Ok((upf, teids))
@@ -130,7 +131,7 @@ impl Forwarder {
     pub fn start(core: usize) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let mut command = companion::over_dpdk("kaista-traffic-dpdk")?;
-        command.args(["forward", "--poll", "--core", &core.to_string()]);
+        command.args(["forward", "--die-with-parent", "--poll", "--core", &core.to_string()]);
         for side in [Side::N3, Side::N6] {
             command.args(["--port", &side.server(&folder)]);
         }

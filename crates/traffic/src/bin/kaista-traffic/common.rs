@@ -9,6 +9,18 @@ use port::{OpenOptions, Port};
 use serde::Serialize;
 use traffic::cores;
 
+/// The program was asked for wrongly: status 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// Options of all commands.
 #[derive(Args)]
 pub struct Common {

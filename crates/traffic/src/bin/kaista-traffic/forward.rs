@@ -8,10 +8,10 @@ use port::pool::{self, JoinError, Member};
 use port::{Port, PortSteering, QueuePair};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::forwarding::{self, Plan};
-use traffic::interrupt::Interrupt;
+use traffic::interrupt::{self, Interrupt};
 use traffic::station::PEER_WAIT;
 
-use super::common::{Common, print, seconds};
+use super::common::{Common, Usage, print, seconds};
 
 /// Its options.
 #[derive(Args)]
@@ -40,6 +40,9 @@ pub struct Forward {
     /// Poll without pause instead of sleeping when there is nothing to do
     #[arg(long)]
     poll: bool,
+    /// End when the process ends that started this one, however it ends
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -69,14 +72,20 @@ fn open_to_forward(args: &Forward) -> anyhow::Result<(Vec<QueuePair>, Option<Mem
 
 /// Forwards until its time is over.
 pub fn run(args: &Forward) -> anyhow::Result<()> {
+    if args.ports.len() > 2 {
+        return Err(Usage("expected one or two ports".into()).into());
+    }
+    if args.die_with_parent {
+        interrupt::die_with_parent();
+    }
     let interrupt = Interrupt::take()?;
     args.common.stay()?;
     let (queues, member) = open_to_forward(args)?;
     let mut queues = queues.into_iter();
-    let mut forwarder = match (queues.next(), queues.next(), queues.next()) {
-        (Some(only), None, None) => Forwarder::within(only, args.addresses),
-        (Some(first), Some(second), None) => Forwarder::between(first, second, args.addresses),
-        _ => bail!("expected one or two ports"),
+    let first = queues.next().context("there is a port")?;
+    let mut forwarder = match queues.next() {
+        None => Forwarder::within(first, args.addresses),
+        Some(second) => Forwarder::between(first, second, args.addresses),
     };
     forwarder = forwarder.retrying(args.retry);
     if let Some(member) = member {

@@ -11,7 +11,7 @@ use traffic::sink::Sink;
 use traffic::sizes::Sizes;
 use traffic::station::Station;
 
-use super::common::Common;
+use super::common::{Common, Usage};
 
 /// What packets travel in.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,12 +64,12 @@ pub struct Load {
     /// Address of this end of the tunnel; the port's first one where absent
     #[arg(long, value_name = "ADDRESS")]
     tunnel_from: Option<Ipv4Addr>,
-    /// TEID of the first flow; the next flows count up from it
-    #[arg(long, value_name = "TEID", default_value_t = 1)]
-    teid: u32,
-    /// QoS flow identifier
-    #[arg(long, value_name = "QFI", default_value_t = 9, value_parser = clap::value_parser!(u8).range(0..=63))]
-    qfi: u8,
+    /// TEID of the first flow; the next flows count up from it [default: 1]
+    #[arg(long, value_name = "TEID")]
+    teid: Option<u32>,
+    /// QoS flow identifier [default: 9]
+    #[arg(long, value_name = "QFI", value_parser = clap::value_parser!(u8).range(0..=63))]
+    qfi: Option<u8>,
     /// Neighbour to send to; found by ARP. Without it the tunnel's other end or `--to` is the neighbour
     #[arg(long, value_name = "ADDRESS")]
     via: Option<Ipv4Addr>,
@@ -86,6 +86,7 @@ pub struct Load {
 impl Load {
     /// The path, once both ends are on their links, and the Ethernet addresses of frames that go into it.
     pub fn open(&self) -> anyhow::Result<(Path, Macs)> {
+        self.check()?;
         let mut into = Station::on(self.common.open(&self.port)?)?;
         let mut end = match &self.sink {
             Some(name) => End::At(Station::on(self.common.open(name)?)?),
@@ -106,6 +107,20 @@ impl Load {
         let to = into.find(self.via.or(self.tunnel_to).unwrap_or(self.to).into(), other)?;
         let macs = Macs { from: into.mac(), to };
         Ok((Path { into, end }, macs))
+    }
+
+    /// Fails where something is said of a tunnel and there is none.
+    fn check(&self) -> Result<(), Usage> {
+        let said = [
+            ("--tunnel-to", self.tunnel_to.is_some()),
+            ("--tunnel-from", self.tunnel_from.is_some()),
+            ("--teid", self.teid.is_some()),
+            ("--qfi", self.qfi.is_some()),
+        ];
+        match said.into_iter().find(|(_, is_said)| *is_said && self.through == Through::Plain) {
+            Some((name, _)) => Err(Usage(format!("{name} is of a tunnel: add --through uplink or --through downlink"))),
+            None => Ok(()),
+        }
     }
 
     /// Whether what goes into the path is judged by this process.
@@ -134,8 +149,8 @@ impl Load {
             (through, Some(to)) => Some(Tunnel {
                 from: self.tunnel_from.map_or_else(|| station.address(), Ok)?,
                 to,
-                teid: self.teid.wrapping_add(number),
-                qfi: self.qfi,
+                teid: self.teid.unwrap_or(1).wrapping_add(number),
+                qfi: self.qfi.unwrap_or(9),
                 direction: if through == Through::Uplink { Direction::Uplink } else { Direction::Downlink },
             }),
         };

@@ -73,7 +73,7 @@ pub fn run_as(name: &'static str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name}: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<common::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -7,7 +7,7 @@ use traffic::search::{Limit, Plan, Searched, search};
 use traffic::stamp::now_ns;
 use traffic::trial::Trials;
 
-use super::common::print;
+use super::common::{Usage, print};
 use super::load::{Load, rate_pps};
 
 /// Its options.
@@ -53,10 +53,10 @@ struct OfSizes {
 
 /// Searches, size by size or with all of them.
 pub fn run(args: &Search) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        args.load.is_judged(),
-        "nobody judges what comes through: give --sink PORT, or --mirrored with kaista-traffic reflect at the far end"
-    );
+    if !args.load.is_judged() {
+        let remedy = "give --sink PORT, or --mirrored with kaista-traffic reflect at the far end";
+        return Err(Usage(format!("nobody judges what comes through: {remedy}")).into());
+    }
     let interrupt = Interrupt::take()?;
     args.load.common.stay()?;
     let (mut path, macs) = args.load.open()?;
