@@ -273,13 +273,14 @@ impl<T: RuleTables> Node<T> {
         let local = self.tables.addresses_for(pdi.source_interface, pdi.network_instance.as_deref());
         let mut v4 = local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
         let mut v6 = local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
-        let (v4, v6) = (choice.v4.then(|| v4.next()), choice.v6.then(|| v6.next()));
-        if v4 == Some(None) || v6 == Some(None) {
+        let (v4, v6) = (v4.next().filter(|_| choice.v4), v6.next().filter(|_| choice.v6));
+        // Who lets the UPF choose leaves the version to it, too: of both, one will do (8.2.3).
+        if v4.is_none() && v6.is_none() {
             return Err(no_resources);
         }
         let teid = self.tables.reserve_teid(home).map_err(|_| no_resources)?;
         reserved.insert(teid);
-        Ok(FTeid { teid, v4: v4.flatten(), v6: v6.flatten() })
+        Ok(FTeid { teid, v4, v6 })
     }
 
     fn give_back(&self, plan: &Plan) {
