@@ -219,9 +219,10 @@ impl Compiler<'_> {
             up_seid: self.session.up_seid,
             pdr: pdr.id,
         };
-        // What waits is not copied, and uses up no quota.
+        // What waits is not copied, uses up no quota, and keeps the header that it came with.
         if matches!(rule.action, Action::Buffer(_)) {
             rule.copies.clear();
+            (rule.removes_v4, rule.removes_v6) = (false, false);
         } else {
             rule.substitutes = self.substitutes(pdr, &rule, &qers);
         }

@@ -121,6 +121,28 @@ fn a_bar_says_how_many_wait_and_when_that_is_told() {
 }
 
 #[test]
+fn what_comes_by_a_tunnel_from_n9_or_the_session_manager_waits_as_what_comes_from_n6_does() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    for (id, interface) in [(3, Interface::Core), (4, Interface::Other(3))] {
+        let pdi = Pdi { f_teid: Some(CHOOSE), ..Pdi::from_interface(interface) };
+        request.create_pdrs.push(CreatePdr { pdi, far_id: Some(2), ..uplink_pdr(id, 1, CHOOSE) });
+    }
+    request.create_fars[1].apply_action = BUFF_NOCP;
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
+    for _ in 0..2 {
+        for pdr in [2, 3, 4] {
+            let report = bench.node.alarm(Alarm::Data { up_seid: seid, pdr }, bench.now).pop().expect("a report");
+            assert_eq!(told(&mut bench, &report), [pdr]);
+        }
+        // The UE is reached, and its connection released again.
+        modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
+        modify(&mut bench, seid, act(BUFF_NOCP)).unwrap();
+    }
+    bench.check();
+}
+
+#[test]
 fn packets_that_wait_are_discarded_on_request() {
     let mut bench = Bench::associated();
     let seid = idle(&mut bench, BUFF_NOCP, None).unwrap();

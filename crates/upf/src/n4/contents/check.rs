@@ -77,9 +77,9 @@ impl Contents {
         }
     }
 
-    /// Only what comes from N6 waits.
+    /// What UEs send does not wait.
     fn check_buffering(&self, pdr: &Pdr, far: &HeldFar) -> Result<(), Fault> {
-        if pdr.pdi.source_interface != Interface::SgiLan {
+        if pdr.pdi.source_interface == Interface::Access {
             return Err(Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction));
         }
         match far.bar {
