@@ -386,8 +386,9 @@ fn an_establishment_that_forwards_where_there_is_no_way_is_refused_for_the_right
             blame(ServiceNotSupported, IeType::DestinationInterface),
         ),
         (
-            "no tunnel",
+            "from the RAN back to it without a tunnel",
             |r| {
+                r.create_pdrs[0].far_id = Some(2);
                 r.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = None;
             },
             blame(ConditionalIeMissing, IeType::OuterHeaderCreation),
