@@ -380,7 +380,9 @@ struct Ends {
 
 /// The QoS flow that the QERs give, and whether UEs are to treat their uplink packets as these are treated (TS 23.501, 5.7.5).
 fn flow(direction: Direction, qers: &[Qer]) -> Option<u8> {
-    let qfi = qers.iter().find_map(|qer| qer.qfi)?;
+    let mut qfis = qers.iter().filter_map(|qer| qer.qfi);
+    // 0 is no flow's (TS 24.501, 9.11.4.12): a QER that is for several, as the session's AMBR, may have it beside the flow's own.
+    let qfi = qfis.clone().find(|&qfi| qfi != 0).or_else(|| qfis.next())?;
     Some(PduSession { direction, qfi, rqi: qers.iter().any(|qer| qer.reflective) }.flow())
 }
 
