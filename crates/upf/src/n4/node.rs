@@ -162,6 +162,7 @@ impl<T: RuleTables> Node<T> {
         from: SocketAddr,
         now: Instant,
     ) -> Option<Vec<u8>> {
+        self.outbox.hear(from.ip());
         match header.message_type {
             MessageType::HEARTBEAT_RESPONSE => {
                 self.heartbeat_response(header, body, from, now);

@@ -55,7 +55,7 @@ impl<T: RuleTables> Node<T> {
         let open = |up_seid: u64| Some((up_seid, self.sessions.get(&up_seid)?.open()));
         let leads_there = |(_, open): &(u64, Open)| open.contents.tunnels().contains(&(peer, teid));
         let (up_seid, mut open) = self.tunnels.sessions(peer, teid).filter_map(open).find(leads_there)?;
-        if self.outbox.is_full(open.owner.cp_f_seid.address) {
+        if self.outbox.is_full(up_seid, open.owner.cp_f_seid.address) {
             return None;
         }
         let told = open.unknown.get(&(peer, teid));
@@ -99,7 +99,7 @@ impl<T: RuleTables> Node<T> {
     fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
         let held = self.sessions.get(&up_seid)?;
-        if self.outbox.is_full(held.owner().cp_f_seid.address) {
+        if self.outbox.is_full(up_seid, held.owner().cp_f_seid.address) {
             self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
             return None;
         }

@@ -11,7 +11,7 @@ use pfcp::session::{Establishment, Modification, Modified};
 use pfcp::{
     Cause, DroppedThreshold, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume,
 };
-use upf::alarms::{self, AlarmReceiver, Alarms};
+use upf::alarms::{self, Alarm, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
 use upf::usage::Usage;
@@ -504,8 +504,8 @@ fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_
                 assert_eq!(session.bench.octets(&alive.encode(0, header.sequence)), None);
             }
         }
-        if second == 5 {
-            // Nothing more is told to a peer that is silent.
+        if second == 5 || second == 12 {
+            // Nothing more is told of it, whether the peer is silent or has answered a heartbeat.
             assert_eq!(use_up(&mut session), None);
         }
     }
@@ -515,7 +515,35 @@ fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_
     let next: Vec<_> = session.bench.node.tick(session.bench.now).into_iter().filter(is_report).collect();
     let (header, body) = Header::parse(&next[0].octets).unwrap();
     let Ok(Request::SessionReport(report)) = Request::parse(&header, body) else { panic!() };
-    assert_eq!((report.usage[0].sequence, report.usage[0].volume.unwrap().octets.uplink), (1, Some(1)));
+    assert_eq!((report.usage[0].sequence, report.usage[0].volume.unwrap().octets.uplink), (1, Some(2)));
+}
+
+#[test]
+fn a_report_that_nobody_answers_holds_back_those_of_other_sessions_until_the_peer_is_heard_of() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let mut idle = establishment(2);
+    let notify = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0);
+    idle.create_fars[1] = CreateFar { apply_action: notify, ..idle.create_fars[1].clone() };
+    let other = establish(&mut session.bench, idle).unwrap().up_f_seid.seid;
+    let usage = [session.usage(1)];
+    count(&usage, true, 1, session.bench.clock.ns(session.bench.now), &mut session.alarms);
+    let alarm = session.heard.take().unwrap();
+    let bench = &mut session.bench;
+    let mut datagrams = bench.node.alarm(alarm, bench.now);
+    for _ in 0..4 {
+        bench.now += Duration::from_secs(1);
+        datagrams.extend(bench.node.tick(bench.now));
+    }
+    assert_eq!(datagrams.len(), 3, "{datagrams:?}");
+    // It may be away.
+    assert_eq!(bench.node.alarm(Alarm::Data { up_seid: other, pdr: 2 }, bench.now), []);
+    let heartbeat = Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) });
+    bench.ask(0, &heartbeat);
+    bench.now += Duration::from_secs(1);
+    let reports = bench.node.tick(bench.now);
+    let seids: Vec<_> = reports.iter().map(|report| Header::parse(&report.octets).unwrap().0.seid).collect();
+    assert_eq!(seids, [Some(0x5002)]);
 }
 
 #[test]
