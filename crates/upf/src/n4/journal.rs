@@ -24,6 +24,7 @@ pub(super) struct Journal {
     associations: BTreeSet<AssociationId>,
     sessions: BTreeSet<u64>,
     teids: Vec<u32>,
+    applications: bool,
     /// Number of the last changes of an earlier process.
     pub restored: u64,
 }
@@ -112,7 +113,8 @@ impl KeptAssociation {
 impl Journal {
     /// A journal that nobody reads.
     pub fn new() -> Self {
-        Self { keeping: None, associations: BTreeSet::new(), sessions: BTreeSet::new(), teids: vec![], restored: 0 }
+        let (associations, sessions) = (BTreeSet::new(), BTreeSet::new());
+        Self { keeping: None, associations, sessions, teids: vec![], applications: false, restored: 0 }
     }
 
     /// From now on changes are kept. `durable` is the number of those that are. Returns the number of the first ones.
@@ -141,6 +143,11 @@ impl Journal {
         }
     }
 
+    /// Applications are described, or described otherwise.
+    pub fn applications(&mut self) {
+        self.applications = self.keeping.is_some();
+    }
+
     /// The TEIDs were given out.
     pub fn teids<'t>(&mut self, teids: impl IntoIterator<Item = &'t u32>) {
         if self.keeping.is_some() {
@@ -167,6 +174,10 @@ impl<T: RuleTables> Node<T> {
         for teid in std::mem::take(&mut self.journal.teids) {
             changes.push(self.kept_teid(teid));
         }
+        if std::mem::take(&mut self.journal.applications) {
+            let value = octets(self.applications.described());
+            changes.push(Change { kind: Kind::Applications, key: 0, value });
+        }
         changes.extend(self.answers.take_changes(&self.clock));
         changes.extend(self.outbox.take_changes());
         if !changes.is_empty() {
@@ -188,6 +199,7 @@ impl<T: RuleTables> Node<T> {
         self.journal.associations = self.associations.keys().copied().collect();
         self.journal.sessions = self.sessions.keys().collect();
         self.journal.teids = self.tables.teids_given();
+        self.journal.applications = !self.applications.described().is_empty();
         self.take_changes()
     }
 

@@ -24,6 +24,8 @@ pub enum Kind {
     Answer,
     /// Reports that are not answered, by their sequence number.
     Report,
+    /// Applications with their descriptions, all together; key 0.
+    Applications,
 }
 
 /// One thing is now so, or is gone.
@@ -68,6 +70,7 @@ impl Kind {
             Self::Teid => "teids",
             Self::Answer => "answers",
             Self::Report => "reports",
+            Self::Applications => "applications",
         })
     }
 }
