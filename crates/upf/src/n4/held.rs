@@ -78,8 +78,8 @@ struct Body {
 struct News {
     paging: Paging,
     unknown: BTreeMap<(IpAddr, u32), u64>,
-    /// What was used before a monitoring time, by the order of the books.
-    before: BTreeMap<usize, Box<UsageReport>>,
+    /// What was used before monitoring times, with the numbers of the books. Earlier processes have kept a map from these.
+    before: Vec<(usize, UsageReport)>,
 }
 
 impl Body {
@@ -126,7 +126,7 @@ fn unpack(pattern: &[u8], own: &[u8]) -> postcard::Result<(Owner, Body, News)> {
     let rest = numbers.rest().ok_or(postcard::Error::DeserializeBadEncoding)?;
     let mut news = if rest.is_empty() { News::default() } else { postcard::from_bytes(rest)? };
     for (at, before) in std::mem::take(&mut news.before) {
-        *body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before() = Some(before);
+        body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before().push(before);
     }
     Ok((owner, body, news))
 }
@@ -233,8 +233,9 @@ impl Open {
     fn pack(self, patterns: &mut Patterns) -> (Packed, Few<Usage>) {
         let (usages, mut books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
         let Self { mut owner, contents, teids, paging, unknown, .. } = self;
-        let before =
-            books.iter_mut().enumerate().filter_map(|(at, books)| Some((at, books.before().take()?))).collect();
+        let of =
+            |(at, books): (usize, &mut Books)| std::mem::take(books.before()).into_iter().map(move |one| (at, one));
+        let before = books.iter_mut().enumerate().flat_map(of).collect();
         let news = News { paging, unknown, before };
         let mut body = Body { contents, teids: teids.into_iter().collect(), books };
         let mut numbers = Exchange::out();

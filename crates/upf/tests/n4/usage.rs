@@ -411,6 +411,36 @@ fn usage_before_and_after_the_monitoring_time_is_told_apart() {
 }
 
 #[test]
+fn what_was_used_before_each_of_several_monitoring_times_is_told() {
+    let volume_threshold = total(1_000);
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, UrrTerms { volume_threshold, ..UrrTerms::default() })]);
+    let monitor_in = |session: &mut Metered, seconds: u32| {
+        let now = session.bench.clock.ntp_s(session.bench.clock.ns(session.bench.now));
+        session.update(1, UrrTerms { monitoring_time: Some(now + seconds), ..UrrTerms::default() });
+    };
+    for octets in [400, 50] {
+        monitor_in(&mut session, 60);
+        session.packet(true, octets);
+        session.wait(Duration::from_secs(61));
+    }
+    session.packet(false, 550);
+    let told: Vec<_> = session.reports.iter().map(|r| (r.sequence, r.trigger, r.information, volume(r))).collect();
+    assert_eq!(
+        told,
+        [(0, Why::MONIT, Some(1), (400, 0)), (1, Why::MONIT, Some(3), (50, 0)), (2, Why::VOLTH, Some(2), (0, 550))]
+    );
+    // However many there are, nothing is lost.
+    session.reports.clear();
+    for _ in 0..20 {
+        monitor_in(&mut session, 2);
+        session.packet(true, 1);
+        session.wait(Duration::from_secs(3));
+    }
+    let reports = session.delete();
+    assert_eq!((reports.len(), reports.iter().map(|report| volume(report).0).sum()), (17, 20));
+}
+
+#[test]
 fn linked_rules_are_reported_together() {
     let threshold = |octets| UrrTerms { volume_threshold: total(octets), ..UrrTerms::default() };
     let linked = UrrTerms { linked_urr_ids: vec![1], ..threshold(5_000) };
