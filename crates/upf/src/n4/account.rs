@@ -208,7 +208,10 @@ impl Account {
         why &= !self.books.told.0;
         // Once for each quota, whether or not anyone is told.
         self.books.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
-        let why = Why(why & Why::from(urr.triggers).0);
+        let asked = Why::from(urr.triggers).0;
+        // Whoever asks for stops alone is told of those of traffic whose start was not told.
+        self.books.started |= asked & (Why::START.0 | Why::STOPT.0) == Why::STOPT.0 && why & Why::START.0 != 0;
+        let why = Why(why & asked);
         self.schedule(urr, &reading, now_ns);
         (why != Why::default()).then_some(why)
     }
@@ -393,8 +396,8 @@ impl Account {
             stop_at: if self.books.stopped { nothing } else { quota },
             inactivity_s: urr.terms.inactivity_detection_time_s,
             tell_dropped_at: self.dropped_bounds(urr),
-            // Time counts from the first packet on, so its threshold is timed from there.
-            tell_first: !self.books.started && urr.triggers.contains(Asked::START) || self.times(urr),
+            // Time counts from the first packet on, so its threshold is timed from there, as are stops.
+            tell_first: !self.books.started && watches_traffic(urr) || self.times(urr),
         }
     }
 
@@ -449,6 +452,11 @@ impl Books {
         let times = [self.period_ns, self.monitoring_ns, self.due_ns];
         marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < LATEST_NS)
     }
+}
+
+/// Whether starts or stops of traffic are told.
+fn watches_traffic(urr: &Urr) -> bool {
+    urr.triggers.contains(Asked::START) || urr.triggers.contains(Asked::STOPT)
 }
 
 /// The monitoring time; none if it has passed.

@@ -339,6 +339,34 @@ fn the_start_and_stop_of_traffic_are_told() {
 }
 
 #[test]
+fn stops_of_traffic_are_told_though_nobody_asks_for_its_starts() {
+    let terms = UrrTerms { inactivity_detection_time_s: Some(3), period_s: Some(7), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::STOPT, terms)]);
+    session.wait(Duration::from_secs(10));
+    for _ in 0..2 {
+        session.packet(true, 10);
+        session.packet(true, 5);
+        session.wait(Duration::from_millis(2_900));
+        assert_eq!(session.told(), []);
+        session.wait(Duration::from_millis(200));
+        assert_eq!(session.told(), [(1, Why::STOPT, 15)]);
+        session.wait(Duration::from_secs(10));
+        assert_eq!(session.told(), []);
+    }
+    // Traffic that there is already when that is asked for.
+    session.packet(true, 7);
+    let update = UpdateUrr { id: 1, triggers: Some(On::default()), ..UpdateUrr::default() };
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    session.wait(Duration::from_secs(10));
+    let update = UpdateUrr { id: 1, triggers: Some(On::STOPT), ..UpdateUrr::default() };
+    session.packet(true, 1);
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    session.packet(true, 1);
+    session.wait(Duration::from_millis(3_100));
+    assert_eq!(session.told(), [(1, Why::STOPT, 9)]);
+}
+
+#[test]
 fn a_quota_that_nobody_uses_or_that_has_expired_is_told() {
     let terms = UrrTerms {
         volume_quota: total(1_000),
