@@ -123,11 +123,11 @@ impl<T: RuleTables> Node<T> {
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
         self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
         open.owner.cp_f_seid = cp_f_seid;
-        open.contents = plan.contents;
-        if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
+        if open.contents.is_told_to_act(request) {
             // What waits from now on is news again.
             open.paging = Paging::default();
         }
+        open.contents = plan.contents;
         self.put_back(up_seid, open);
         Ok(Modified { created_pdrs: plan.created, created_endpoints: plan.created_endpoints, usage })
     }
