@@ -53,8 +53,6 @@ pub(super) struct Open {
     pub accounts: BTreeMap<u32, Account>,
     /// Packets that wait.
     pub paging: Paging,
-    /// Tunnels that their peers do not know, and when that was told.
-    pub unknown: BTreeMap<(IpAddr, u32), u64>,
 }
 
 /// Whose session it is.
@@ -77,6 +75,7 @@ struct Body {
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
 struct News {
     paging: Paging,
+    /// Earlier processes have kept here when it was told that peers do not know tunnels.
     unknown: BTreeMap<(IpAddr, u32), u64>,
     /// What was used before monitoring times, with the numbers of the books. Earlier processes have kept a map from these.
     before: Vec<(usize, UsageReport)>,
@@ -163,8 +162,8 @@ impl Held {
             usages.push(usage.clone());
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }
-        let News { paging, unknown, .. } = news;
-        let open = Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown };
+        let paging = news.paging;
+        let open = Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging };
         let packed = Packed { pattern: patterns.get(&pattern), own };
         let held =
             Self { packed, usages: usages.into_iter().collect(), timer_ns: open.due_ns().and_then(NonZeroU64::new) };
@@ -189,8 +188,7 @@ impl Held {
         let ids = contents.urrs().keys().copied();
         let accounts = ids.zip(books.into_iter().zip(self.usages.iter()));
         let accounts = accounts.map(|(id, (books, usage))| (id, Account::of(usage.clone(), books))).collect();
-        let News { paging, unknown, .. } = news;
-        Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown }
+        Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging: news.paging }
     }
 
     /// The session belongs to another association from now on.
@@ -232,11 +230,11 @@ impl Open {
 
     fn pack(self, patterns: &mut Patterns) -> (Packed, Few<Usage>) {
         let (usages, mut books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
-        let Self { mut owner, contents, teids, paging, unknown, .. } = self;
+        let Self { mut owner, contents, teids, paging, .. } = self;
         let of =
             |(at, books): (usize, &mut Books)| std::mem::take(books.before()).into_iter().map(move |one| (at, one));
         let before = books.iter_mut().enumerate().flat_map(of).collect();
-        let news = News { paging, unknown, before };
+        let news = News { paging, unknown: BTreeMap::new(), before };
         let mut body = Body { contents, teids: teids.into_iter().collect(), books };
         let mut numbers = Exchange::out();
         body.exchange(&mut owner, &mut numbers);

@@ -25,7 +25,7 @@ use super::managers::Managers;
 use super::outbox::{About, Outbox};
 use super::particulars::Patterns;
 use super::paths::{Echo, Paths};
-use super::tunnels::Tunnels;
+use super::tunnels::{Told, Tunnels};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -76,6 +76,8 @@ pub struct Node<T> {
     pub(super) patterns: Patterns,
     /// Sessions by the tunnels that they have with peers.
     pub(super) tunnels: Tunnels,
+    /// Those of which it was told that the peer does not know them.
+    pub(super) told: Told,
     /// Applications that they may detect.
     pub(super) applications: Applications,
     /// Paths to the peers that these are with.
@@ -112,6 +114,7 @@ impl<T: RuleTables> Node<T> {
             timers: BTreeSet::new(),
             patterns: Patterns::default(),
             tunnels: Tunnels::default(),
+            told: Told::default(),
             clock,
             applications: Applications::default(),
             paths: Paths::new(config.paths),

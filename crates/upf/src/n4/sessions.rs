@@ -91,7 +91,6 @@ impl<T: RuleTables> Node<T> {
             teids,
             accounts,
             paging: Paging::default(),
-            unknown: BTreeMap::new(),
         };
         let held = Held::new(open, &mut self.patterns);
         self.sessions.insert(up_seid, held);
