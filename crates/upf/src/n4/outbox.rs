@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use pfcp::{MessageType, Request};
+use pfcp::{Header, MessageType, Request};
 use serde::{Deserialize, Serialize};
 
 use super::Datagram;
@@ -234,6 +234,19 @@ impl Outbox {
     /// When [`Outbox::tick`] has something to do.
     pub fn due(&self) -> Option<Instant> {
         self.due.first().map(|&(at, _)| at)
+    }
+
+    /// The session's manager is at `to` now, and knows the session as `cp_seid`: what it has not answered is sent there, as if
+    /// it had not been sent yet.
+    pub fn redirect(&mut self, up_seid: u64, cp_seid: u64, to: SocketAddr, now: Instant) {
+        let sequences: Vec<_> = self.sequences(About::Session(up_seid)).collect();
+        for sequence in sequences {
+            let Some(waiting) = self.remove(sequence) else { continue };
+            let parsed =
+                Header::parse(&waiting.octets).ok().and_then(|(header, body)| Request::parse(&header, body).ok());
+            let octets = parsed.map_or(waiting.octets, |request| request.encode(cp_seid, sequence));
+            self.add(sequence, Waiting { to, octets, tries: 0, again: now, rests: false, ..waiting });
+        }
     }
 
     /// Forgets requests about it.

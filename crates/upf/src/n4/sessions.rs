@@ -1,7 +1,7 @@
 //! Sessions on N4: validated, planned, committed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use pfcp::report::{UsageReport, UsageReportTrigger};
@@ -121,6 +121,10 @@ impl<T: RuleTables> Node<T> {
         self.journal.teids(&plan.reserved);
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
         self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
+        if cp_f_seid != open.owner.cp_f_seid {
+            let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
+            self.outbox.redirect(up_seid, cp_f_seid.seid, to, now);
+        }
         open.owner.cp_f_seid = cp_f_seid;
         if open.contents.is_told_to_act(request) {
             // What waits from now on is news again.

@@ -1,5 +1,6 @@
 //! What a session manager may rely on of usage reports (TS 29.244, 5.2.2).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;
-use pfcp::session::{Establishment, Modification, Modified};
+use pfcp::session::{Establishment, FSeid, Modification, Modified};
 use pfcp::{
     Cause, DroppedThreshold, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume,
 };
@@ -602,6 +603,37 @@ fn a_report_that_nobody_answers_holds_back_those_of_other_sessions_until_the_pee
     let reports = bench.node.tick(bench.now);
     let seids: Vec<_> = reports.iter().map(|report| Header::parse(&report.octets).unwrap().0.seid).collect();
     assert_eq!(seids, [Some(0x5002)]);
+}
+
+#[test]
+fn what_is_not_answered_follows_the_session_to_another_manager() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let usage = [session.usage(1)];
+    count(&usage, true, 1, 1, &mut session.alarms);
+    let first = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
+    // The former one is away for long.
+    for _ in 0..5 {
+        session.bench.now += Duration::from_secs(1);
+        session.bench.node.tick(session.bench.now);
+    }
+    let address: IpAddr = "10.4.0.7".parse().unwrap();
+    let cp_f_seid = Some(FSeid::new(0x99, address));
+    session.modify(Modification { cp_f_seid, ..Modification::default() }).unwrap();
+    let again = session.bench.node.tick(session.bench.now).pop().expect("a report");
+    assert_eq!(again.to, (address, pfcp::PORT).into());
+    let parsed = |datagram: &Datagram| {
+        let (header, body) = Header::parse(&datagram.octets).unwrap();
+        (header.seid, header.sequence, Request::parse(&header, body).unwrap())
+    };
+    let (_, sequence, report) = parsed(&first);
+    assert_eq!(parsed(&again), (Some(0x99), sequence, report));
+    // The new one answers, and is told what comes next.
+    let answer = response(&again, Ok(()));
+    assert_eq!(session.bench.node.handle(&answer, (address, pfcp::PORT).into(), session.bench.now), None);
+    count(&usage, true, 1, 1, &mut session.alarms);
+    let next = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
+    assert_eq!((next.to, parsed(&next).0), (again.to, Some(0x99)));
 }
 
 #[test]
