@@ -246,9 +246,14 @@ impl Bench {
 
     /// With an association, and these addresses on N3.
     pub fn at(local: &[IpAddr]) -> Self {
+        Self::with(config(), local)
+    }
+
+    /// As [`Bench::at`], set up so.
+    pub fn with(config: Config, local: &[IpAddr]) -> Self {
         let clock = Clock::new();
         let tables = Watched::at(64, local, Memory::private(64).unwrap());
-        let mut bench = Self::of(Node::new(config(), tables, clock), clock, Instant::now());
+        let mut bench = Self::of(Node::new(config, tables, clock), clock, Instant::now());
         bench.associate();
         bench
     }
