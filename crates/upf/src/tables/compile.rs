@@ -195,7 +195,6 @@ struct Compiler<'c> {
 
 impl Compiler<'_> {
     fn rule(&mut self, pdr: &Pdr) -> Draft {
-        use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
         let action = self.action(pdr, pdr.far_id, &qers);
@@ -206,8 +205,8 @@ impl Compiler<'_> {
             v6: addresses_v6(pdr),
             framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| filter::Draft::new(filter, uplink)).collect(),
-            removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
-            removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
+            removes_v4: removes(pdr, false),
+            removes_v6: removes(pdr, true),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
             uplink,
@@ -367,6 +366,19 @@ impl Compiler<'_> {
         });
         let own = |&address: &IpAddr| side.addresses.iter().any(|(own, _)| *own == address);
         heard.find(own).or_else(|| side.source_for(peer))
+    }
+}
+
+/// Whether the header of a tunnel over IPv6, or over IPv4, is taken off. Some session managers go by the PDU session's type; a
+/// tunnel of which one version alone is known has that one's header.
+fn removes(pdr: &Pdr, v6: bool) -> bool {
+    let is_known = |f_teid: FTeid| if v6 { f_teid.v4.is_none() } else { f_teid.v6.is_none() };
+    let is_only = pdr.pdi.f_teid.is_some_and(is_known);
+    match pdr.outer_header_removal {
+        None => false,
+        Some(OuterHeaderRemoval::GtpuUdpIp) => true,
+        Some(OuterHeaderRemoval::GtpuUdpIpv4) => !v6 || is_only,
+        Some(OuterHeaderRemoval::GtpuUdpIpv6) => v6 || is_only,
     }
 }
 

@@ -208,6 +208,16 @@ mod open5gs {
     }
 
     #[test]
+    fn sessions_of_all_ip_types_are_established() {
+        let v6 = [0x20, 1, 0xd, 0xb8, 0, 0x45, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1];
+        let types = [(2, 1, [&[1 | 4][..], &v6].concat()), (3, 6, [&[3 | 4][..], &UE, &v6].concat())];
+        // The header to remove is that of the session's type.
+        for (pdn_type, removal, ue_ip) in types {
+            established(&mut bench(), &establishment(pdn_type, removal, &ue_ip));
+        }
+    }
+
+    #[test]
     fn sessions_as_open5gs_asks_for_them_are_established() {
         let mut bench = bench();
         let established = established(&mut bench, &establishment(1, 0, &[&[2 | 4][..], &UE].concat()));
