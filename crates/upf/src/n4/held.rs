@@ -247,3 +247,18 @@ impl Open {
         (Packed { pattern: patterns.get(&pattern), own: own[..].into() }, usages.into_iter().collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_earlier_processes_have_kept_of_monitoring_times_and_tunnels_is_read() {
+        let report = |urr_id| UsageReport { urr_id, ..UsageReport::default() };
+        let before = BTreeMap::from([(0_usize, Box::new(report(1))), (2, Box::new(report(3)))]);
+        let unknown = BTreeMap::from([((IpAddr::from([10, 3, 0, 2]), 7_u32), 5_u64)]);
+        let kept = postcard::to_allocvec(&(Paging::default(), unknown, before)).unwrap();
+        let read: News = postcard::from_bytes(&kept).unwrap();
+        assert_eq!(read.before, [(0, report(1)), (2, report(3))]);
+    }
+}

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
 
-use pfcp::node::Manager;
 use pfcp::{NodeId, RecoveryTimeStamp};
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +54,8 @@ pub(super) struct KeptAssociation {
     node_id: KeptNodeId,
     peer: SocketAddr,
     recovery: u32,
-    cp_features: Option<Vec<u8>>,
-    set_id: Option<String>,
-    alternatives: Vec<IpAddr>,
+    /// Earlier processes have kept here what session managers tell of themselves.
+    manager: (Option<Vec<u8>>, Option<String>, Vec<IpAddr>),
     told_features: Vec<u8>,
 }
 
@@ -88,23 +86,20 @@ impl From<KeptNodeId> for NodeId {
 
 impl KeptAssociation {
     fn of(association: &Association) -> Self {
-        let Association { node_id, peer, recovery, manager, told_features, .. } = association;
+        let Association { node_id, peer, recovery, told_features, .. } = association;
         Self {
             node_id: node_id.into(),
             peer: *peer,
             recovery: recovery.0,
-            cp_features: manager.cp_features.clone(),
-            set_id: manager.set_id.clone(),
-            alternatives: manager.alternatives.clone(),
+            manager: Default::default(),
             told_features: told_features.clone(),
         }
     }
 
     /// The association again, with its next heartbeat at `first`.
     pub fn association(self, id: AssociationId, first: Instant) -> Association {
-        let Self { node_id, peer, recovery, cp_features, set_id, alternatives, told_features } = self;
+        let Self { node_id, peer, recovery, told_features, .. } = self;
         let mut association = Association::new(id, node_id.into(), peer, RecoveryTimeStamp(recovery), first);
-        association.manager = Manager { cp_features, set_id, alternatives };
         association.told_features = told_features;
         association
     }
@@ -226,5 +221,20 @@ impl<T: RuleTables> Node<T> {
             digest: self.answers.digest_key(),
         };
         Change { kind: Kind::Numbers, key: 0, value: octets(&numbers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn associations_that_earlier_processes_have_kept_are_read() {
+        let peer: SocketAddr = "10.4.0.2:8805".parse().unwrap();
+        let node_id = KeptNodeId::Fqdn("smf".into());
+        let told_by_manager = (Some(vec![1_u8, 2]), Some("set"), vec![peer.ip()]);
+        let kept = postcard::to_allocvec(&(&node_id, peer, 7_u32, told_by_manager, vec![3_u8])).unwrap();
+        let read: KeptAssociation = postcard::from_bytes(&kept).unwrap();
+        assert_eq!((read.node_id, read.peer, read.recovery, read.told_features), (node_id, peer, 7, vec![3]));
     }
 }

@@ -246,7 +246,7 @@ impl<T: RuleTables> Node<T> {
             Request::PfdManagement(request) => (Response::PfdManagement(self.manage_pfds(&request, from)), 0),
             Request::AssociationSetup(setup) => (self.set_up_by_manager(setup, from, now), 0),
             Request::AssociationUpdate(update) => {
-                let outcome = self.note_update(update);
+                let outcome = self.association_of(&update.node_id).map(|_| ());
                 (Response::AssociationUpdate(self.outcome(outcome)), 0)
             }
             Request::AssociationRelease(release) => {
