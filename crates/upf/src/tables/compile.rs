@@ -319,7 +319,9 @@ impl Compiler<'_> {
     /// From N3 or N9 to N3 or N9.
     fn relay(&mut self, pdr: &Pdr, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let (ends, tos) = (self.ends(forwarding)?, forwarding.marking.octet());
-        let downlink = pdr.pdi.source_interface != Interface::Access;
+        // What a gNB sends back after its UE has left is on its way to the UE, too (TS 23.502, 4.9.1.3.2).
+        let downlink =
+            (pdr.pdi.source_interface, forwarding.destination_interface) != (Interface::Access, Interface::Core);
         let direction = if downlink { Direction::Downlink } else { Direction::Uplink };
         Ok(Action::Relay(Relay {
             bare: self.tunnel_to(&ends, Form::Bare, tos).path,

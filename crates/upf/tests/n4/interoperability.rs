@@ -208,6 +208,25 @@ mod open5gs {
     }
 
     #[test]
+    fn packets_go_from_one_gnb_to_the_next_while_a_ue_moves() {
+        let mut bench = bench();
+        let established = established(&mut bench, &establishment(1, 0, &[&[2 | 4][..], &UE].concat()));
+        let up_seid = established.up_f_seid.seid;
+        let source = ie(IeType::SourceInterface, &[0]);
+        let pdi = [source, ie(IeType::Fteid, &[0x0f, 10]), instance(), ie(IeType::Qfi, &[1]), interface_type(11)];
+        let to_next = [instance(), creation(0x77, GNB.octets()), interface_type(11)];
+        let begin = [pdr(5, 4_096, &pdi, &removing(0, rules(4, true, false))), far(4, 2, &[parameters(0, &to_next)])];
+        modified(&mut bench, up_seid, &begin);
+        assert_eq!(tunnel(&bench.seen().sessions[&up_seid], 4), (Interface::Access, Some(GNB_TUNNEL)));
+        let end = [
+            group(IeType::RemovePdr, &[ie(IeType::PdrId, &[0, 5])]),
+            group(IeType::RemoveFar, &[ie(IeType::FarId, &[0, 0, 0, 4])]),
+        ];
+        modified(&mut bench, up_seid, &end);
+        assert_eq!(bench.seen().sessions[&up_seid].fars.len(), 3);
+    }
+
+    #[test]
     fn sessions_of_all_ip_types_are_established() {
         let v6 = [0x20, 1, 0xd, 0xb8, 0, 0x45, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1];
         let types = [(2, 1, [&[1 | 4][..], &v6].concat()), (3, 6, [&[3 | 4][..], &UE, &v6].concat())];
