@@ -395,6 +395,7 @@ impl Account {
             tell_at: threshold.sooner(&quota),
             stop_at: if self.books.stopped { nothing } else { quota },
             inactivity_s: urr.terms.inactivity_detection_time_s,
+            before_qos: urr.counts_before_qos(),
             tell_dropped_at: self.dropped_bounds(urr),
             // Time counts from the first packet on, so its threshold is timed from there, as are stops.
             tell_first: !self.books.started && watches_traffic(urr) || self.times(urr),

@@ -284,7 +284,8 @@ mod free5gc {
         let mut elements = vec![ie(IeType::PdrId, &[0, number]), ie(IeType::Precedence, &[0, 0, 0, 255])];
         elements.push(group(IeType::Pdi, pdi));
         elements.extend(removal);
-        elements.extend([id(IeType::FarId, number), id(IeType::QerId, 2), id(IeType::QerId, 1)]);
+        elements.extend([id(IeType::FarId, number), id(IeType::UrrId, 1), id(IeType::UrrId, 2)]);
+        elements.extend([id(IeType::QerId, 2), id(IeType::QerId, 1)]);
         group(IeType::CreatePdr, &elements)
     }
 
@@ -300,6 +301,18 @@ mod free5gc {
         let mbr = ie(IeType::Mbr, &[0, 0, 0x0f, 0x42, 0x40].repeat(2));
         let (gates, qfi) = (ie(IeType::GateStatus, &[0]), |qfi| ie(IeType::Qfi, &[qfi]));
         let removal = ie(IeType::OuterHeaderRemoval, &[0]);
+        let threshold = [&[6][..], &1_000_u64.to_be_bytes(), &1_000_u64.to_be_bytes()].concat();
+        let urr = |number, information: u8| {
+            let elements = [
+                id(IeType::UrrId, number),
+                ie(IeType::MeasurementMethod, &[2]),
+                ie(IeType::ReportingTriggers, &[3, 0]),
+                ie(IeType::MeasurementPeriod, &[0, 0, 0, 10]),
+                ie(IeType::VolumeThreshold, &threshold),
+                ie(IeType::MeasurementInformation, &[information]),
+            ];
+            group(IeType::CreateUrr, &elements)
+        };
         [
             node_and_seid().to_vec(),
             vec![
@@ -308,6 +321,9 @@ mod free5gc {
                 forward(1, &[to(1), instance()]),
                 // The gNB's end is not known yet.
                 forward(2, &[to(0)]),
+                // What is used before and after QoS enforcement, and packets.
+                urr(1, 0x11),
+                urr(2, 0x10),
                 group(IeType::CreateQer, &[id(IeType::QerId, 1), gates.clone(), mbr, qfi(0)]),
                 group(IeType::CreateQer, &[id(IeType::QerId, 2), gates, qfi(9)]),
                 ie(IeType::PdnType, &[1]),

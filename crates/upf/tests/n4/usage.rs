@@ -672,7 +672,7 @@ fn rules_that_would_not_be_carried_out_in_full_are_refused() {
         (volume_only(On::MACAR), not_supported(IeType::ReportingTriggers)),
         (volume_only(On::EVETH), not_supported(IeType::ReportingTriggers)),
         (
-            with(UrrTerms { measurement_information: Some(1), ..UrrTerms::default() }),
+            with(UrrTerms { measurement_information: Some(4), ..UrrTerms::default() }),
             not_supported(IeType::MeasurementInformation),
         ),
         (with(UrrTerms { quota_action_far_id: Some(9), ..UrrTerms::default() }), no_far),
