@@ -49,6 +49,8 @@ pub struct AlarmReceiver {
 
 /// Alarms that may wait for N4.
 const CAPACITY: usize = 4_096;
+/// Of these so many are heard at a time: each may take some microseconds.
+const AT_A_TIME: usize = 256;
 
 /// From another thread to N4, which hears `bell`.
 pub fn channel(bell: Arc<Bell>) -> (Alarms, AlarmReceiver) {
@@ -86,6 +88,11 @@ impl AlarmReceiver {
         self.ring.pop().ok()
     }
 
+    /// The next alarms, no more than N4's peers can wait for: who causes them may go on and on.
+    pub fn take_some(&mut self) -> impl Iterator<Item = Alarm> {
+        std::iter::from_fn(|| self.take()).take(AT_A_TIME)
+    }
+
     /// Whether nothing is to be looked at.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty() && !self.overflow.load(Relaxed)
@@ -100,6 +107,17 @@ impl AlarmReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_of_alarms_is_heard_bit_by_bit() {
+        let (mut alarms, mut heard) = channel(Arc::new(Bell::new().unwrap()));
+        let peer = [10, 3, 0, 2].into();
+        (0..600).for_each(|teid| assert!(alarms.tell(Alarm::Unknown { peer, teid })));
+        for (count, is_all) in [(AT_A_TIME, false), (AT_A_TIME, false), (600 - 2 * AT_A_TIME, true)] {
+            assert_eq!(heard.take_some().count(), count);
+            assert_eq!(heard.is_empty(), is_all);
+        }
+    }
 
     #[test]
     fn alarms_beyond_the_ring_are_known_to_be_lost() {

@@ -90,9 +90,12 @@ const TELL_AT: usize = 0;
 const STOP_AT: usize = 3;
 /// Pauses between packets count as use for so many seconds; in the upper half the URR's ID.
 const PAUSE: usize = 6;
-/// Counts what N4 has done: it is told of the first packet and of the first refusal in each. In the upper half whether N4 is to
-/// be told of the first packet.
+/// Counts what N4 has done: it is told of the first packet and of the first refusal in each. In the upper half are flags.
 const EPOCH: usize = 7;
+/// Whether N4 is to be told of the first packet.
+const TELL_FIRST: u32 = 1;
+/// Whether packets count that gates and maximum bit rates stop.
+const BEFORE_QOS: u32 = 2;
 
 /// Words of dropped downlink traffic: packets and octets, and the bounds at which N4 is told.
 const DROPPED: usize = 0;
@@ -152,6 +155,8 @@ pub struct UsageTerms {
     pub inactivity_s: Option<u32>,
     /// Whether N4 is to be told of the next packet.
     pub tell_first: bool,
+    /// Whether packets count, too, that QoS enforcement stops.
+    pub before_qos: bool,
     /// N4 is told when so many downlink packets, or octets, are dropped.
     pub tell_dropped_at: Option<[Option<u64>; 2]>,
 }
@@ -225,7 +230,9 @@ impl Usage {
         store(&terms.stop_at, STOP_AT);
         own[PAUSE].store(whole(terms.inactivity_s.unwrap_or(NEVER_S), self.0.urr), Relaxed);
         let [epoch, _] = halves(own[EPOCH].load(Relaxed));
-        own[EPOCH].store(whole(epoch, terms.tell_first.into()), Relaxed);
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = flag(terms.tell_first, TELL_FIRST) | flag(terms.before_qos, BEFORE_QOS);
+        own[EPOCH].store(whole(epoch, flags), Relaxed);
         if terms.tell_dropped_at.is_some() || dropped[IS_WATCHED].load(Relaxed) != 0 {
             let bounds = terms.tell_dropped_at.unwrap_or_default();
             let tell_at = dropped[TELL_DROPPED_AT..].iter();
@@ -321,7 +328,7 @@ impl Gauge<'_> {
             before < at && at <= before + octets
         };
         let mut tell = reached(total, &terms[TELL_AT]) | reached(one_way, tell_at);
-        let [epoch, tell_first] = halves(terms[EPOCH].load(Relaxed));
+        let [epoch, flags] = halves(terms[EPOCH].load(Relaxed));
         let pause = now_ns.saturating_sub(counted[LAST_NS].load(Relaxed));
         let [seen, refused_in] = halves(counted[EPOCHS].load(Relaxed));
         if seen != 0 {
@@ -330,7 +337,7 @@ impl Gauge<'_> {
         if seen != epoch {
             counted[FIRST_NS].store(now_ns, Relaxed);
             counted[EPOCHS].store(whole(epoch, refused_in), Relaxed);
-            tell |= tell_first != 0;
+            tell |= flags & TELL_FIRST != 0;
         }
         counted[LAST_NS].store(now_ns, Relaxed);
         if tell {
@@ -341,12 +348,12 @@ impl Gauge<'_> {
     /// A packet came that is not sent.
     pub fn note(&self, now_ns: u64, alarms: &mut Alarms) {
         let Words { counted, terms } = self.words;
-        let [epoch, tell_first] = halves(terms[EPOCH].load(Relaxed));
+        let [epoch, flags] = halves(terms[EPOCH].load(Relaxed));
         let [seen, refused_in] = halves(counted[EPOCHS].load(Relaxed));
         if seen != epoch {
             counted[FIRST_NS].store(now_ns, Relaxed);
             counted[EPOCHS].store(whole(epoch, refused_in), Relaxed);
-            if tell_first != 0 {
+            if flags & TELL_FIRST != 0 {
                 self.tell(alarms);
             }
         }
@@ -383,6 +390,10 @@ impl Gauge<'_> {
     fn tell(&self, alarms: &mut Alarms) {
         let [_, urr] = halves(self.words.terms[PAUSE].load(Relaxed));
         alarms.tell(Alarm::Usage(UsageId { up_seid: self.up_seid.load(Relaxed), urr }));
+    }
+
+    fn is_before_qos(&self) -> bool {
+        halves(self.words.terms[EPOCH].load(Relaxed))[1] & BEFORE_QOS != 0
     }
 
     fn is_activity(&self) -> bool {
@@ -481,6 +492,13 @@ impl<'c> Gauges<'c> {
     #[cold]
     pub fn refusing(&self, uplink: bool, octets: usize) -> Option<usize> {
         self.each().position(|gauge| !gauge.has_room(uplink, octets as u64))
+    }
+
+    /// A packet that would count was stopped by QoS enforcement: it counts for those that count before.
+    #[cold]
+    pub fn count_before_qos(&self, uplink: bool, octets: usize, now_ns: u64, alarms: &mut Alarms) {
+        let before = self.each().filter(Gauge::is_before_qos);
+        before.for_each(|gauge| gauge.count(uplink, octets as u64, now_ns, alarms));
     }
 
     /// A downlink packet that would count was dropped.

@@ -5,7 +5,7 @@ use rs_pfcp::ie::gbr::Gbr;
 use rs_pfcp::ie::mbr::Mbr;
 
 use super::{read_qfi, write_ids};
-use crate::fault::{Cause, Fault};
+use crate::fault::Fault;
 use crate::ie::{Elements, Ie, decode};
 
 /// Gate status (8.2.7).
@@ -20,12 +20,9 @@ pub struct GateStatus {
 impl GateStatus {
     fn read(ie: Ie) -> Result<Self, Fault> {
         let octet = ie.octet()?;
-        let open = |gate: u8| match gate & 0b11 {
-            0 => Ok(true),
-            1 => Ok(false),
-            _ => Err(ie.fault(Cause::MandatoryIeIncorrect)),
-        };
-        Ok(Self { uplink_open: open(octet >> 2)?, downlink_open: open(octet)? })
+        // Values to come close the gate, too.
+        let open = |gate: u8| gate & 0b11 == 0;
+        Ok(Self { uplink_open: open(octet >> 2), downlink_open: open(octet) })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -173,3 +170,17 @@ fn read_gbr(ie: Ie) -> Result<BitRate, Fault> {
 
 const QER_KNOWN: &[IeType] =
     &[IeType::QerId, IeType::GateStatus, IeType::Mbr, IeType::Gbr, IeType::Qfi, IeType::Rqi, IeType::QerCorrelationId];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_is_open_by_one_of_its_values_alone() {
+        for octet in 0..=u8::MAX {
+            let read = GateStatus::read(Ie { kind: IeType::GateStatus as u16, value: &[octet] });
+            let (uplink_open, downlink_open) = (octet >> 2 & 3 == 0, octet & 3 == 0);
+            assert_eq!(read, Ok(GateStatus { uplink_open, downlink_open }));
+        }
+    }
+}

@@ -23,6 +23,8 @@ const STOPPED_AFTER_S: u32 = 10;
 /// Usage information: before, and after, the monitoring time (8.2.62).
 const BEF: u8 = 1;
 const AFT: u8 = 2;
+/// So many monitoring times may pass without a report before usage is not told apart by further ones.
+const BEFORE_MOST: usize = 16;
 
 /// The account: the counters, and what is written down about them.
 #[derive(Debug)]
@@ -38,9 +40,9 @@ pub(super) struct Books {
     sequence: u32,
     /// Where the next report begins.
     reported: Mark,
-    /// What was used before the monitoring time, and is not reported yet.
-    before: Option<Box<UsageReport>>,
-    /// Whether the monitoring time has passed since the last report.
+    /// What was used before each monitoring time that has passed, and is not reported yet.
+    before: Vec<UsageReport>,
+    /// Whether a monitoring time has passed since the last report.
     is_after: bool,
     /// Where thresholds begin.
     threshold: Grant,
@@ -74,8 +76,8 @@ impl Books {
         times.into_iter().for_each(|at_ns| with.optional(at_ns));
     }
 
-    /// What was used before the monitoring time.
-    pub fn before(&mut self) -> &mut Option<Box<UsageReport>> {
+    /// What was used before monitoring times.
+    pub fn before(&mut self) -> &mut Vec<UsageReport> {
         &mut self.before
     }
 }
@@ -113,7 +115,7 @@ impl Account {
         let books = Books {
             sequence: 0,
             reported: from,
-            before: None,
+            before: vec![],
             is_after: false,
             threshold: Grant { from, volume: terms.volume_threshold, time_s: terms.time_threshold_s },
             dropped: [0; 2],
@@ -206,7 +208,10 @@ impl Account {
         why &= !self.books.told.0;
         // Once for each quota, whether or not anyone is told.
         self.books.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
-        let why = Why(why & Why::from(urr.triggers).0);
+        let asked = Why::from(urr.triggers).0;
+        // Whoever asks for stops alone is told of those of traffic whose start was not told.
+        self.books.started |= asked & (Why::START.0 | Why::STOPT.0) == Why::STOPT.0 && why & Why::START.0 != 0;
+        let why = Why(why & asked);
         self.schedule(urr, &reading, now_ns);
         (why != Why::default()).then_some(why)
     }
@@ -214,7 +219,7 @@ impl Account {
     /// Reports what was used since the last report, because of `why`, and begins anew.
     pub fn report(&mut self, urr: &Urr, why: Why, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
         let reading = self.usage.read(now_ns);
-        let mut reports = Vec::from_iter(self.books.before.take().map(|before| *before));
+        let mut reports = std::mem::take(&mut self.books.before);
         let information = std::mem::take(&mut self.books.is_after).then_some(AFT);
         reports.push(self.close(urr, &reading, why, information, clock, now_ns));
         for report in &mut reports {
@@ -273,10 +278,13 @@ impl Account {
     /// From here on the subsequent thresholds and quotas count; what was used before is reported for itself.
     fn pass_monitoring_time(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) {
         self.books.monitoring_ns = None;
-        let reading = self.usage.read(now_ns);
-        let report = self.close(urr, &reading, Why::MONIT, Some(BEF), clock, now_ns);
-        self.books.before = Some(Box::new(report));
-        self.books.is_after = true;
+        if self.books.before.len() < BEFORE_MOST {
+            let reading = self.usage.read(now_ns);
+            let information = if self.books.is_after { BEF | AFT } else { BEF };
+            let report = self.close(urr, &reading, Why::MONIT, Some(information), clock, now_ns);
+            self.books.before.push(report);
+            self.books.is_after = true;
+        }
         let terms = &urr.terms;
         let subsequently = |grant: &mut Grant, volume: Option<Volume>, time_s: Option<u32>| {
             if volume.is_some() || time_s.is_some() {
@@ -387,9 +395,10 @@ impl Account {
             tell_at: threshold.sooner(&quota),
             stop_at: if self.books.stopped { nothing } else { quota },
             inactivity_s: urr.terms.inactivity_detection_time_s,
+            before_qos: urr.counts_before_qos(),
             tell_dropped_at: self.dropped_bounds(urr),
-            // Time counts from the first packet on, so its threshold is timed from there.
-            tell_first: !self.books.started && urr.triggers.contains(Asked::START) || self.times(urr),
+            // Time counts from the first packet on, so its threshold is timed from there, as are stops.
+            tell_first: !self.books.started && watches_traffic(urr) || self.times(urr),
         }
     }
 
@@ -444,6 +453,11 @@ impl Books {
         let times = [self.period_ns, self.monitoring_ns, self.due_ns];
         marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < LATEST_NS)
     }
+}
+
+/// Whether starts or stops of traffic are told.
+fn watches_traffic(urr: &Urr) -> bool {
+    urr.triggers.contains(Asked::START) || urr.triggers.contains(Asked::STOPT)
 }
 
 /// The monitoring time; none if it has passed.

@@ -54,8 +54,18 @@ impl Applications {
         }
     }
 
-    /// Applications that a session of a former process detects are described as they were; those that none detects are
-    /// to be described again.
+    /// All descriptions.
+    pub fn described(&self) -> &BTreeMap<String, Vec<SdfFilter>> {
+        &self.known
+    }
+
+    /// Applications are described as in a former process.
+    pub fn take_in(&mut self, described: BTreeMap<String, Vec<SdfFilter>>) {
+        self.known = described;
+    }
+
+    /// Applications that a session of a former process detects are described as they were, though that one may not have kept
+    /// descriptions.
     pub fn learn(&mut self, contents: &Contents) {
         for (pdr, id) in &contents.applications {
             let Some(rule) = contents.pdrs.get(pdr) else { continue };
@@ -147,6 +157,7 @@ impl<T: RuleTables> Node<T> {
         })?;
         sessions.into_iter().for_each(|(up_seid, open)| self.put_back(up_seid, open));
         self.applications.known = known;
+        self.journal.applications();
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use pfcp::node::up_features;
-use pfcp::node::{AssociationSetup, AssociationSetupResponse, AssociationUpdate, Manager, UpFeature, UpFeatures};
+use pfcp::node::{AssociationSetup, AssociationSetupResponse, AssociationUpdate, UpFeature, UpFeatures};
 use pfcp::node::{NodeReport, RemoteGtpuPeer};
 use pfcp::{Cause, Fault, Header, NodeId, ParseError, RecoveryTimeStamp, Request, Response};
 
@@ -50,9 +50,9 @@ impl<T: RuleTables> Node<T> {
 
     pub(super) fn set_up_by_manager(&mut self, setup: AssociationSetup, from: SocketAddr, now: Instant) -> Response {
         let (node_id, recovery) = (self.config.node_id.clone(), self.config.recovery);
-        let AssociationSetup { node_id: peer, recovery: theirs, manager, retain, .. } = setup;
+        let AssociationSetup { node_id: peer, recovery: theirs, retain, .. } = setup;
         let at = SocketAddr::new(from.ip(), self.config.peer_port);
-        let outcome = self.set_up(peer, theirs, manager, retain.as_deref(), at, now);
+        let outcome = self.set_up(peer, theirs, retain.as_deref(), at, now);
         Response::AssociationSetup(AssociationSetupResponse {
             up_features: outcome.is_ok().then(|| self.features()),
             retained: outcome == Ok(true),
@@ -65,7 +65,6 @@ impl<T: RuleTables> Node<T> {
         &mut self,
         node_id: NodeId,
         recovery: RecoveryTimeStamp,
-        manager: Manager,
         retain: Option<&[IpAddr]>,
         at: SocketAddr,
         now: Instant,
@@ -91,7 +90,7 @@ impl<T: RuleTables> Node<T> {
         self.answers.forget_peer(at.ip());
         tracing::info!(node = %Escaped(&node_id), peer = %at, "associated");
         let mut association = Association::new(id, node_id, at, recovery, now + self.config.heartbeat);
-        (association.manager, association.told_features) = (manager, self.features());
+        association.told_features = self.features();
         self.journal.association(id);
         self.associations.insert(id, association);
         for number in self.managers.associated(at.ip()) {
@@ -115,20 +114,6 @@ impl<T: RuleTables> Node<T> {
             tracing::error!(%error, "cannot remove sessions from the tables");
         }
         seids.into_iter().for_each(|seid| self.forget(seid));
-    }
-
-    /// A session manager tells what is new about it. What it does not mention stays.
-    pub(super) fn note_update(&mut self, update: AssociationUpdate) -> Result<(), Fault> {
-        let id = self.association_of(&update.node_id)?;
-        self.journal.association(id);
-        let Some(association) = self.associations.get_mut(&id) else { return Ok(()) };
-        let (known, new) = (&mut association.manager, update.manager);
-        known.cp_features = new.cp_features.or(known.cp_features.take());
-        known.set_id = new.set_id.or(known.set_id.take());
-        if !new.alternatives.is_empty() {
-            known.alternatives = new.alternatives;
-        }
-        Ok(())
     }
 
     /// A node at this address says when it started.
@@ -177,8 +162,8 @@ impl<T: RuleTables> Node<T> {
             Ok(Response::AssociationSetup(response)) => response
                 .outcome
                 .and_then(|()| {
-                    let AssociationSetupResponse { node_id, recovery, manager, .. } = response;
-                    self.set_up(node_id, recovery, manager, None, from, now)
+                    let AssociationSetupResponse { node_id, recovery, .. } = response;
+                    self.set_up(node_id, recovery, None, from, now)
                 })
                 .map_err(|fault| fault.to_string()),
             other => Err(format!("{other:?}")),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use pfcp::node::{Heartbeat, Manager};
+use pfcp::node::Heartbeat;
 use pfcp::{NodeId, RecoveryTimeStamp, Request};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,6 @@ pub(super) struct Association {
     pub peer: SocketAddr,
     /// Its start.
     pub recovery: RecoveryTimeStamp,
-    /// What it tells of itself.
-    pub manager: Manager,
     /// What it was told that this UPF can do.
     pub told_features: Vec<u8>,
     pulse: Pulse,
@@ -61,8 +59,7 @@ impl Association {
         recovery: RecoveryTimeStamp,
         first: Instant,
     ) -> Self {
-        let (manager, told_features) = (Manager::default(), vec![]);
-        Self { id, node_id, peer, recovery, manager, told_features, pulse: Pulse::Due(first) }
+        Self { id, node_id, peer, recovery, told_features: vec![], pulse: Pulse::Due(first) }
     }
 
     /// When [`Association::beat`] has something to do.

@@ -53,6 +53,15 @@ impl Contents {
         tells.then(|| Duration::from_millis(50) * u32::from(units))
     }
 
+    /// Whether `request` says what is to become of packets: by an apply action, or by another FAR for a PDR.
+    pub fn is_told_to_act(&self, request: &Modification) -> bool {
+        let far_of = |pdr: u16| self.pdrs.get(&pdr).map(|pdr| pdr.far_id);
+        request.update_fars.iter().any(|update| update.apply_action.is_some())
+            || !request.create_fars.is_empty()
+            || !request.create_pdrs.is_empty()
+            || request.update_pdrs.iter().any(|update| update.far_id.is_some() && update.far_id != far_of(update.id))
+    }
+
     fn bar(&self, far: &HeldFar) -> Bar {
         far.bar.and_then(|id| self.bars.get(&id)).copied().unwrap_or_default()
     }

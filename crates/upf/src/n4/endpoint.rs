@@ -221,8 +221,8 @@ impl<T: RuleTables> Endpoint<T> {
             if receiver.overflowed() {
                 datagrams.extend(self.node.look_at_all(now));
             }
-            while let Some(id) = receiver.take() {
-                datagrams.extend(self.node.alarm(id, now));
+            for alarm in receiver.take_some() {
+                datagrams.extend(self.node.alarm(alarm, now));
             }
         }
         self.pass_on(datagrams);

@@ -53,8 +53,6 @@ pub(super) struct Open {
     pub accounts: BTreeMap<u32, Account>,
     /// Packets that wait.
     pub paging: Paging,
-    /// Tunnels that their peers do not know, and when that was told.
-    pub unknown: BTreeMap<(IpAddr, u32), u64>,
 }
 
 /// Whose session it is.
@@ -77,9 +75,10 @@ struct Body {
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
 struct News {
     paging: Paging,
+    /// Earlier processes have kept here when it was told that peers do not know tunnels.
     unknown: BTreeMap<(IpAddr, u32), u64>,
-    /// What was used before a monitoring time, by the order of the books.
-    before: BTreeMap<usize, Box<UsageReport>>,
+    /// What was used before monitoring times, with the numbers of the books. Earlier processes have kept a map from these.
+    before: Vec<(usize, UsageReport)>,
 }
 
 impl Body {
@@ -126,7 +125,7 @@ fn unpack(pattern: &[u8], own: &[u8]) -> postcard::Result<(Owner, Body, News)> {
     let rest = numbers.rest().ok_or(postcard::Error::DeserializeBadEncoding)?;
     let mut news = if rest.is_empty() { News::default() } else { postcard::from_bytes(rest)? };
     for (at, before) in std::mem::take(&mut news.before) {
-        *body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before() = Some(before);
+        body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before().push(before);
     }
     Ok((owner, body, news))
 }
@@ -163,8 +162,8 @@ impl Held {
             usages.push(usage.clone());
             accounts.insert(urr, Account::found(usage, books, rule, now_ns).ok_or("its accounts are broken")?);
         }
-        let News { paging, unknown, .. } = news;
-        let open = Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown };
+        let paging = news.paging;
+        let open = Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging };
         let packed = Packed { pattern: patterns.get(&pattern), own };
         let held =
             Self { packed, usages: usages.into_iter().collect(), timer_ns: open.due_ns().and_then(NonZeroU64::new) };
@@ -189,8 +188,7 @@ impl Held {
         let ids = contents.urrs().keys().copied();
         let accounts = ids.zip(books.into_iter().zip(self.usages.iter()));
         let accounts = accounts.map(|(id, (books, usage))| (id, Account::of(usage.clone(), books))).collect();
-        let News { paging, unknown, .. } = news;
-        Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging, unknown }
+        Open { owner, contents, teids: teids.into_iter().collect(), accounts, paging: news.paging }
     }
 
     /// The session belongs to another association from now on.
@@ -232,10 +230,11 @@ impl Open {
 
     fn pack(self, patterns: &mut Patterns) -> (Packed, Few<Usage>) {
         let (usages, mut books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
-        let Self { mut owner, contents, teids, paging, unknown, .. } = self;
-        let before =
-            books.iter_mut().enumerate().filter_map(|(at, books)| Some((at, books.before().take()?))).collect();
-        let news = News { paging, unknown, before };
+        let Self { mut owner, contents, teids, paging, .. } = self;
+        let of =
+            |(at, books): (usize, &mut Books)| std::mem::take(books.before()).into_iter().map(move |one| (at, one));
+        let before = books.iter_mut().enumerate().flat_map(of).collect();
+        let news = News { paging, unknown: BTreeMap::new(), before };
         let mut body = Body { contents, teids: teids.into_iter().collect(), books };
         let mut numbers = Exchange::out();
         body.exchange(&mut owner, &mut numbers);
@@ -246,5 +245,20 @@ impl Open {
         // Both are copied to where they stay: what is made shorter in place leaves holes that nobody fills.
         let pattern = postcard::to_extend(&(owner, body), Vec::with_capacity(ROOM)).expect(KNOWN);
         (Packed { pattern: patterns.get(&pattern), own: own[..].into() }, usages.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_earlier_processes_have_kept_of_monitoring_times_and_tunnels_is_read() {
+        let report = |urr_id| UsageReport { urr_id, ..UsageReport::default() };
+        let before = BTreeMap::from([(0_usize, Box::new(report(1))), (2, Box::new(report(3)))]);
+        let unknown = BTreeMap::from([((IpAddr::from([10, 3, 0, 2]), 7_u32), 5_u64)]);
+        let kept = postcard::to_allocvec(&(Paging::default(), unknown, before)).unwrap();
+        let read: News = postcard::from_bytes(&kept).unwrap();
+        assert_eq!(read.before, [(0, report(1)), (2, report(3))]);
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::Instant;
 
-use pfcp::node::Manager;
 use pfcp::{NodeId, RecoveryTimeStamp};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +23,7 @@ pub(super) struct Journal {
     associations: BTreeSet<AssociationId>,
     sessions: BTreeSet<u64>,
     teids: Vec<u32>,
+    applications: bool,
     /// Number of the last changes of an earlier process.
     pub restored: u64,
 }
@@ -54,9 +54,8 @@ pub(super) struct KeptAssociation {
     node_id: KeptNodeId,
     peer: SocketAddr,
     recovery: u32,
-    cp_features: Option<Vec<u8>>,
-    set_id: Option<String>,
-    alternatives: Vec<IpAddr>,
+    /// Earlier processes have kept here what session managers tell of themselves.
+    manager: (Option<Vec<u8>>, Option<String>, Vec<IpAddr>),
     told_features: Vec<u8>,
 }
 
@@ -87,23 +86,20 @@ impl From<KeptNodeId> for NodeId {
 
 impl KeptAssociation {
     fn of(association: &Association) -> Self {
-        let Association { node_id, peer, recovery, manager, told_features, .. } = association;
+        let Association { node_id, peer, recovery, told_features, .. } = association;
         Self {
             node_id: node_id.into(),
             peer: *peer,
             recovery: recovery.0,
-            cp_features: manager.cp_features.clone(),
-            set_id: manager.set_id.clone(),
-            alternatives: manager.alternatives.clone(),
+            manager: Default::default(),
             told_features: told_features.clone(),
         }
     }
 
     /// The association again, with its next heartbeat at `first`.
     pub fn association(self, id: AssociationId, first: Instant) -> Association {
-        let Self { node_id, peer, recovery, cp_features, set_id, alternatives, told_features } = self;
+        let Self { node_id, peer, recovery, told_features, .. } = self;
         let mut association = Association::new(id, node_id.into(), peer, RecoveryTimeStamp(recovery), first);
-        association.manager = Manager { cp_features, set_id, alternatives };
         association.told_features = told_features;
         association
     }
@@ -112,7 +108,8 @@ impl KeptAssociation {
 impl Journal {
     /// A journal that nobody reads.
     pub fn new() -> Self {
-        Self { keeping: None, associations: BTreeSet::new(), sessions: BTreeSet::new(), teids: vec![], restored: 0 }
+        let (associations, sessions) = (BTreeSet::new(), BTreeSet::new());
+        Self { keeping: None, associations, sessions, teids: vec![], applications: false, restored: 0 }
     }
 
     /// From now on changes are kept. `durable` is the number of those that are. Returns the number of the first ones.
@@ -141,6 +138,11 @@ impl Journal {
         }
     }
 
+    /// Applications are described, or described otherwise.
+    pub fn applications(&mut self) {
+        self.applications = self.keeping.is_some();
+    }
+
     /// The TEIDs were given out.
     pub fn teids<'t>(&mut self, teids: impl IntoIterator<Item = &'t u32>) {
         if self.keeping.is_some() {
@@ -167,6 +169,10 @@ impl<T: RuleTables> Node<T> {
         for teid in std::mem::take(&mut self.journal.teids) {
             changes.push(self.kept_teid(teid));
         }
+        if std::mem::take(&mut self.journal.applications) {
+            let value = octets(self.applications.described());
+            changes.push(Change { kind: Kind::Applications, key: 0, value });
+        }
         changes.extend(self.answers.take_changes(&self.clock));
         changes.extend(self.outbox.take_changes());
         if !changes.is_empty() {
@@ -188,6 +194,7 @@ impl<T: RuleTables> Node<T> {
         self.journal.associations = self.associations.keys().copied().collect();
         self.journal.sessions = self.sessions.keys().collect();
         self.journal.teids = self.tables.teids_given();
+        self.journal.applications = !self.applications.described().is_empty();
         self.take_changes()
     }
 
@@ -214,5 +221,20 @@ impl<T: RuleTables> Node<T> {
             digest: self.answers.digest_key(),
         };
         Change { kind: Kind::Numbers, key: 0, value: octets(&numbers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn associations_that_earlier_processes_have_kept_are_read() {
+        let peer: SocketAddr = "10.4.0.2:8805".parse().unwrap();
+        let node_id = KeptNodeId::Fqdn("smf".into());
+        let told_by_manager = (Some(vec![1_u8, 2]), Some("set"), vec![peer.ip()]);
+        let kept = postcard::to_allocvec(&(&node_id, peer, 7_u32, told_by_manager, vec![3_u8])).unwrap();
+        let read: KeptAssociation = postcard::from_bytes(&kept).unwrap();
+        assert_eq!((read.node_id, read.peer, read.recovery, read.told_features), (node_id, peer, 7, vec![3]));
     }
 }

@@ -25,7 +25,7 @@ use super::managers::Managers;
 use super::outbox::{About, Outbox};
 use super::particulars::Patterns;
 use super::paths::{Echo, Paths};
-use super::tunnels::Tunnels;
+use super::tunnels::{Told, Tunnels};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -76,6 +76,8 @@ pub struct Node<T> {
     pub(super) patterns: Patterns,
     /// Sessions by the tunnels that they have with peers.
     pub(super) tunnels: Tunnels,
+    /// Those of which it was told that the peer does not know them.
+    pub(super) told: Told,
     /// Applications that they may detect.
     pub(super) applications: Applications,
     /// Paths to the peers that these are with.
@@ -112,6 +114,7 @@ impl<T: RuleTables> Node<T> {
             timers: BTreeSet::new(),
             patterns: Patterns::default(),
             tunnels: Tunnels::default(),
+            told: Told::default(),
             clock,
             applications: Applications::default(),
             paths: Paths::new(config.paths),
@@ -162,6 +165,7 @@ impl<T: RuleTables> Node<T> {
         from: SocketAddr,
         now: Instant,
     ) -> Option<Vec<u8>> {
+        self.outbox.hear(from.ip());
         match header.message_type {
             MessageType::HEARTBEAT_RESPONSE => {
                 self.heartbeat_response(header, body, from, now);
@@ -242,7 +246,7 @@ impl<T: RuleTables> Node<T> {
             Request::PfdManagement(request) => (Response::PfdManagement(self.manage_pfds(&request, from)), 0),
             Request::AssociationSetup(setup) => (self.set_up_by_manager(setup, from, now), 0),
             Request::AssociationUpdate(update) => {
-                let outcome = self.note_update(update);
+                let outcome = self.association_of(&update.node_id).map(|_| ());
                 (Response::AssociationUpdate(self.outcome(outcome)), 0)
             }
             Request::AssociationRelease(release) => {

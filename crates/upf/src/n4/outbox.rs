@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use pfcp::{MessageType, Request};
+use pfcp::{Header, MessageType, Request};
 use serde::{Deserialize, Serialize};
 
 use super::Datagram;
@@ -25,8 +25,8 @@ pub(super) struct Outbox {
     due: BTreeSet<(Instant, u32)>,
     /// By what they are about.
     about: BTreeSet<(About, u32)>,
-    /// Peers that have not answered reports sent often enough, with the number of those.
-    silent: BTreeMap<IpAddr, usize>,
+    /// Peers that have not answered reports sent often enough.
+    silent: BTreeMap<IpAddr, Silence>,
     /// Sequence numbers of requests about sessions that have come or are gone, where somebody wants to know.
     touched: Option<BTreeSet<u32>>,
 }
@@ -63,8 +63,20 @@ struct Waiting {
     rests: bool,
 }
 
+/// Of a peer that has not answered reports.
+#[derive(Debug, Default)]
+struct Silence {
+    /// How many of them rest.
+    resting: usize,
+    /// Whether anything has come from it since one began to.
+    is_over: bool,
+}
+
 /// How long a report rests that was sent often enough.
 const REST: Duration = Duration::from_secs(10);
+
+/// The reports that a peer may leave unanswered, though it lives: this part of all that may wait.
+const PART: usize = 8;
 
 /// The most that a sequence number can be: it has 24 bits.
 const SEQUENCE_MAX: u32 = 0xff_ffff;
@@ -137,10 +149,28 @@ impl Outbox {
         self.waiting.len()
     }
 
-    /// Whether no more reports can wait for an answer of this peer: there are too many, or it is silent. So one that is away
-    /// does not take the place of others' reports.
-    pub fn is_full(&self, peer: IpAddr) -> bool {
-        self.waiting.len() >= self.most || self.silent.contains_key(&peer)
+    /// Whether no more reports about the session can wait for an answer of this peer: there are too many; or one about the
+    /// session rests; or the peer is silent, or leaves too many unanswered. So one that is away does not take the place of
+    /// others' reports.
+    pub fn is_full(&self, up_seid: u64, peer: IpAddr) -> bool {
+        if self.waiting.len() >= self.most {
+            return true;
+        }
+        let Some(silence) = self.silent.get(&peer) else { return false };
+        let rests = |sequence: u32| self.waiting.get(&sequence).is_some_and(|waiting| waiting.rests);
+        !silence.is_over || silence.resting >= self.most / PART || self.sequences(About::Session(up_seid)).any(rests)
+    }
+
+    /// Of the requests about it.
+    fn sequences(&self, about: About) -> impl Iterator<Item = u32> {
+        self.about.range((about, 0)..=(about, u32::MAX)).map(|&(_, sequence)| sequence)
+    }
+
+    /// Something came from the peer. One request that it does not answer says nothing of others then (6.4).
+    pub fn hear(&mut self, peer: IpAddr) {
+        if let Some(silence) = self.silent.get_mut(&peer) {
+            silence.is_over = true;
+        }
     }
 
     /// The sequence number for another request: none that a request which waits has.
@@ -177,13 +207,17 @@ impl Outbox {
             self.due.remove(&(at, sequence));
             let Some(waiting) = self.waiting.get_mut(&sequence) else { continue };
             if waiting.tries >= self.pace.n1 {
-                if !std::mem::replace(&mut waiting.rests, true) {
-                    given_up.push(waiting.about);
-                    *self.silent.entry(waiting.to.ip()).or_default() += 1;
-                }
-                if !matches!(waiting.about, About::Session(_)) {
+                let about = waiting.about;
+                if !matches!(about, About::Session(_)) {
                     self.remove(sequence);
+                    given_up.push(about);
                     continue;
+                }
+                if !std::mem::replace(&mut waiting.rests, true) {
+                    given_up.push(about);
+                    let silence = self.silent.entry(waiting.to.ip()).or_default();
+                    silence.resting += 1;
+                    silence.is_over = false;
                 }
                 (waiting.tries, waiting.again) = (0, now + REST);
                 self.due.insert((waiting.again, sequence));
@@ -202,11 +236,23 @@ impl Outbox {
         self.due.first().map(|&(at, _)| at)
     }
 
+    /// The session's manager is at `to` now, and knows the session as `cp_seid`: what it has not answered is sent there, as if
+    /// it had not been sent yet.
+    pub fn redirect(&mut self, up_seid: u64, cp_seid: u64, to: SocketAddr, now: Instant) {
+        let sequences: Vec<_> = self.sequences(About::Session(up_seid)).collect();
+        for sequence in sequences {
+            let Some(waiting) = self.remove(sequence) else { continue };
+            let parsed =
+                Header::parse(&waiting.octets).ok().and_then(|(header, body)| Request::parse(&header, body).ok());
+            let octets = parsed.map_or(waiting.octets, |request| request.encode(cp_seid, sequence));
+            self.add(sequence, Waiting { to, octets, tries: 0, again: now, rests: false, ..waiting });
+        }
+    }
+
     /// Forgets requests about it.
     pub fn forget(&mut self, about: About) {
-        while let Some(&(_, sequence)) = self.about.range((about, 0)..=(about, u32::MAX)).next() {
-            self.remove(sequence);
-        }
+        let sequences: Vec<_> = self.sequences(about).collect();
+        sequences.into_iter().for_each(|sequence| drop(self.remove(sequence)));
     }
 
     fn remove(&mut self, sequence: u32) -> Option<Waiting> {
@@ -217,8 +263,8 @@ impl Outbox {
         if waiting.rests
             && let Entry::Occupied(mut silent) = self.silent.entry(waiting.to.ip())
         {
-            *silent.get_mut() -= 1;
-            if *silent.get() == 0 {
+            silent.get_mut().resting -= 1;
+            if silent.get().resting == 0 {
                 silent.remove();
             }
         }
@@ -232,10 +278,40 @@ mod tests {
 
     use super::*;
 
+    const PACE: Pace = Pace { t1: Duration::from_secs(1), n1: 3 };
+
+    #[test]
+    fn a_peer_that_lives_and_answers_no_reports_does_not_take_the_place_of_others() {
+        let mut now = Instant::now();
+        let mut outbox = Outbox::new(PACE, 4 * PART);
+        let peers: [SocketAddr; 2] = ["192.0.2.1:8805".parse().unwrap(), "192.0.2.2:8805".parse().unwrap()];
+        let [deaf, other] = peers.map(|peer| peer.ip());
+        let report = Request::SessionReport(SessionReport::default());
+        for session in 1..=4 {
+            assert!(!outbox.is_full(session, deaf));
+            outbox.send(&report, About::Session(session), 9, peers[0], now);
+            for _ in 0..3 {
+                now += PACE.t1;
+                outbox.tick(now);
+            }
+            assert!(outbox.is_full(session + 1, deaf), "it is silent");
+            outbox.hear(deaf);
+            assert!(outbox.is_full(session, deaf), "what it did not answer is about this session");
+        }
+        assert!(outbox.is_full(5, deaf) && !outbox.is_full(5, other));
+        // That one of them goes on resting is no news of the peer.
+        outbox.forget(About::Session(4));
+        now += REST + 3 * PACE.t1;
+        outbox.tick(now);
+        assert!(!outbox.is_full(5, deaf) && outbox.is_full(1, deaf));
+        (1..=3).for_each(|session| outbox.forget(About::Session(session)));
+        assert!(!outbox.is_full(1, deaf) && outbox.silent.is_empty());
+    }
+
     #[test]
     fn a_number_that_waits_is_not_given_again_when_they_begin_anew() {
         let now = Instant::now();
-        let mut outbox = Outbox::new(Pace { t1: Duration::from_secs(1), n1: 3 }, 10);
+        let mut outbox = Outbox::new(PACE, 10);
         let to: SocketAddr = "192.0.2.1:8805".parse().unwrap();
         let report = Request::SessionReport(SessionReport::default());
         outbox.sequence = SEQUENCE_MAX - 1;

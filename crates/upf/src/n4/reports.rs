@@ -23,8 +23,6 @@ use crate::usage::ACTIVITY;
 
 /// Least time between two looks at a session by the clock.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// How long after a tunnel's peer did not know it that may be told again.
-const TOLD_AGAIN_NS: u64 = 10_000_000_000;
 /// How long a report waits where too many are not answered.
 const POSTPONED_NS: u64 = 1_000_000_000;
 
@@ -52,21 +50,18 @@ impl<T: RuleTables> Node<T> {
     /// A peer says that it does not have a tunnel: the session manager of a session that leads there is told, now and then.
     fn report_unknown(&mut self, peer: IpAddr, teid: u32, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
+        // A peer may say so of each packet.
+        if !self.told.is_news((peer, teid), now_ns) {
+            return None;
+        }
         let open = |up_seid: u64| Some((up_seid, self.sessions.get(&up_seid)?.open()));
         let leads_there = |(_, open): &(u64, Open)| open.contents.tunnels().contains(&(peer, teid));
-        let (up_seid, mut open) = self.tunnels.sessions(peer, teid).filter_map(open).find(leads_there)?;
-        if self.outbox.is_full(open.owner.cp_f_seid.address) {
-            return None;
-        }
-        let told = open.unknown.get(&(peer, teid));
-        if told.is_some_and(|told_ns| now_ns < told_ns + TOLD_AGAIN_NS) {
-            return None;
-        }
-        let still_there = open.contents.tunnels();
-        open.unknown.retain(|tunnel, _| still_there.contains(tunnel));
-        open.unknown.insert((peer, teid), now_ns);
+        let (up_seid, open) = self.tunnels.sessions(peer, teid).filter_map(open).find(leads_there)?;
         let cp_f_seid = open.owner.cp_f_seid;
-        self.put_back(up_seid, open);
+        if self.outbox.is_full(up_seid, cp_f_seid.address) {
+            return None;
+        }
+        self.told.tell((peer, teid), now_ns);
         let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
         let cp_seid = cp_f_seid.seid;
         let remote = match peer {
@@ -99,7 +94,7 @@ impl<T: RuleTables> Node<T> {
     fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
         let held = self.sessions.get(&up_seid)?;
-        if self.outbox.is_full(held.owner().cp_f_seid.address) {
+        if self.outbox.is_full(up_seid, held.owner().cp_f_seid.address) {
             self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
             return None;
         }

@@ -131,6 +131,9 @@ impl<T: RuleTables> Node<T> {
     fn take_in(&mut self, database: &Database, now: Instant) -> Result<(), RestoreError> {
         self.take_in_numbers(database)?;
         self.take_in_associations(database, now)?;
+        if let Some(value) = database.get(Kind::Applications, 0)? {
+            self.applications.take_in(read(Kind::Applications, 0, &value)?);
+        }
         self.take_in_sessions(database, now)?;
         let now_ns = self.clock.ns(now);
         for (key, value) in database.all(Kind::Answer)? {

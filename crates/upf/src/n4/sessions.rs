@@ -1,7 +1,7 @@
 //! Sessions on N4: validated, planned, committed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use pfcp::report::{UsageReport, UsageReportTrigger};
@@ -91,7 +91,6 @@ impl<T: RuleTables> Node<T> {
             teids,
             accounts,
             paging: Paging::default(),
-            unknown: BTreeMap::new(),
         };
         let held = Held::new(open, &mut self.patterns);
         self.sessions.insert(up_seid, held);
@@ -122,12 +121,16 @@ impl<T: RuleTables> Node<T> {
         self.journal.teids(&plan.reserved);
         open.teids = self.still_used(&plan.contents, &open.teids | &plan.reserved);
         self.settle_addresses(&open.contents.ue_addresses(), &plan.contents, &plan.allocated);
+        if cp_f_seid != open.owner.cp_f_seid {
+            let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
+            self.outbox.redirect(up_seid, cp_f_seid.seid, to, now);
+        }
         open.owner.cp_f_seid = cp_f_seid;
-        open.contents = plan.contents;
-        if request.update_fars.iter().any(|update| update.apply_action.is_some()) {
+        if open.contents.is_told_to_act(request) {
             // What waits from now on is news again.
             open.paging = Paging::default();
         }
+        open.contents = plan.contents;
         self.put_back(up_seid, open);
         Ok(Modified { created_pdrs: plan.created, created_endpoints: plan.created_endpoints, usage })
     }
@@ -273,13 +276,14 @@ impl<T: RuleTables> Node<T> {
         let local = self.tables.addresses_for(pdi.source_interface, pdi.network_instance.as_deref());
         let mut v4 = local.iter().filter_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
         let mut v6 = local.iter().filter_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
-        let (v4, v6) = (choice.v4.then(|| v4.next()), choice.v6.then(|| v6.next()));
-        if v4 == Some(None) || v6 == Some(None) {
+        let (v4, v6) = (v4.next().filter(|_| choice.v4), v6.next().filter(|_| choice.v6));
+        // Who lets the UPF choose leaves the version to it, too: of both, one will do (8.2.3).
+        if v4.is_none() && v6.is_none() {
             return Err(no_resources);
         }
         let teid = self.tables.reserve_teid(home).map_err(|_| no_resources)?;
         reserved.insert(teid);
-        Ok(FTeid { teid, v4: v4.flatten(), v6: v6.flatten() })
+        Ok(FTeid { teid, v4, v6 })
     }
 
     fn give_back(&self, plan: &Plan) {

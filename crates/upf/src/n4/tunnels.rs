@@ -1,7 +1,7 @@
 //! Which sessions lead into which tunnels of peers. There are as many as sessions and more, so of each there are only a
 //! digest and the session, which knows the rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
@@ -53,6 +53,34 @@ impl Tunnels {
     }
 }
 
+/// How long after a tunnel's peer did not know it that may be told again.
+const TOLD_AGAIN_NS: u64 = 10_000_000_000;
+
+/// Tunnels that their peers do not know, of which session managers were told not long ago.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    at_ns: BTreeMap<(IpAddr, u32), u64>,
+    /// In the order in which they were told.
+    order: VecDeque<(IpAddr, u32)>,
+}
+
+impl Told {
+    /// Whether that would be news of the tunnel.
+    pub fn is_news(&self, tunnel: (IpAddr, u32), now_ns: u64) -> bool {
+        self.at_ns.get(&tunnel).is_none_or(|&told_ns| told_ns + TOLD_AGAIN_NS <= now_ns)
+    }
+
+    /// It is told.
+    pub fn tell(&mut self, tunnel: (IpAddr, u32), now_ns: u64) {
+        while let Some(&old) = self.order.front().filter(|old| self.is_news(**old, now_ns)) {
+            self.order.pop_front();
+            self.at_ns.remove(&old);
+        }
+        self.order.push_back(tunnel);
+        self.at_ns.insert(tunnel, now_ns);
+    }
+}
+
 fn halves(up_seid: u64) -> [u32; 2] {
     [(up_seid >> 32) as u32, up_seid as u32]
 }
@@ -60,6 +88,19 @@ fn halves(up_seid: u64) -> [u32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_tunnels_that_are_told_none_is_kept_for_longer_than_it_matters() {
+        let mut told = Told::default();
+        let tunnel = |teid| (IpAddr::from([10, 3, 0, 1]), teid);
+        for teid in 0..100 {
+            let now_ns = u64::from(teid) * 1_000_000_000;
+            assert!(told.is_news(tunnel(teid % 20), now_ns));
+            told.tell(tunnel(teid % 20), now_ns);
+            assert!(!told.is_news(tunnel(teid % 20), now_ns + TOLD_AGAIN_NS - 1));
+        }
+        assert_eq!((told.order.len(), told.at_ns.len()), (10, 10));
+    }
 
     #[test]
     fn a_tunnel_leads_to_all_its_sessions_and_a_peer_is_known_while_any_does() {

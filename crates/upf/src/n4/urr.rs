@@ -27,6 +27,8 @@ const SUPPORTED: ReportingTriggers = ReportingTriggers::PERIO
     .and(ReportingTriggers::TIMQU)
     .and(ReportingTriggers::QUVTI);
 
+/// Measurement information: what QoS enforcement stops counts, too.
+const MBQE: u8 = 1;
 /// Measurement information: inactive measurement.
 const INAM: u8 = 1 << 1;
 /// Measurement information: the time counts from now on, not from the first packet.
@@ -91,7 +93,7 @@ impl Urr {
         if self.triggers.0 & !SUPPORTED.0 != 0 {
             return fault(Cause::ServiceNotSupported, IeType::ReportingTriggers);
         }
-        if self.terms.measurement_information.is_some_and(|bits| bits & !(INAM | ISTM | MNOP) != 0) {
+        if self.terms.measurement_information.is_some_and(|bits| bits & !(MBQE | INAM | ISTM | MNOP) != 0) {
             return fault(Cause::ServiceNotSupported, IeType::MeasurementInformation);
         }
         self.check_triggers()
@@ -123,6 +125,11 @@ impl Urr {
     /// Whether packets are counted at present.
     pub fn measures(&self) -> bool {
         self.terms.measurement_information.is_none_or(|bits| bits & INAM == 0)
+    }
+
+    /// Whether packets count that QoS enforcement stops.
+    pub fn counts_before_qos(&self) -> bool {
+        self.terms.measurement_information.is_some_and(|bits| bits & MBQE != 0)
     }
 
     /// Whether time counts without a packet.

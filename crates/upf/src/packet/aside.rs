@@ -179,6 +179,9 @@ fn forgo_by<'t, const V6: bool>(
 fn lose(tables: &Version, state: &mut State, rule: Rule<'_>, len: usize, now: u64, rare: Rare) -> Rare {
     if let Rare::Drop(reason) = rare {
         rule.usages(tables).note(now, &mut state.alarms);
+        if matches!(reason, DropReason::GateClosed | DropReason::MbrExceeded) {
+            rule.usages(tables).count_before_qos(rule.is_uplink(), len, now, &mut state.alarms);
+        }
         if !rule.is_uplink() && reason != DropReason::TooLong {
             rule.usages(tables).lose(len, &mut state.alarms);
         }

@@ -120,7 +120,7 @@ pub(super) fn treat_tunnelled<'t, const V6: bool>(
     now: u64,
 ) -> Verdict<'t> {
     if !rule.removes(v6) {
-        return Err(Rare::Drop(DropReason::HeaderRemoval));
+        return Err(unstripped(tables, state, rule, now));
     }
     let (uplink, len) = (rule.is_uplink(), inner.len());
     enforce(tables, state, rule, uplink, len, now)?;
@@ -146,6 +146,25 @@ fn decide_plain<'t, const V6: bool>(tables: &'t Version, state: &mut State, user
     treat_plain(tables, state, rule, &packet, now)
 }
 
+/// What becomes of a packet that keeps its tunnel's header: it waits with it, or goes nowhere.
+#[cold]
+#[inline(never)]
+fn unstripped(tables: &Version, state: &mut State, rule: Rule<'_>, now: u64) -> Rare {
+    match rule.action() {
+        Action::Buffer(_) => wait(tables, state, rule, now),
+        _ => Rare::Drop(DropReason::HeaderRemoval),
+    }
+}
+
+/// A packet that waits counts when it is sent.
+fn wait(tables: &Version, state: &mut State, rule: Rule<'_>, now: u64) -> Rare {
+    if !rule.is_open() {
+        return Rare::Drop(DropReason::GateClosed);
+    }
+    rule.usages(tables).note(now, &mut state.alarms);
+    Rare::Buffer(rule.index(tables))
+}
+
 /// A packet from N6, by the rule that it has matched.
 #[inline(always)]
 pub(super) fn treat_plain<'t, const V6: bool>(
@@ -168,7 +187,7 @@ pub(super) fn treat_plain<'t, const V6: bool>(
     Ok(forward)
 }
 
-/// A packet from N6 that does not go into a tunnel. One that waits counts when it is sent.
+/// A packet from N6 that does not go into a tunnel.
 #[cold]
 #[inline(never)]
 fn treat_otherwise<'t, const V6: bool>(
@@ -180,11 +199,7 @@ fn treat_otherwise<'t, const V6: bool>(
     now: u64,
 ) -> Verdict<'t> {
     let reason = match rule.action() {
-        Action::Buffer(_) if !rule.is_open() => return Err(Rare::Drop(DropReason::GateClosed)),
-        Action::Buffer(_) => {
-            rule.usages(tables).note(now, &mut state.alarms);
-            return Err(Rare::Buffer(rule.index(tables)));
-        }
+        Action::Buffer(_) => return Err(wait(tables, state, rule, now)),
         Action::Drop(reason) => reason,
         Action::Tunnel(_) | Action::Route(_) | Action::RouteMarked(..) | Action::Relay(_) => {
             DropReason::UnsupportedPath

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use super::backend::Unsynced;
 
@@ -24,6 +24,8 @@ pub enum Kind {
     Answer,
     /// Reports that are not answered, by their sequence number.
     Report,
+    /// Applications with their descriptions, all together; key 0.
+    Applications,
 }
 
 /// One thing is now so, or is gone.
@@ -51,6 +53,8 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
+type Table = ReadOnlyTable<u64, &'static [u8]>;
+
 /// The database.
 #[derive(Debug)]
 pub struct Database(redb::Database);
@@ -68,6 +72,7 @@ impl Kind {
             Self::Teid => "teids",
             Self::Answer => "answers",
             Self::Report => "reports",
+            Self::Applications => "applications",
         })
     }
 }
@@ -109,31 +114,35 @@ impl Database {
 
     /// How many there are of a kind.
     pub fn count(&self, kind: Kind) -> Result<u64, StoreError> {
-        match self.0.begin_read()?.open_table(kind.table()) {
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(0),
-            other => Ok(other?.len()?),
-        }
+        let Some(table) = self.table(kind)? else { return Ok(0) };
+        Ok(table.len()?)
     }
 
     /// One thing.
     pub fn get(&self, kind: Kind, key: u64) -> Result<Option<Box<[u8]>>, StoreError> {
-        let mut found = None;
-        self.each(kind, |at, value| found = if at == key { Some(value.into()) } else { found.take() })?;
-        Ok(found)
+        let found = match self.table(kind)? {
+            Some(table) => table.get(key)?,
+            None => None,
+        };
+        Ok(found.map(|value| value.value().into()))
     }
 
     /// Calls `with` for each thing of a kind, by ascending number.
     pub fn each(&self, kind: Kind, mut with: impl FnMut(u64, &[u8])) -> Result<(), StoreError> {
-        let transaction = self.0.begin_read()?;
-        let table = match transaction.open_table(kind.table()) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-            other => other?,
-        };
+        let Some(table) = self.table(kind)? else { return Ok(()) };
         for entry in table.iter()? {
             let (key, value) = entry?;
             with(key.value(), value.value());
         }
         Ok(())
+    }
+
+    /// The things of a kind as they are now; none if there never were any.
+    fn table(&self, kind: Kind) -> Result<Option<Table>, StoreError> {
+        match self.0.begin_read()?.open_table(kind.table()) {
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+            other => Ok(Some(other?)),
+        }
     }
 
     /// All of a kind, by ascending number.

@@ -195,7 +195,6 @@ struct Compiler<'c> {
 
 impl Compiler<'_> {
     fn rule(&mut self, pdr: &Pdr) -> Draft {
-        use OuterHeaderRemoval::{GtpuUdpIp, GtpuUdpIpv4, GtpuUdpIpv6};
         let uplink = pdr.pdi.source_interface == Interface::Access;
         let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
         let action = self.action(pdr, pdr.far_id, &qers);
@@ -206,8 +205,8 @@ impl Compiler<'_> {
             v6: addresses_v6(pdr),
             framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| filter::Draft::new(filter, uplink)).collect(),
-            removes_v4: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv4 | GtpuUdpIp)),
-            removes_v6: matches!(pdr.outer_header_removal, Some(GtpuUdpIpv6 | GtpuUdpIp)),
+            removes_v4: removes(pdr, false),
+            removes_v6: removes(pdr, true),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
             uplink,
@@ -219,9 +218,10 @@ impl Compiler<'_> {
             up_seid: self.session.up_seid,
             pdr: pdr.id,
         };
-        // What waits is not copied, and uses up no quota.
+        // What waits is not copied, uses up no quota, and keeps the header that it came with.
         if matches!(rule.action, Action::Buffer(_)) {
             rule.copies.clear();
+            (rule.removes_v4, rule.removes_v6) = (false, false);
         } else {
             rule.substitutes = self.substitutes(pdr, &rule, &qers);
         }
@@ -319,7 +319,9 @@ impl Compiler<'_> {
     /// From N3 or N9 to N3 or N9.
     fn relay(&mut self, pdr: &Pdr, forwarding: &Forwarding, qers: &[Qer]) -> Result<Action, DropReason> {
         let (ends, tos) = (self.ends(forwarding)?, forwarding.marking.octet());
-        let downlink = pdr.pdi.source_interface != Interface::Access;
+        // What a gNB sends back after its UE has left is on its way to the UE, too (TS 23.502, 4.9.1.3.2).
+        let downlink =
+            (pdr.pdi.source_interface, forwarding.destination_interface) != (Interface::Access, Interface::Core);
         let direction = if downlink { Direction::Downlink } else { Direction::Uplink };
         Ok(Action::Relay(Relay {
             bare: self.tunnel_to(&ends, Form::Bare, tos).path,
@@ -369,6 +371,19 @@ impl Compiler<'_> {
     }
 }
 
+/// Whether the header of a tunnel over IPv6, or over IPv4, is taken off. Some session managers go by the PDU session's type; a
+/// tunnel of which one version alone is known has that one's header.
+fn removes(pdr: &Pdr, v6: bool) -> bool {
+    let is_known = |f_teid: FTeid| if v6 { f_teid.v4.is_none() } else { f_teid.v6.is_none() };
+    let is_only = pdr.pdi.f_teid.is_some_and(is_known);
+    match pdr.outer_header_removal {
+        None => false,
+        Some(OuterHeaderRemoval::GtpuUdpIp) => true,
+        Some(OuterHeaderRemoval::GtpuUdpIpv4) => !v6 || is_only,
+        Some(OuterHeaderRemoval::GtpuUdpIpv6) => v6 || is_only,
+    }
+}
+
 /// A tunnel, whose addresses are of one version.
 struct Ends {
     port: PortId,
@@ -379,7 +394,9 @@ struct Ends {
 
 /// The QoS flow that the QERs give, and whether UEs are to treat their uplink packets as these are treated (TS 23.501, 5.7.5).
 fn flow(direction: Direction, qers: &[Qer]) -> Option<u8> {
-    let qfi = qers.iter().find_map(|qer| qer.qfi)?;
+    let mut qfis = qers.iter().filter_map(|qer| qer.qfi);
+    // 0 is no flow's (TS 24.501, 9.11.4.12): a QER that is for several, as the session's AMBR, may have it beside the flow's own.
+    let qfi = qfis.clone().find(|&qfi| qfi != 0).or_else(|| qfis.next())?;
     Some(PduSession { direction, qfi, rqi: qers.iter().any(|qer| qer.reflective) }.flow())
 }
 

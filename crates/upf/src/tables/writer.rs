@@ -291,6 +291,7 @@ impl Writer {
             home = compiled.home;
             news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: had }));
             for (teid, rules) in compiled.tunnelled {
+                record.buffers |= rules.iter().any(buffers);
                 let list = Draft::write_list(&rules, home, &mut image) as u32;
                 record.tunnelled.push(Tunnelled { teid, list });
             }

@@ -59,6 +59,33 @@ fn the_way_to_and_from_a_session_manager_is_a_tunnel() {
 }
 
 #[test]
+fn where_a_downlink_tunnel_ends_may_become_known_later() {
+    let mut bench = Bench::associated();
+    // From N6, and from another UPF.
+    let mut request = establishment(1);
+    let mut from_n9 = uplink_pdr(3, 1, CHOOSE);
+    (from_n9.pdi.source_interface, from_n9.pdi.ue_ip, from_n9.far_id) = (Interface::Core, None, Some(2));
+    request.create_pdrs.push(from_n9);
+    request.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = None;
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
+    assert_eq!(forwarding(&bench, seid, 1).outer_header_creation, None);
+    let outer_header_creation = Some(OuterHeaderCreation::gtpu(0x77, GNB.into()));
+    let parameters = UpdateForwardingParameters { outer_header_creation, ..UpdateForwardingParameters::default() };
+    let update = UpdateFar {
+        id: 2,
+        apply_action: None,
+        forwarding_parameters: Some(parameters),
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    };
+    modify(&mut bench, seid, Modification { update_fars: vec![update], ..Modification::default() }).unwrap();
+    let tunnel = rules::OuterHeaderCreation { teid: 0x77, address: GNB.into() };
+    assert_eq!(forwarding(&bench, seid, 1).outer_header_creation, Some(tunnel));
+    bench.check();
+}
+
+#[test]
 fn users_packets_are_marked_on_their_way_into_the_data_network() {
     let mut bench = Bench::associated();
     let mut request = establishment(1);

@@ -14,6 +14,7 @@ mod endpoints;
 mod forwarding;
 mod hostile;
 mod inactivity;
+mod interoperability;
 mod node;
 mod paging;
 mod paths;

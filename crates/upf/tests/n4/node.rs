@@ -1,6 +1,6 @@
 //! What a session manager may rely on at N4, message by message.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::support::*;
@@ -122,6 +122,28 @@ fn rules_with_the_same_choose_id_share_an_f_teid() {
     let fault = Fault::of(Cause::InvalidFteidAllocationOption, IeType::Fteid);
     assert_eq!(establish(&mut bench, other), Err(fault));
     assert_eq!(bench.seen(), before);
+}
+
+#[test]
+fn of_both_versions_of_an_f_teid_to_choose_those_are_chosen_that_n3_has() {
+    let v6: Ipv6Addr = "2001:db8:3::1".parse().unwrap();
+    let choose = |v4, v6| FTeid::Choose { v4, v6, id: None };
+    for (local, n3) in [(IpAddr::V4(N3), (Some(N3), None)), (IpAddr::V6(v6), (None, Some(v6)))] {
+        let mut bench = Bench::at(&[local]);
+        let mut request = establishment(1);
+        request.create_pdrs[0].pdi.f_teid = Some(choose(true, true));
+        request.create_fars[1].apply_action = ApplyAction::DROP;
+        request.create_fars[1].forwarding_parameters = None;
+        let created = establish(&mut bench, request.clone()).unwrap().created_pdrs;
+        let Some(FTeid::Given { v4, v6, .. }) = created[0].f_teid else { panic!() };
+        assert_eq!((v4, v6), n3);
+        // One that is not there is not to be had.
+        let before = bench.seen();
+        request.create_pdrs = vec![uplink_pdr(1, 2, choose(n3.0.is_none(), n3.1.is_none()))];
+        let fault = Fault::of(Cause::NoResourcesAvailable, IeType::Fteid);
+        assert_eq!(establish(&mut bench, request), Err(fault));
+        assert_eq!(bench.seen(), before);
+    }
 }
 
 #[test]
@@ -364,8 +386,9 @@ fn an_establishment_that_forwards_where_there_is_no_way_is_refused_for_the_right
             blame(ServiceNotSupported, IeType::DestinationInterface),
         ),
         (
-            "no tunnel",
+            "from the RAN back to it without a tunnel",
             |r| {
+                r.create_pdrs[0].far_id = Some(2);
                 r.create_fars[1].forwarding_parameters.as_mut().unwrap().outer_header_creation = None;
             },
             blame(ConditionalIeMissing, IeType::OuterHeaderCreation),

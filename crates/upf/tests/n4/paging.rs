@@ -86,6 +86,41 @@ fn the_first_packet_that_waits_is_told_once_for_each_apply_action() {
 }
 
 #[test]
+fn packets_that_wait_by_another_far_or_pdr_are_told_again() {
+    let mut bench = Bench::associated();
+    let seid = idle(&mut bench, BUFF_NOCP, None).unwrap();
+    let to_far = |far_id| UpdatePdr { far_id: Some(far_id), ..UpdatePdr::new(2) };
+    let buffer = || CreateFar { apply_action: BUFF_NOCP, ..downlink_far(2, 0x7001) };
+    let there_and_back = |bench: &mut Bench| {
+        let dropping = CreateFar { apply_action: ApplyAction::DROP, ..downlink_far(3, 0x7001) };
+        let away =
+            Modification { create_fars: vec![dropping], update_pdrs: vec![to_far(3)], ..Modification::default() };
+        modify(bench, seid, away).unwrap();
+        Modification { update_pdrs: vec![to_far(2)], ..Modification::default() }
+    };
+    let anew =
+        |_: &mut Bench| Modification { remove_fars: vec![2], create_fars: vec![buffer()], ..Modification::default() };
+    let changes: [&dyn Fn(&mut Bench) -> Modification; 3] = [&anew, &there_and_back, &|_| Modification {
+        remove_pdrs: vec![2],
+        create_pdrs: vec![downlink_pdr(2, 1)],
+        ..Modification::default()
+    }];
+    for change in changes {
+        let report = packet_waits(&mut bench, seid).expect("a report");
+        assert_eq!(told(&mut bench, &report), [2]);
+        assert_eq!(packet_waits(&mut bench, seid), None);
+        let change = change(&mut bench);
+        modify(&mut bench, seid, change).unwrap();
+    }
+    // The same FAR again says nothing new.
+    let report = packet_waits(&mut bench, seid).expect("a report");
+    assert_eq!(told(&mut bench, &report), [2]);
+    modify(&mut bench, seid, Modification { update_pdrs: vec![to_far(2)], ..Modification::default() }).unwrap();
+    assert_eq!(packet_waits(&mut bench, seid), None);
+    bench.check();
+}
+
+#[test]
 fn a_bar_says_how_many_wait_and_when_that_is_told() {
     let mut bench = Bench::associated();
     let bar = CreateBar { id: 7, notification_delay: Some(4), suggested_packets: Some(30), others: vec![] };
@@ -117,6 +152,28 @@ fn a_bar_says_how_many_wait_and_when_that_is_told() {
     assert_eq!(bench.node.tick(bench.now), []);
     let removal = Modification { remove_bars: vec![7], ..Modification::default() };
     modify(&mut bench, seid, removal).unwrap();
+    bench.check();
+}
+
+#[test]
+fn what_comes_by_a_tunnel_from_n9_or_the_session_manager_waits_as_what_comes_from_n6_does() {
+    let mut bench = Bench::associated();
+    let mut request = establishment(1);
+    for (id, interface) in [(3, Interface::Core), (4, Interface::Other(3))] {
+        let pdi = Pdi { f_teid: Some(CHOOSE), ..Pdi::from_interface(interface) };
+        request.create_pdrs.push(CreatePdr { pdi, far_id: Some(2), ..uplink_pdr(id, 1, CHOOSE) });
+    }
+    request.create_fars[1].apply_action = BUFF_NOCP;
+    let seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
+    for _ in 0..2 {
+        for pdr in [2, 3, 4] {
+            let report = bench.node.alarm(Alarm::Data { up_seid: seid, pdr }, bench.now).pop().expect("a report");
+            assert_eq!(told(&mut bench, &report), [pdr]);
+        }
+        // The UE is reached, and its connection released again.
+        modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
+        modify(&mut bench, seid, act(BUFF_NOCP)).unwrap();
+    }
     bench.check();
 }
 

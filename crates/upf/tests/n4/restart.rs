@@ -11,9 +11,10 @@ use std::time::Instant;
 use crate::support::drive::drive_on;
 use crate::support::*;
 use pfcp::node::Heartbeat;
+use pfcp::pfd::{ApplicationPfds, PfdContents, PfdManagement};
 use pfcp::rule::{CreateUrr, MeasurementMethod, ReportingTriggers, UrrTerms};
 use pfcp::session::{Established, Modification};
-use pfcp::{Cause, Header, MessageType, RecoveryTimeStamp, Request, Response, Volume};
+use pfcp::{Cause, Fault, Header, IeType, MessageType, NodeId, RecoveryTimeStamp, Request, Response, Volume};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use upf::alarms::{self, Alarm, AlarmReceiver, Alarms};
@@ -426,6 +427,43 @@ fn begin_on(directory: TempDir, before: &Life) -> bool {
             false
         }
     }
+}
+
+#[test]
+fn applications_stay_described_whether_or_not_a_session_detects_them() {
+    let mut life = Life::first();
+    let described = |ids: &[&str]| {
+        let pfds = |_: &&str| vec![PfdContents::flow("permit out 17 from 192.0.2.53 53 to assigned")];
+        let applications = ids.iter().map(|id| ApplicationPfds { id: (*id).into(), pfds: pfds(id) }).collect();
+        Request::PfdManagement(PfdManagement { node_id: Some(NodeId::Fqdn("smf".into())), applications })
+    };
+    let detects = |life: &mut Life, number: u8, id: &str| {
+        let mut request = establishment(number);
+        request.create_pdrs[0].pdi.application_id = Some(id.into());
+        let Response::SessionEstablishment(response) = life.ask(0, &Request::SessionEstablishment(request)) else {
+            panic!()
+        };
+        response.outcome.map(|_| ())
+    };
+    let unknown = Err(Fault::of(Cause::UnknownApplicationId, IeType::ApplicationId));
+    assert_eq!(life.ask(0, &described(&["used", "unused"])), Response::PfdManagement(Ok(())));
+    assert_eq!(detects(&mut life, 1, "used"), Ok(()));
+    let mut life = life.killed();
+    assert_eq!((detects(&mut life, 2, "used"), detects(&mut life, 3, "unused")), (Ok(()), Ok(())));
+    // All are taken back, and that lasts, too.
+    assert_eq!(life.ask(0, &described(&[])), Response::PfdManagement(Ok(())));
+    assert_eq!(detects(&mut life.killed(), 4, "used"), unknown);
+
+    // A store of a process that kept none has the descriptions that its sessions use.
+    let mut life = Life::first();
+    assert_eq!(life.ask(0, &described(&["used", "unused"])), Response::PfdManagement(Ok(())));
+    assert_eq!(detects(&mut life, 1, "used"), Ok(()));
+    let directory = life.remains();
+    change(directory.path(), Kind::Applications, 0, None);
+    let sequence = life.bench.sequence;
+    let mut life = Life::begin(directory, life.bench.now.max(Instant::now())).map_err(|unborn| unborn.0).unwrap();
+    life.bench.sequence = sequence;
+    assert_eq!((detects(&mut life, 2, "used"), detects(&mut life, 3, "unused")), (Ok(()), unknown));
 }
 
 #[test]

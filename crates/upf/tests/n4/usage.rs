@@ -1,5 +1,6 @@
 //! What a session manager may rely on of usage reports (TS 29.244, 5.2.2).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use crate::support::*;
 use pfcp::node::Heartbeat;
 use pfcp::report::{SessionReport, SessionReportResponse, UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;
-use pfcp::session::{Establishment, Modification, Modified};
+use pfcp::session::{Establishment, FSeid, Modification, Modified};
 use pfcp::{
     Cause, DroppedThreshold, Fault, Header, IeType, MessageType, RecoveryTimeStamp, Request, Response, RuleId, Volume,
 };
-use upf::alarms::{self, AlarmReceiver, Alarms};
+use upf::alarms::{self, Alarm, AlarmReceiver, Alarms};
 use upf::bell::Bell;
 use upf::n4::Datagram;
 use upf::usage::Usage;
@@ -339,6 +340,34 @@ fn the_start_and_stop_of_traffic_are_told() {
 }
 
 #[test]
+fn stops_of_traffic_are_told_though_nobody_asks_for_its_starts() {
+    let terms = UrrTerms { inactivity_detection_time_s: Some(3), period_s: Some(7), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::STOPT, terms)]);
+    session.wait(Duration::from_secs(10));
+    for _ in 0..2 {
+        session.packet(true, 10);
+        session.packet(true, 5);
+        session.wait(Duration::from_millis(2_900));
+        assert_eq!(session.told(), []);
+        session.wait(Duration::from_millis(200));
+        assert_eq!(session.told(), [(1, Why::STOPT, 15)]);
+        session.wait(Duration::from_secs(10));
+        assert_eq!(session.told(), []);
+    }
+    // Traffic that there is already when that is asked for.
+    session.packet(true, 7);
+    let update = UpdateUrr { id: 1, triggers: Some(On::default()), ..UpdateUrr::default() };
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    session.wait(Duration::from_secs(10));
+    let update = UpdateUrr { id: 1, triggers: Some(On::STOPT), ..UpdateUrr::default() };
+    session.packet(true, 1);
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+    session.packet(true, 1);
+    session.wait(Duration::from_millis(3_100));
+    assert_eq!(session.told(), [(1, Why::STOPT, 9)]);
+}
+
+#[test]
 fn a_quota_that_nobody_uses_or_that_has_expired_is_told() {
     let terms = UrrTerms {
         volume_quota: total(1_000),
@@ -408,6 +437,36 @@ fn usage_before_and_after_the_monitoring_time_is_told_apart() {
     session.packet(true, 100);
     assert_eq!(session.reports[0].information, None);
     assert_eq!(session.told(), [(1, Why::VOLTH, 100)], "the subsequent threshold goes on");
+}
+
+#[test]
+fn what_was_used_before_each_of_several_monitoring_times_is_told() {
+    let volume_threshold = total(1_000);
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, UrrTerms { volume_threshold, ..UrrTerms::default() })]);
+    let monitor_in = |session: &mut Metered, seconds: u32| {
+        let now = session.bench.clock.ntp_s(session.bench.clock.ns(session.bench.now));
+        session.update(1, UrrTerms { monitoring_time: Some(now + seconds), ..UrrTerms::default() });
+    };
+    for octets in [400, 50] {
+        monitor_in(&mut session, 60);
+        session.packet(true, octets);
+        session.wait(Duration::from_secs(61));
+    }
+    session.packet(false, 550);
+    let told: Vec<_> = session.reports.iter().map(|r| (r.sequence, r.trigger, r.information, volume(r))).collect();
+    assert_eq!(
+        told,
+        [(0, Why::MONIT, Some(1), (400, 0)), (1, Why::MONIT, Some(3), (50, 0)), (2, Why::VOLTH, Some(2), (0, 550))]
+    );
+    // However many there are, nothing is lost.
+    session.reports.clear();
+    for _ in 0..20 {
+        monitor_in(&mut session, 2);
+        session.packet(true, 1);
+        session.wait(Duration::from_secs(3));
+    }
+    let reports = session.delete();
+    assert_eq!((reports.len(), reports.iter().map(|report| volume(report).0).sum()), (17, 20));
 }
 
 #[test]
@@ -504,8 +563,8 @@ fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_
                 assert_eq!(session.bench.octets(&alive.encode(0, header.sequence)), None);
             }
         }
-        if second == 5 {
-            // Nothing more is told to a peer that is silent.
+        if second == 5 || second == 12 {
+            // Nothing more is told of it, whether the peer is silent or has answered a heartbeat.
             assert_eq!(use_up(&mut session), None);
         }
     }
@@ -515,7 +574,66 @@ fn usage_that_nobody_hears_of_is_told_again_and_what_is_used_meanwhile_with_the_
     let next: Vec<_> = session.bench.node.tick(session.bench.now).into_iter().filter(is_report).collect();
     let (header, body) = Header::parse(&next[0].octets).unwrap();
     let Ok(Request::SessionReport(report)) = Request::parse(&header, body) else { panic!() };
-    assert_eq!((report.usage[0].sequence, report.usage[0].volume.unwrap().octets.uplink), (1, Some(1)));
+    assert_eq!((report.usage[0].sequence, report.usage[0].volume.unwrap().octets.uplink), (1, Some(2)));
+}
+
+#[test]
+fn a_report_that_nobody_answers_holds_back_those_of_other_sessions_until_the_peer_is_heard_of() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let mut idle = establishment(2);
+    let notify = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0);
+    idle.create_fars[1] = CreateFar { apply_action: notify, ..idle.create_fars[1].clone() };
+    let other = establish(&mut session.bench, idle).unwrap().up_f_seid.seid;
+    let usage = [session.usage(1)];
+    count(&usage, true, 1, session.bench.clock.ns(session.bench.now), &mut session.alarms);
+    let alarm = session.heard.take().unwrap();
+    let bench = &mut session.bench;
+    let mut datagrams = bench.node.alarm(alarm, bench.now);
+    for _ in 0..4 {
+        bench.now += Duration::from_secs(1);
+        datagrams.extend(bench.node.tick(bench.now));
+    }
+    assert_eq!(datagrams.len(), 3, "{datagrams:?}");
+    // It may be away.
+    assert_eq!(bench.node.alarm(Alarm::Data { up_seid: other, pdr: 2 }, bench.now), []);
+    let heartbeat = Request::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) });
+    bench.ask(0, &heartbeat);
+    bench.now += Duration::from_secs(1);
+    let reports = bench.node.tick(bench.now);
+    let seids: Vec<_> = reports.iter().map(|report| Header::parse(&report.octets).unwrap().0.seid).collect();
+    assert_eq!(seids, [Some(0x5002)]);
+}
+
+#[test]
+fn what_is_not_answered_follows_the_session_to_another_manager() {
+    let terms = UrrTerms { volume_threshold: total(1), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLTH, terms)]);
+    let usage = [session.usage(1)];
+    count(&usage, true, 1, 1, &mut session.alarms);
+    let first = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
+    // The former one is away for long.
+    for _ in 0..5 {
+        session.bench.now += Duration::from_secs(1);
+        session.bench.node.tick(session.bench.now);
+    }
+    let address: IpAddr = "10.4.0.7".parse().unwrap();
+    let cp_f_seid = Some(FSeid::new(0x99, address));
+    session.modify(Modification { cp_f_seid, ..Modification::default() }).unwrap();
+    let again = session.bench.node.tick(session.bench.now).pop().expect("a report");
+    assert_eq!(again.to, (address, pfcp::PORT).into());
+    let parsed = |datagram: &Datagram| {
+        let (header, body) = Header::parse(&datagram.octets).unwrap();
+        (header.seid, header.sequence, Request::parse(&header, body).unwrap())
+    };
+    let (_, sequence, report) = parsed(&first);
+    assert_eq!(parsed(&again), (Some(0x99), sequence, report));
+    // The new one answers, and is told what comes next.
+    let answer = response(&again, Ok(()));
+    assert_eq!(session.bench.node.handle(&answer, (address, pfcp::PORT).into(), session.bench.now), None);
+    count(&usage, true, 1, 1, &mut session.alarms);
+    let next = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
+    assert_eq!((next.to, parsed(&next).0), (again.to, Some(0x99)));
 }
 
 #[test]
@@ -554,7 +672,7 @@ fn rules_that_would_not_be_carried_out_in_full_are_refused() {
         (volume_only(On::MACAR), not_supported(IeType::ReportingTriggers)),
         (volume_only(On::EVETH), not_supported(IeType::ReportingTriggers)),
         (
-            with(UrrTerms { measurement_information: Some(1), ..UrrTerms::default() }),
+            with(UrrTerms { measurement_information: Some(4), ..UrrTerms::default() }),
             not_supported(IeType::MeasurementInformation),
         ),
         (with(UrrTerms { quota_action_far_id: Some(9), ..UrrTerms::default() }), no_far),

@@ -739,7 +739,8 @@ fn urr(up_seid: u64, words: &mut Words<'_>, counters: &Counters) -> Result<Urr, 
     let mut octets = |key| words.after(key)?.map(|text| number(&text)).transpose();
     let stop_at = Bounds { total: octets("quota")?, uplink: octets("ul-quota")?, downlink: octets("dl-quota")? };
     let tell_dropped_at = octets("dropped")?.map(|octets| [None, Some(octets)]);
-    let terms = UsageTerms { stop_at, tell_dropped_at, ..UsageTerms::default() };
+    let before_qos = words.flag("before-qos");
+    let terms = UsageTerms { stop_at, tell_dropped_at, before_qos, ..UsageTerms::default() };
     let quota_far_id = words.after("far")?.map(|text| number(&text)).transpose()?.map(|id| id as u32);
     let place = counters.open(0).map_err(|error| error.to_string())?;
     Ok(Urr { id, measures: true, usage: Usage::new(place, UsageId { up_seid, urr: id }, &terms), quota_far_id })

@@ -77,9 +77,9 @@ impl Contents {
         }
     }
 
-    /// Only what comes from N6 waits.
+    /// What UEs send does not wait.
     fn check_buffering(&self, pdr: &Pdr, far: &HeldFar) -> Result<(), Fault> {
-        if pdr.pdi.source_interface != Interface::SgiLan {
+        if pdr.pdi.source_interface == Interface::Access {
             return Err(Fault::of(Cause::ServiceNotSupported, IeType::ApplyAction));
         }
         match far.bar {
@@ -120,9 +120,13 @@ fn check_path(pdr: &Pdr, forwarding: &Forwarding) -> Result<(), Fault> {
     if from != Interface::SgiLan && pdr.outer_header_removal.is_none() {
         return Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderRemoval));
     }
-    match tunnel {
-        Some(_) if to == Interface::SgiLan => Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation)),
-        None if to != Interface::SgiLan => Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation)),
+    match (tunnel, to) {
+        (Some(_), Interface::SgiLan) => Err(Fault::of(Cause::ServiceNotSupported, IeType::OuterHeaderCreation)),
+        // The RAN's end of a downlink tunnel becomes known later; until then packets have no tunnel, and are dropped.
+        (None, Interface::Access) if from != Interface::Access => Ok(()),
+        (None, Interface::Access | Interface::Core) => {
+            Err(Fault::of(Cause::ConditionalIeMissing, IeType::OuterHeaderCreation))
+        }
         _ => Ok(()),
     }
 }

@@ -63,8 +63,12 @@ impl Watched {
 
     /// With what an earlier process left in `memory`.
     pub fn on(max_sessions: usize, memory: Memory) -> Self {
-        let local = [IpAddr::V4(N3), "2001:db8:3::1".parse().unwrap()];
-        let tables = Tables::without_workers(max_sessions, &local, memory);
+        Self::at(max_sessions, &[IpAddr::V4(N3), "2001:db8:3::1".parse().unwrap()], memory)
+    }
+
+    /// With these addresses on N3.
+    pub fn at(max_sessions: usize, local: &[IpAddr], memory: Memory) -> Self {
+        let tables = Tables::without_workers(max_sessions, local, memory);
         Self { tables, seen: Arc::default(), incomplete: Arc::default(), exposed: Arc::default() }
     }
 
@@ -240,6 +244,20 @@ impl Bench {
         Self::of(Node::new(config(), Watched::new(64), clock), clock, Instant::now())
     }
 
+    /// With an association, and these addresses on N3.
+    pub fn at(local: &[IpAddr]) -> Self {
+        Self::with(config(), local)
+    }
+
+    /// As [`Bench::at`], set up so.
+    pub fn with(config: Config, local: &[IpAddr]) -> Self {
+        let clock = Clock::new();
+        let tables = Watched::at(64, local, Memory::private(64).unwrap());
+        let mut bench = Self::of(Node::new(config, tables, clock), clock, Instant::now());
+        bench.associate();
+        bench
+    }
+
     /// Around a node that there is already.
     pub fn of(node: Node<Watched>, clock: Clock, now: Instant) -> Self {
         let from = SocketAddr::new(SMF, pfcp::PORT);
@@ -249,9 +267,13 @@ impl Bench {
     /// With an association.
     pub fn associated() -> Self {
         let mut bench = Self::new();
-        let Response::AssociationSetup(setup) = bench.ask(0, &setup("smf", 1_000)) else { panic!() };
-        assert_eq!(setup.outcome, Ok(()));
+        bench.associate();
         bench
+    }
+
+    fn associate(&mut self) {
+        let Response::AssociationSetup(setup) = self.ask(0, &setup("smf", 1_000)) else { panic!() };
+        assert_eq!(setup.outcome, Ok(()));
     }
 
     pub fn octets(&mut self, octets: &[u8]) -> Option<Vec<u8>> {
