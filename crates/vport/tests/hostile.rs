@@ -451,6 +451,36 @@ fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
     drop(b);
 }
 
+/// In the middle of the handshake, when its segments could still be changed, and after it, when nobody can change them.
+#[test]
+fn whoever_keeps_what_it_was_given_gets_no_more_than_some_generations_until_it_gives_them_back() {
+    for (test, to_the_end) in [("keep-own", false), ("keep-all", true)] {
+        let bench = Bench::new(test, false);
+        let mut b = bench.honest();
+        let (mut kept, refused) = (Vec::new(), Instant::now() + PATIENCE);
+        let reason = loop {
+            assert!(Instant::now() < refused, "in vain: it is given no more");
+            let raw = bench.connect("a");
+            raw.hello();
+            let Some(own) = raw.take_own_within(Duration::from_millis(500)) else {
+                let refusal = |event| if let Event::Refused { reason, .. } = event { Some(reason) } else { None };
+                break bench.event("the broker says why", refusal);
+            };
+            kept.extend(own.fds);
+            if to_the_end {
+                raw.say(&Request::Mapped { generation: own.generation });
+                kept.extend(raw.take_peer());
+            }
+            let _ = b.queues[0].0.recv();
+        };
+        assert_eq!(reason, "no new generation of link link: its ends keep 24 that are over");
+        drop(kept);
+        let raw = bench.connect("a");
+        raw.hello();
+        raw.join(&bench, &mut b);
+    }
+}
+
 /// An honest function with two queues (`b`), of which a hostile sender (`a`, one queue) knows nothing good.
 mod epochs {
     use super::*;

@@ -133,7 +133,8 @@ impl Core {
         let clients = self.clients.values().filter_map(|client| client.deadline);
         let links = self.links.values().flat_map(|link| {
             let adopted = matches!(link.stage, Stage::Adopted(_)).then_some(link.adopted_until);
-            link.due.into_iter().chain(adopted).chain(link.former.first().map(|former| former.until))
+            let former = link.former.first().map(|former| former.until);
+            link.due.into_iter().chain(adopted).chain(former).chain(link.look_at)
         });
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());
@@ -153,6 +154,7 @@ impl Core {
             links.values().filter(|link| wanted(link)).map(|link| link.spec.name.clone()).collect::<Vec<_>>()
         };
         self.settle_orphans();
+        self.links.values_mut().filter(|link| passed(link.look_at)).for_each(Link::look_at_past);
         for name in names(&|link| passed(link.due), &self.links) {
             self.start_generation(&name);
         }

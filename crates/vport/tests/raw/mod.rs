@@ -329,8 +329,14 @@ impl Raw {
 
     /// Whether a message waits.
     pub fn has_mail(&self) -> bool {
+        self.has_mail_within(Duration::ZERO)
+    }
+
+    /// Whether one comes in time.
+    pub fn has_mail_within(&self, time: Duration) -> bool {
         let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+        let time = rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        rustix::event::poll(&mut fds, Some(&time)).unwrap() > 0
     }
 
     /// The words of a refusal, after which the connection is closed.
@@ -377,18 +383,24 @@ impl Raw {
     }
 
     pub fn take_own(&self) -> Own {
-        let mut arena = None;
-        loop {
-            match self.receive().unwrap() {
+        self.take_own_within(PATIENCE).unwrap()
+    }
+
+    /// None if they do not come in time.
+    pub fn take_own_within(&self, time: Duration) -> Option<Own> {
+        let (mut arena, deadline) = (None, Instant::now() + time);
+        while self.has_mail_within(deadline.saturating_duration_since(Instant::now())) {
+            match self.receive()? {
                 (Reply::Arena { generation, buffers, present, own, peer }, fds) => {
                     arena = Some(Lent { generation, buffers, present, own, peer, fds });
                 }
                 (Reply::Own { generation, records_bytes }, fds) => {
-                    return Own { generation, records_bytes: records_bytes as usize, fds, arena };
+                    return Some(Own { generation, records_bytes: records_bytes as usize, fds, arena });
                 }
                 _ => {}
             }
         }
+        None
     }
 
     pub fn take_peer(&self) -> Vec<OwnedFd> {

@@ -162,8 +162,11 @@ impl Core {
         }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
-        if (0..2).all(|end| link.clients(end).next().is_none()) && link.segments.take().is_some() {
+        if (0..2).all(|end| link.clients(end).next().is_none())
+            && let Some(segments) = link.segments.take()
+        {
             let _ = Tap::renew(link);
+            link.retire(segments);
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
     }
