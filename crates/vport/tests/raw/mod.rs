@@ -303,13 +303,17 @@ impl Raw {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        // The broker may have closed its end already.
+        let _ = self.try_send(bytes, fds);
+    }
+
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
         }
-        // The broker may have closed its end already.
-        let _ = sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
     }
 
     /// The next message, or None once the broker has closed the connection.
