@@ -289,3 +289,35 @@ fn a_peer_is_told_of_members_who_are_not_there_when_a_generation_comes_up() {
     let Some((Reply::Gone { since, generation, first_queue, queues }, _)) = peer.receive() else { panic!() };
     assert_eq!((since, generation, first_queue, queues), (up, up, 1, 1), "`c`, in this generation alone");
 }
+
+/// Mappings of tables in this process, which is the broker's.
+fn mapped_tables() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("kaista-table")).count()
+}
+
+/// Whether it leaves before it has its member's segments or after that.
+#[test]
+fn a_peer_that_comes_and_goes_leaves_no_table_behind() {
+    for (test, to_the_end) in [("tables", false), ("tables-shown", true)] {
+        let bench = Bench::with_pool(test);
+        let member = bench.connect("b");
+        hello(&member);
+        let mut most = 0;
+        for _ in 0..40 {
+            let peer = bench.connect("a");
+            hello(&peer);
+            let generation = peer.take_own().generation;
+            while member.take_own().generation != generation {}
+            if to_the_end {
+                [&peer, &member].into_iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+                peer.take_peer();
+            }
+            drop(peer);
+            bench.until("it is gone", |ports| ports[0].pid.is_none());
+            most = mapped_tables().max(most);
+        }
+        // Others of these tests run beside this one.
+        assert!(most < 30, "{most} tables are mapped");
+    }
+}

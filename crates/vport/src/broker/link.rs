@@ -65,8 +65,10 @@ pub(super) struct Link {
     pub(super) look_at: Option<Instant>,
     /// Of a pool's link: generations before the current one, of which the other end may not have read everything. Oldest first.
     pub(super) former: Vec<Former>,
-    /// The tables of a pool's ends in all generations since the last that was up, that included.
+    /// The tables of a pool's ends: of the last generation that was up, those since that were shown to readers, and the current one.
     pub(super) tables: Vec<Arc<Mapping>>,
+    /// How many of them are of generations that their readers were shown: all, or all but the last.
+    pub(super) shown_tables: usize,
     /// Senders may steer by a table of a former broker, which cannot be written any more.
     pub(super) has_closed_table: bool,
     /// The epoch that a pool's table has in the current generation.
@@ -111,6 +113,7 @@ impl Link {
             look_at: None,
             former: Vec::new(),
             tables: Vec::new(),
+            shown_tables: 0,
             has_closed_table: false,
             table_epoch: 0,
             quarantined: None,
@@ -233,6 +236,17 @@ impl Link {
             self.former.push(Former { indices, until });
             self.former.drain(..self.former.len().saturating_sub(GENERATIONS_MAX));
         }
+    }
+
+    /// A new generation has this table of a pool. Nobody knows that of the one before if that was not shown; and of many that were shown,
+    /// and did not come up, the oldest are over for sure.
+    pub(super) fn add_table(&mut self, table: Arc<Mapping>) {
+        self.tables.truncate(self.shown_tables);
+        if self.tables.len() > GENERATIONS_MAX {
+            self.tables.remove(1);
+        }
+        self.shown_tables = self.tables.len();
+        self.tables.push(table);
     }
 
     /// A generation is over: whoever has its segments may keep them. Returns its index segments as mapped.

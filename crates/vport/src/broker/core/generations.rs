@@ -140,6 +140,7 @@ impl Core {
                 link.stage = Stage::Up;
                 // Nobody begins a burst in an earlier one any more.
                 link.tables.drain(..link.tables.len().saturating_sub(1));
+                link.shown_tables = link.tables.len();
                 link.tables.last().into_iter().for_each(|segment| table::open(segment));
                 link.has_closed_table = false;
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
@@ -188,6 +189,7 @@ impl Core {
         let heir = link.passing.map(|(seat, _)| seat);
         let (first, then) = link.present.iter().partition(|seat| heir.is_none_or(|heir| heir == **seat));
         (link.stage, link.untold) = (Stage::Joining(first), then);
+        link.shown_tables = link.tables.len();
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
         self.show_peer(name);
         Ok(())

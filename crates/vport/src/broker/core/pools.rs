@@ -332,7 +332,7 @@ impl Core {
         let present = link.present.iter().filter(|seat| seat.end == end);
         pool.standing(present.fold(0, |set, seat| set | 1 << seat.member)).write(&segment);
         link.table_epoch = pool.epoch;
-        link.tables.push(segment);
+        link.add_table(segment);
         Ok(())
     }
 
