@@ -148,7 +148,10 @@ impl Core {
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());
         let orphans = orphans.filter_map(|group| group.adopted.map(|at| at + RETURN_WITHIN)).filter(|at| *at > now);
-        let pools = self.pools.iter().flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at));
+        let pools = self
+            .pools
+            .iter()
+            .flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at).chain(pool.links_until()));
         clients.chain(deaf).chain(links).chain(orphans).chain(pools).min()
     }
 

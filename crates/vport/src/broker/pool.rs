@@ -35,10 +35,17 @@ pub(super) struct Pool {
     read_until: Option<Instant>,
     /// When to look again whether they have.
     pub(super) look_at: Option<Instant>,
+    /// The change waits for links alone, and no longer than until then for their other ends.
+    links_until: Option<Instant>,
+    /// It has waited that long: whoever was at an other end is let in when senders know of the table.
+    pub(super) is_late: bool,
 }
 
 /// How long a reader may take for what a member had sent that is gone. One that does not read holds nobody up for longer.
 pub(super) const READ_WITHIN: Duration = Duration::from_secs(1);
+/// How long a change waits for other ends of the pool's links to take over a generation. They need milliseconds; one that does not
+/// do it in this time is cut off, and comes again.
+const LINKS_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks at that.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -103,6 +110,8 @@ impl Pool {
             change: None,
             read_until: None,
             look_at: None,
+            links_until: None,
+            is_late: false,
         }
     }
 
@@ -210,6 +219,17 @@ impl Pool {
         if let Some(Change::Resuming(resuming)) = &self.change { resuming.until } else { None }
     }
 
+    /// How long other ends of the pool's links are waited for, while a change does nothing else.
+    pub(super) fn links_until(&self) -> Option<Instant> {
+        self.links_until
+    }
+
+    /// They are waited for no longer. Should there be others, they have as long.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.links_until = Some(now + LINKS_WITHIN);
+        self.is_late = true;
+    }
+
     /// Whoever has not come back is gone.
     pub(super) fn wait_no_more(&mut self) {
         if let Some(Change::Resuming(resuming)) = &mut self.change {
@@ -308,6 +328,16 @@ impl Pool {
     /// a sender may use is in the hands of all members. `unread`: [`Pool::survived`] by something that was not read.
     pub(super) fn next(&mut self, may_publish: bool, unread: u64) -> Option<Next> {
         self.look_at = (unread != 0).then(|| Instant::now() + LOOK_EVERY);
+        let waits_for_links = !may_publish
+            && match &self.change {
+                Some(Change::Resuming(Resuming { missing, .. }) | Change::Preparing { missing, .. }) => {
+                    missing.is_empty()
+                }
+                Some(Change::Moving(_)) | None => false,
+            };
+        self.is_late &= waits_for_links;
+        let until = self.links_until.filter(|_| waits_for_links);
+        self.links_until = until.or_else(|| waits_for_links.then(|| Instant::now() + LINKS_WITHIN));
         match self.change.take()? {
             Change::Resuming(resuming) if resuming.missing.is_empty() && may_publish => Some(self.resume(&resuming)),
             Change::Preparing { table, missing } if missing.is_empty() && may_publish => {

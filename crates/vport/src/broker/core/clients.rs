@@ -297,7 +297,7 @@ impl Core {
             return Ok(());
         }
         if self.is_changing(&link_name, seat, resume) {
-            self.turn_away(id, format!("the pool of port {} is being changed", name.port));
+            self.turn_away(id, format!("the pool at the link of port {} is being changed", name.port));
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
