@@ -23,7 +23,9 @@ use crate::wire::Reply;
 
 /// Generations of a link that are over and that somebody keeps, beside the current one, at most. Ends that are as they should be
 /// never have so many: a queue has up to [`GENERATIONS_MAX`] that it has not begun and as many that it has not done with.
-pub(super) const PAST_MAX: usize = 3 * GENERATIONS_MAX;
+const PAST_MAX: usize = 3 * GENERATIONS_MAX;
+/// The same of generations whose buffers an end does not give back: others of the group have less.
+const LEASES_MAX: usize = 2 * GENERATIONS_MAX;
 /// Between two looks at what is kept.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -259,6 +261,12 @@ impl Link {
         self.past.push(past);
         self.look_at_past();
         indices
+    }
+
+    /// Whether its ends keep so much of generations that are over that they get no more.
+    pub(super) fn is_kept(&self) -> bool {
+        let leased = |end: usize| self.leases.iter().filter(|lease| lease.used[end]).count();
+        self.past.len() >= PAST_MAX || (0..2).any(|end| leased(end) >= LEASES_MAX)
     }
 
     /// Lets go of the segments that nobody else has any more.

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::super::Event;
-use super::super::link::{Link, PAST_MAX, Segments, Stage};
+use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
 use super::super::pool::READ_WITHIN;
 use super::super::seat::Seat;
@@ -37,9 +37,9 @@ impl Core {
         link.due = None;
         link.not_before = now + GENERATION_EVERY;
         link.look_at_past();
-        if link.past.len() >= PAST_MAX {
+        if link.is_kept() {
             link.due = Some(now + MEMORY_RETRY);
-            let reason = format!("no new generation of link {name}: its ends keep {PAST_MAX} that are over");
+            let reason = format!("no new generation of link {name}: its ends keep too many that are over");
             return self.complain_of(name, reason);
         }
         let created = Segments::create(&link.spec, self.config.hugepages).map_err(|error| error.to_string());

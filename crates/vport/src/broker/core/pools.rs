@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::link::{Link, PAST_MAX, Segments, Stage};
+use super::super::link::{Link, Segments, Stage};
 use super::super::pool::{Change, Next, Pool};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkSpec, PoolStatus};
@@ -183,7 +183,7 @@ impl Core {
         let peers = links.filter(|(link, _)| !is_settled(pool, link)).flat_map(|(link, peer)| {
             let holds_up = |seat: &Seat| match &link.stage {
                 Stage::Mapping(missing) | Stage::Joining(missing) => missing.contains(seat),
-                _ => link.past.len() >= PAST_MAX,
+                _ => link.is_kept(),
             };
             link.seats(peer).filter(holds_up).filter_map(|seat| link.sitter(seat)).collect::<Vec<_>>()
         });
