@@ -106,6 +106,33 @@ fn a_reader_quarantines_a_writer_that_breaks_a_rule() {
 }
 
 #[test]
+fn a_peer_that_breaks_a_rule_on_all_channels_does_not_have_its_victim_refused() {
+    const QUEUES: usize = 16;
+    let port = || PortInfo { queues: QUEUES as u16, ..PortInfo::named("p") };
+    let bench = Bench::between("all-channels", false, [port(), port()]);
+    let raw = bench.connect("a");
+    raw.hello();
+    let mut b = bench.honest();
+    let own = raw.take_own();
+    let queues: Vec<Memory> = (0..QUEUES).map(|queue| raw.map_queue(&own, queue)).collect();
+    raw.agree_on(&bench, &own);
+    queues.iter().for_each(|memory| {
+        (0..QUEUES).for_each(|queue| memory.index(HEAD + queue * 128).store(7, Ordering::Release));
+    });
+    let deadline = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < deadline {
+        b.queues.iter_mut().for_each(|(rx, _)| assert!(rx.recv().is_empty()));
+    }
+    let refused: Vec<String> = bench.events.try_iter().filter_map(refusal).collect();
+    assert_eq!(refused, [""; 0]);
+    assert!(bench.broker.ports().unwrap()[1].quarantined.is_some(), "and the link stays in quarantine");
+}
+
+fn refusal(event: Event) -> Option<String> {
+    if let Event::Refused { reason, .. } = event { Some(reason) } else { None }
+}
+
+#[test]
 fn frames_before_a_broken_record_are_delivered() {
     let mut hostile = Hostile::new("before");
     hostile.write(&[(0, 60), (72, 60), (144, 0)], 216);
@@ -466,7 +493,6 @@ fn whoever_keeps_what_it_was_given_gets_no_more_than_some_generations_until_it_g
             let raw = bench.connect("a");
             raw.hello();
             let Some(own) = raw.take_own_within(Duration::from_millis(500)) else {
-                let refusal = |event| if let Event::Refused { reason, .. } = event { Some(reason) } else { None };
                 break bench.event("the broker says why", refusal);
             };
             kept.extend(own.fds);

@@ -416,10 +416,16 @@ impl Raw {
     }
 
     pub fn map(&self, own: &Own) -> Memory {
+        self.map_queue(own, 0)
+    }
+
+    /// Of several queues this one's.
+    pub fn map_queue(&self, own: &Own, queue: usize) -> Memory {
+        let [index, records] = [0, 1].map(|kind| own.fds[3 * queue + kind].as_fd());
         Memory {
-            inode: rustix::fs::fstat(&own.fds[0]).unwrap().st_ino,
-            index: map(own.fds[0].as_fd(), 4096),
-            records: map(own.fds[1].as_fd(), own.records_bytes),
+            inode: rustix::fs::fstat(index).unwrap().st_ino,
+            index: map(index, 4096),
+            records: map(records, own.records_bytes),
             table: map(own.fds.last().unwrap().as_fd(), 4096),
         }
     }
