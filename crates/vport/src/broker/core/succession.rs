@@ -145,6 +145,10 @@ impl Core {
                 // Whoever has the seat goes on with the generation before, and so do all others that have not been shown this.
                 link.untold.clear();
                 link.stage = Stage::Up;
+                let generation = link.generation;
+                if dead {
+                    self.let_go(name, seat, |other| other == generation);
+                }
                 self.start_generation(name);
             }
             return true;
