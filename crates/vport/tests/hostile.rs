@@ -481,6 +481,36 @@ fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
     drop(b);
 }
 
+/// Whether it waits, or is about to have the other's place.
+#[test]
+fn an_heir_at_a_link_that_is_removed_is_sent_away_and_inherits_nothing() {
+    for (test, is_ready) in [("heir-waits", false), ("heir-ready", true)] {
+        let Hostile { bench, raw, b: _b, .. } = Hostile::new(test);
+        bench.broker.allow_succession("a", true).unwrap();
+        let heir = bench.connect("a");
+        heir.say(&Request::Succeed { oldest: VERSION, newest: VERSION, port: "p".into() });
+        assert!(matches!(heir.receive(), Some((Reply::Welcome { .. }, _))));
+        if is_ready {
+            heir.say(&Request::TakeOver);
+            heir.take_own();
+        }
+        bench.broker.remove_link("link").unwrap();
+        for client in [&heir, &raw] {
+            let mut refused = None;
+            while refused.is_none() {
+                assert!(client.has_mail_within(PATIENCE), "in vain: words");
+                match client.receive() {
+                    Some((Reply::Refused { reason, .. }, _)) => refused = Some(reason),
+                    Some((Reply::Over { .. }, _)) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(refused.as_deref(), Some("link link was removed"));
+        }
+        assert!(bench.broker.ports().unwrap().is_empty());
+    }
+}
+
 /// In the middle of the handshake, when its segments could still be changed, and after it, when nobody can change them.
 #[test]
 fn whoever_keeps_what_it_was_given_gets_no_more_than_some_generations_until_it_gives_them_back() {
