@@ -408,3 +408,22 @@ fn a_link_that_was_quarantined_under_the_next_broker_does_not_hold_up_what_the_f
     }
     bench.until("it is out of quarantine", |ports| ports[0].up && ports[0].quarantined.is_none());
 }
+
+#[test]
+fn a_member_that_comes_back_and_dies_before_its_peer_has_come_back_is_told_of_and_not_in_the_next_generation() {
+    let mut bench = Bench::with_pool("fallen");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let _b = resume(&bench, "b", generation);
+    drop(resume(&bench, "c", generation));
+    bench.until("it is known to be gone", |ports| {
+        ports.iter().any(|port| port.name.function == "c" && port.pid.is_none())
+    });
+    let a = resume(&bench, "a", generation);
+    let Some((Reply::Gone { since: 0, generation: until, first_queue: 1, queues: 1 }, _)) = a.receive() else {
+        panic!()
+    };
+    assert_eq!(until, generation);
+    assert!(a.take_own().generation > generation, "its table names who is there to the broker after this one");
+}

@@ -135,9 +135,29 @@ impl Core {
                 link.stage = Stage::Up;
                 let _ = Tap::renew(link);
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
+                self.tell_of_fallen(name);
                 self.advance_pools();
                 self.passed(name);
             }
+        }
+    }
+
+    /// Members that came back to a former broker's generation and died before all had: those who came after that have not heard so, and
+    /// the broker after this one would wait for them.
+    fn tell_of_fallen(&mut self, name: &str) {
+        let Some(link) = self.links.get(name) else { return };
+        let fallen =
+            |seat: &Seat| link.party(*seat).client.is_none() && link.party(*seat).dead_until >= link.generation;
+        let fallen: Vec<Seat> = link.all_seats().filter(|seat| link.is_pool(seat.end)).filter(fallen).collect();
+        let news = fallen.iter().flat_map(|seat| link.clients(seat.across()).map(|id| (id, link.gone(*seat, 0))));
+        let news: Vec<(u64, Reply)> = news.collect();
+        for (id, reply) in news {
+            if let Err(fault) = self.send(id, &reply, Vec::new()) {
+                self.cut_off(id, fault);
+            }
+        }
+        if !fallen.is_empty() {
+            self.start_generation(name);
         }
     }
 
