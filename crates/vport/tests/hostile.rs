@@ -481,6 +481,25 @@ fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
     drop(b);
 }
 
+#[test]
+fn a_port_that_is_opened_and_closed_all_the_time_tells_the_broker_s_owner_no_more_than_so_often() {
+    let bench = Bench::new("openings", false);
+    let start = Instant::now();
+    let refusals = (0..2_000).filter(|_| {
+        let raw = bench.connect("a");
+        raw.hello();
+        matches!(raw.receive(), Some((Reply::Refused { reason, try_again: true }, _)) if reason == "port p is opened too often")
+    });
+    assert!(refusals.count() > 0);
+    let most = 200 + start.elapsed().as_millis() as usize / 20 + 1;
+    bench.until("the last is gone", |ports| ports[0].pid.is_none());
+    let told = |events: &[Event], wanted: fn(&Event) -> bool| events.iter().filter(|event| wanted(event)).count();
+    let events: Vec<Event> = bench.events.try_iter().collect();
+    let opened = told(&events, |event| matches!(event, Event::Attached { .. }));
+    assert!((1..=most).contains(&opened), "{opened} times in place of {most}");
+    assert_eq!(told(&events, |event| matches!(event, Event::Detached { .. })), opened);
+}
+
 /// Whether it waits, or is about to have the other's place.
 #[test]
 fn an_heir_at_a_link_that_is_removed_is_sent_away_and_inherits_nothing() {

@@ -301,6 +301,10 @@ impl Core {
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
+        if !link.party_mut(seat).openings.take() {
+            self.turn_away(id, format!("port {} is opened too often", name.port));
+            return Ok(());
+        }
         link.party_mut(seat).client = Some(id);
         let resumed = matches!(link.stage, Stage::Adopted(_)) && resume != 0 && resume == link.generation;
         let since = link.generation;

@@ -58,6 +58,10 @@ impl Core {
             self.turn_away(id, format!("port {} is linked to a pool, and cannot be taken over", name.port));
             return Ok(());
         }
+        if !party.openings.take() {
+            self.turn_away(id, format!("port {} is opened too often", name.port));
+            return Ok(());
+        }
         party.heir = Some(Heir { client: id, is_ready: false });
         let welcome = Reply::Welcome {
             version,
