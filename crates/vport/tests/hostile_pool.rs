@@ -91,6 +91,18 @@ fn a_member_gives_only_what_is_its_own_and_only_once() {
 }
 
 #[test]
+fn nothing_more_comes_of_a_bucket_that_was_given() {
+    let bench = Bench::with_pool("more");
+    let [b, c] = changing(&bench);
+    b.say(&bucket(5, false));
+    b.say(&bucket(5, true));
+    assert!(b.refusal().contains("bucket 5 was given twice"));
+    assert!(matches!(c.receive(), Some((Reply::Arrival { bucket: 5, more: false, .. }, _))));
+    // What it had not given comes without state, since it is gone.
+    assert!(matches!(c.receive(), Some((Reply::Arrival { bucket: 0, more: false, .. }, _))));
+}
+
+#[test]
 fn a_member_that_does_not_read_is_cut_off_and_not_the_one_that_sends() {
     let bench = Bench::with_pool("full");
     let [b, _c] = changing(&bench);

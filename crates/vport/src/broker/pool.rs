@@ -260,17 +260,22 @@ impl Pool {
         }
     }
 
-    /// A member sends the last of a bucket's state. Returns who gets it; none if it was not the member's to give.
-    pub(super) fn sent(&mut self, member: usize, bucket: u8) -> Option<usize> {
-        let (each, table) = (self.queues_each, &self.table);
-        let Some(Change::Moving(moving)) = &mut self.change else { return None };
-        let bit = 1 << bucket;
-        let its_own = self.before.queue(bucket) / each == member;
-        if !its_own || moving.held & bit == 0 || table.queue(bucket) / each == member {
-            return None;
+    /// A member sends a part of a bucket's state, the last one unless there is `more`. Returns the queue that gets it, or what is
+    /// wrong with that.
+    pub(super) fn sent(&mut self, member: usize, bucket: u8, more: bool) -> Result<usize, &'static str> {
+        let (from, to) = (self.before.queue(bucket), self.table.queue(bucket));
+        let its_own = self.member_of(from) == member && self.member_of(to) != member;
+        match &mut self.change {
+            Some(Change::Moving(moving)) if its_own => {
+                let bit = 1 << bucket;
+                if moving.held & bit == 0 {
+                    return Err("was given twice");
+                }
+                moving.held &= !(if more { 0 } else { bit });
+                Ok(to)
+            }
+            _ => Err("is not this member's to give"),
         }
-        moving.held &= !bit;
-        Some(table.queue(bucket))
     }
 
     pub(super) fn gave(&mut self, member: usize) {
@@ -458,11 +463,11 @@ mod tests {
     fn a_change_is_complete_when_all_was_given_and_has_come() {
         let mut pool = moving(1);
         assert_eq!((pool.epoch, pool.had(3), pool.begin(table(|_| 0))), (2, 0, false));
-        assert_eq!(pool.sent(0, 3), Some(1));
-        assert_eq!(pool.sent(0, 3), None, "twice");
-        assert_eq!(pool.sent(0, 2), None, "it does not move");
-        assert_eq!(pool.sent(1, 5), None, "it is not that member's");
-        assert!((1..128).step_by(2).all(|bucket| bucket == 3 || pool.sent(0, bucket) == Some(1)));
+        assert_eq!(pool.sent(0, 3, false).ok(), Some(1));
+        assert_eq!(pool.sent(0, 3, false).ok(), None, "twice");
+        assert_eq!(pool.sent(0, 2, false).ok(), None, "it does not move");
+        assert_eq!(pool.sent(1, 5, false).ok(), None, "it is not that member's");
+        assert!((1..128).step_by(2).all(|bucket| bucket == 3 || pool.sent(0, bucket, false).ok() == Some(1)));
         pool.gave(0);
         pool.gave(1);
         pool.came(1, ODD & !8);
@@ -476,7 +481,7 @@ mod tests {
     #[test]
     fn what_a_member_that_dies_had_arrives_without_state() {
         let mut pool = moving(1);
-        assert_eq!(pool.sent(0, 1), Some(1));
+        assert_eq!(pool.sent(0, 1, false).ok(), Some(1));
         pool.left(0);
         let rest: Vec<u8> = (3..128).step_by(2).collect();
         assert_eq!(pool.next(true, 0), Some(Next::Deliver(rest)));
@@ -512,7 +517,7 @@ mod tests {
     #[test]
     fn what_goes_to_nobody_is_given_all_the_same() {
         let mut pool = moving(2);
-        assert_eq!(pool.sent(0, 1), Some(2));
+        assert_eq!(pool.sent(0, 1, false).ok(), Some(2));
         pool.gave(1);
         assert_eq!(pool.next(true, 0), None);
         pool.gave(0);
@@ -574,7 +579,10 @@ mod tests {
         assert!(pool.arrived(0, A, progress(1, 2, 1 << 5)));
         assert!(pool.arrived(1, B, progress(1, 2, 1 << 1 | 1 << 3)));
         assert_eq!((pool.next(true, 0), pool.come()), (Some(Next::Publish), 1 << 1 | 1 << 3));
-        assert_eq!((pool.sent(0, 3), pool.sent(1, 5), pool.sent(0, 5)), (None, None, Some(1)));
+        assert_eq!(
+            (pool.sent(0, 3, false).ok(), pool.sent(1, 5, false).ok(), pool.sent(0, 5, false).ok()),
+            (None, None, Some(1))
+        );
         pool.gave(1);
         pool.gave(0);
         let rest: Vec<u8> = (7..128).step_by(2).collect();

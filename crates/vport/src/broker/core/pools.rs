@@ -265,13 +265,8 @@ impl Core {
     /// Hands a bucket's state, or a part of it, to its new owner.
     fn pass_on(&mut self, at: usize, member: usize, bucket: u8, more: bool, state: Vec<u8>) -> Result<(), Fault> {
         let pool = &mut self.pools[at];
-        let (from, to) = (pool.had(bucket) as u16, pool.table.queue(bucket));
-        if pool.member_of(usize::from(from)) != member || pool.member_of(to) == member {
-            return Err(format!("bucket {bucket} is not this member's to give"));
-        }
-        if !more && pool.sent(member, bucket).is_none() {
-            return Err(format!("bucket {bucket} was given twice"));
-        }
+        let to = pool.sent(member, bucket, more).map_err(|wrong| format!("bucket {bucket} {wrong}"))?;
+        let from = pool.had(bucket) as u16;
         if let Some(receiver) = pool.members[pool.member_of(to)] {
             self.tell_member(receiver, &Reply::Arrival { bucket, from, more, state });
         }

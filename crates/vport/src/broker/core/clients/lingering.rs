@@ -58,13 +58,12 @@ fn send(broker: &Broker, directory: &Path, messages: &[&[u8]], fds: Vec<OwnedFd>
 fn refusal(connection: &OwnedFd) -> String {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        match socket::receive(connection.as_fd()).unwrap() {
-            Received::Message { bytes, .. } => match Reply::decode(&bytes).unwrap() {
-                Reply::Refused { reason, .. } => return reason,
-                _ => {}
-            },
-            _ => std::thread::sleep(Duration::from_millis(1)),
+        if let Received::Message { bytes, .. } = socket::receive(connection.as_fd()).unwrap()
+            && let Reply::Refused { reason, .. } = Reply::decode(&bytes).unwrap()
+        {
+            return reason;
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
     panic!("in vain: words")
 }
