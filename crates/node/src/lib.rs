@@ -12,6 +12,7 @@ mod function;
 pub mod host;
 pub mod keeper;
 pub mod launch;
+mod lines;
 mod link;
 mod lock;
 mod logs;

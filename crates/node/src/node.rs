@@ -12,6 +12,7 @@ use crate::cores::Cores;
 use crate::deposits::Deposits;
 use crate::host;
 use crate::keeper::Keeper;
+use crate::lines::Lines;
 use crate::paths::Paths;
 use crate::pools::{self, Pools};
 
@@ -50,9 +51,10 @@ impl Node {
         std::thread::Builder::new().name("pools".into()).spawn(move || pools::run(&heir, &woken))?;
         let heir = Arc::downgrade(&node);
         std::thread::Builder::new().name("broker events".into()).spawn(move || {
+            let mut lines = Lines::default();
             while let Ok(event) = incoming.recv() {
                 let Some(node) = heir.upgrade() else { return };
-                node.heard(event);
+                node.heard(event, &mut lines);
             }
         })?;
         Ok(node)
@@ -95,23 +97,25 @@ impl Node {
         self.null.as_fd()
     }
 
-    fn heard(&self, event: Event) {
+    fn heard(&self, event: Event, lines: &mut Lines) {
         match event {
             Event::Deposit { link, generation, segments } => self.deposits.replace(&link, generation, segments),
             Event::Attached { port, pid, resumed } => {
                 let how = if resumed { "resumed" } else { "opened" };
-                tracing::info!("{}/{}: {how} by process {pid}", port.function, port.port);
+                lines.say(format!("{}/{}", port.function, port.port), &format!("{how} by process {pid}"));
                 self.pools.look();
             }
             Event::Detached { port } => {
-                tracing::info!("{}/{}: closed", port.function, port.port);
+                lines.say(format!("{}/{}", port.function, port.port), "closed");
                 self.pools.look();
             }
             Event::Joined { function } => {
                 tracing::info!("{function}: has its place in its pool");
                 self.pools.look();
             }
-            Event::LinkUp { link, generation } => tracing::info!("link {link}: up, generation {generation}"),
+            Event::LinkUp { link, generation } => {
+                lines.say(format!("link {link}"), &format!("up, generation {generation}"));
+            }
             Event::Quarantined { link, reporter, accused, reason } => tracing::error!(
                 "link {link}: {}/{} broke the rules towards {}/{}: {reason}",
                 accused.function,

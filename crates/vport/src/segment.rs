@@ -9,12 +9,16 @@
 //! 4. It allocates again: the writer could have punched holes between 2 and 3. They read as zeros, which a reader
 //!    refuses, but a missing page could kill a reader that cannot allocate it.
 //! 5. It checks size and seals. Only now may a reader have the descriptor.
+//!
+//! Whoever has a segment can keep it, and its pages with it, for as long as it likes. The broker lends each opened anew, and
+//! nobody else can open it: so it learns from the kernel whether what it has lent is back ([`Segment::is_lent`]).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create, open,
 };
 
 /// Size of a huge page in bytes.
@@ -26,6 +30,9 @@ const OF_WRITER: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const OF_READER: SealFlags = OF_WRITER.union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 const OF_SHARED: SealFlags = OF_WRITER.union(SealFlags::SEAL);
+
+/// Of `<asm-generic/fcntl.h>`: which signal says that a lease is wanted back.
+const F_SETSIG: libc::c_int = 10;
 
 /// A memfd of fixed size.
 #[derive(Debug)]
@@ -100,7 +107,32 @@ impl Segment {
             other => other?,
         };
         ftruncate(&fd, len as u64)?;
-        Ok(Self { fd, len })
+        fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { fd: reopened(fd.as_fd())?, len })
+    }
+
+    /// The segment for somebody else, until [`Segment::is_lent`] says that it is back.
+    pub fn lend(&self) -> io::Result<OwnedFd> {
+        reopened(self.as_fd())
+    }
+
+    /// Whether somebody has what was lent still: as a descriptor, copies of it and those on their way included, or mapped. False
+    /// where the kernel does not tell (`fs.leases-enable` is 0).
+    pub fn is_lent(&self) -> bool {
+        // The kernel gives a lease for writing to the only one that has a file open for writing. A signal that is ignored, if
+        // somebody opens it before the lease is given back: the usual one would end the process.
+        let set = |command: libc::c_int, value: libc::c_int| {
+            // SAFETY: an open descriptor; none of these commands takes a pointer.
+            unsafe { libc::fcntl(self.fd.as_raw_fd(), command, value) }
+        };
+        if set(F_SETSIG, libc::SIGURG) != 0 {
+            return false;
+        }
+        if set(libc::F_SETLEASE, libc::F_WRLCK) != 0 {
+            return io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        }
+        set(libc::F_SETLEASE, libc::F_UNLCK);
+        false
     }
 
     /// Steps 3 to 5: from here on nobody can open the segment for writing, and readers may have it.
@@ -113,7 +145,7 @@ impl Segment {
     /// A closed segment that comes back from a keeper or a broker, checked as in step 5.
     pub fn adopt(fd: OwnedFd, len: usize) -> Result<Self, SegmentError> {
         check(fd.as_fd(), len)?;
-        Ok(Self { fd, len })
+        Ok(Self { fd: reopened(fd.as_fd())?, len })
     }
 
     /// Size in bytes.
@@ -138,6 +170,12 @@ impl AsFd for Segment {
     }
 }
 
+/// Opened once more: memfds are not counted among what is open for writing until then.
+fn reopened(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Whether a descriptor is a segment of `len` bytes that nobody can open for writing.
 pub fn check(segment: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
     check_seals(segment, len, OF_READER)
@@ -158,4 +196,47 @@ fn check_seals(segment: BorrowedFd<'_>, len: usize, wanted: SealFlags) -> Result
         return Err(SegmentError::Seals(seals.bits()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Mapping;
+
+    #[test]
+    fn the_broker_knows_whether_what_it_has_lent_is_back() {
+        let segment = Segment::create("kaista-test", PAGE, false).unwrap();
+        assert!(!segment.is_lent());
+        let [lent, other] = [(); 2].map(|()| segment.lend().unwrap());
+        let mapping = Mapping::writable(lent.as_fd(), PAGE).unwrap();
+        segment.close_to_writers().unwrap();
+        let copy = lent.try_clone().unwrap();
+        drop(lent);
+        assert!(segment.is_lent(), "two have it");
+        drop(other);
+        assert!(segment.is_lent(), "a copy of the descriptor");
+        drop(copy);
+        assert!(segment.is_lent(), "a mapping");
+        drop(mapping);
+        assert!(!segment.is_lent());
+    }
+
+    #[test]
+    fn what_the_broker_has_itself_is_not_lent() {
+        let segment = Segment::create("kaista-test", PAGE, false).unwrap();
+        let (_copy, _mapping) = (segment.try_clone().unwrap(), Mapping::read_only(segment.as_fd(), PAGE).unwrap());
+        assert!(!segment.is_lent());
+    }
+
+    #[test]
+    fn the_next_broker_knows_too() {
+        let segment = Segment::create("kaista-test", PAGE, false).unwrap();
+        segment.close_to_writers().unwrap();
+        let (lent, deposited) = (segment.lend().unwrap(), segment.try_clone().unwrap());
+        drop(segment);
+        let adopted = Segment::adopt(deposited, PAGE).unwrap();
+        assert!(adopted.is_lent());
+        drop(lent);
+        assert!(!adopted.is_lent());
+    }
 }

@@ -13,6 +13,11 @@ use rustix::net::{
 
 use crate::wire::{FDS_MAX, MESSAGE_MAX};
 
+/// Descriptors that a datagram can have, whoever sends it: what does not fit would be closed by the kernel, on this thread.
+const RIGHTS_MAX: usize = 253;
+/// Of `<asm-generic/socket.h>`, since Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
 /// What came in.
 #[derive(Debug)]
 pub(crate) enum Received {
@@ -30,8 +35,23 @@ pub(crate) fn listening(path: &Path) -> io::Result<OwnedFd> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => bind(&socket, &SocketAddrUnix::new(path)?)?,
     }
+    pass_descriptors(socket.as_fd(), false);
     listen(&socket, 64)?;
     Ok(socket)
+}
+
+/// Whether the other side can send descriptors; of a listening socket, those that connect. False where the kernel cannot set that:
+/// they can.
+pub(crate) fn pass_descriptors(socket: BorrowedFd<'_>, passed: bool) -> bool {
+    let (value, len) = (libc::c_int::from(passed), size_of::<libc::c_int>() as libc::socklen_t);
+    let from = std::ptr::from_ref(&value).cast();
+    // SAFETY: `from` and `len` describe `value`.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, from, len) == 0 }
+}
+
+/// Whether the kernel can keep descriptors from being sent.
+pub(crate) fn can_refuse_descriptors() -> bool {
+    new_socket().is_ok_and(|socket| pass_descriptors(socket.as_fd(), false))
 }
 
 pub(crate) fn connected(path: &Path) -> io::Result<OwnedFd> {
@@ -59,7 +79,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 /// Receives one datagram.
 pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
     let mut bytes = vec![0; MESSAGE_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut message = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);

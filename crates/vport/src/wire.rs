@@ -98,7 +98,7 @@ pub enum Request {
     Bucket {
         /// This one.
         bucket: u8,
-        /// The queue of the pool that gets it.
+        /// The queue of the pool that gets it, by the table. The broker goes by its own.
         to: u16,
         /// Whether the next message has more of its state.
         more: bool,

@@ -107,6 +107,33 @@ fn a_reader_quarantines_a_writer_that_breaks_a_rule() {
 }
 
 #[test]
+fn a_peer_that_breaks_a_rule_on_all_channels_does_not_have_its_victim_refused() {
+    const QUEUES: usize = 16;
+    let port = || PortInfo { queues: QUEUES as u16, ..PortInfo::named("p") };
+    let bench = Bench::between("all-channels", false, [port(), port()]);
+    let raw = bench.connect("a");
+    raw.hello();
+    let mut b = bench.honest();
+    let own = raw.take_own();
+    let queues: Vec<Memory> = (0..QUEUES).map(|queue| raw.map_queue(&own, queue)).collect();
+    raw.agree_on(&bench, &own);
+    queues.iter().for_each(|memory| {
+        (0..QUEUES).for_each(|queue| memory.index(HEAD + queue * 128).store(7, Ordering::Release));
+    });
+    let deadline = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < deadline {
+        b.queues.iter_mut().for_each(|(rx, _)| assert!(rx.recv().is_empty()));
+    }
+    let refused: Vec<String> = bench.events.try_iter().filter_map(refusal).collect();
+    assert_eq!(refused, [""; 0]);
+    assert!(bench.broker.ports().unwrap()[1].quarantined.is_some(), "and the link stays in quarantine");
+}
+
+fn refusal(event: Event) -> Option<String> {
+    if let Event::Refused { reason, .. } = event { Some(reason) } else { None }
+}
+
+#[test]
 fn frames_before_a_broken_record_are_delivered() {
     let mut hostile = Hostile::new("before");
     hostile.write(&[(0, 60), (72, 60), (144, 0)], 216);
@@ -361,8 +388,11 @@ fn a_client_that_sends_descriptors_is_refused_and_they_are_closed() {
     for count in [1, 40] {
         let raw = bench.connect("a");
         let hello = Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 }.encode();
-        raw.send(&hello, &vec![writing.as_fd(); count]);
-        assert_eq!(raw.refusal(), "a port sends no file descriptors");
+        match raw.try_send(&hello, &vec![writing.as_fd(); count]) {
+            Ok(()) => assert_eq!(raw.refusal(), "a port sends no file descriptors"),
+            // Since Linux 6.16 none leaves the client.
+            Err(error) => assert_eq!(error, rustix::io::Errno::PERM),
+        }
     }
     drop(writing);
     assert_eq!(rustix::io::read(&reading, &mut [0; 1]).unwrap(), 0, "nobody holds the writing end any more");
@@ -450,6 +480,84 @@ fn attaching_over_and_over_makes_generations_no_faster_than_allowed() {
     let made = bench.broker.ports().unwrap()[0].generation;
     assert!(u128::from(made) <= start.elapsed().as_millis() / 20 + 1);
     drop(b);
+}
+
+#[test]
+fn a_port_that_is_opened_and_closed_all_the_time_tells_the_broker_s_owner_no_more_than_so_often() {
+    let bench = Bench::new("openings", false);
+    let start = Instant::now();
+    let refusals = (0..2_000).filter(|_| {
+        let raw = bench.connect("a");
+        raw.hello();
+        matches!(raw.receive(), Some((Reply::Refused { reason, try_again: true }, _)) if reason == "port p is opened too often")
+    });
+    assert!(refusals.count() > 0);
+    let most = 200 + start.elapsed().as_millis() as usize / 20 + 1;
+    bench.until("the last is gone", |ports| ports[0].pid.is_none());
+    let told = |events: &[Event], wanted: fn(&Event) -> bool| events.iter().filter(|event| wanted(event)).count();
+    let events: Vec<Event> = bench.events.try_iter().collect();
+    let opened = told(&events, |event| matches!(event, Event::Attached { .. }));
+    assert!((1..=most).contains(&opened), "{opened} times in place of {most}");
+    assert_eq!(told(&events, |event| matches!(event, Event::Detached { .. })), opened);
+}
+
+/// Whether it waits, or is about to have the other's place.
+#[test]
+fn an_heir_at_a_link_that_is_removed_is_sent_away_and_inherits_nothing() {
+    for (test, is_ready) in [("heir-waits", false), ("heir-ready", true)] {
+        let Hostile { bench, raw, b: _b, .. } = Hostile::new(test);
+        bench.broker.allow_succession("a", true).unwrap();
+        let heir = bench.connect("a");
+        heir.say(&Request::Succeed { oldest: VERSION, newest: VERSION, port: "p".into() });
+        assert!(matches!(heir.receive(), Some((Reply::Welcome { .. }, _))));
+        if is_ready {
+            heir.say(&Request::TakeOver);
+            heir.take_own();
+        }
+        bench.broker.remove_link("link").unwrap();
+        for client in [&heir, &raw] {
+            let mut refused = None;
+            while refused.is_none() {
+                assert!(client.has_mail_within(PATIENCE), "in vain: words");
+                match client.receive() {
+                    Some((Reply::Refused { reason, .. }, _)) => refused = Some(reason),
+                    Some((Reply::Over { .. }, _)) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(refused.as_deref(), Some("link link was removed"));
+        }
+        assert!(bench.broker.ports().unwrap().is_empty());
+    }
+}
+
+/// In the middle of the handshake, when its segments could still be changed, and after it, when nobody can change them.
+#[test]
+fn whoever_keeps_what_it_was_given_gets_no_more_than_some_generations_until_it_gives_them_back() {
+    for (test, to_the_end) in [("keep-own", false), ("keep-all", true)] {
+        let bench = Bench::new(test, false);
+        let mut b = bench.honest();
+        let (mut kept, refused) = (Vec::new(), Instant::now() + PATIENCE);
+        let reason = loop {
+            assert!(Instant::now() < refused, "in vain: it is given no more");
+            let raw = bench.connect("a");
+            raw.hello();
+            let Some(own) = raw.take_own_within(Duration::from_millis(500)) else {
+                break bench.event("the broker says why", refusal);
+            };
+            kept.extend(own.fds);
+            if to_the_end {
+                raw.say(&Request::Mapped { generation: own.generation });
+                kept.extend(raw.take_peer());
+            }
+            let _ = b.queues[0].0.recv();
+        };
+        assert_eq!(reason, "no new generation of link link: its ends keep too many that are over");
+        drop(kept);
+        let raw = bench.connect("a");
+        raw.hello();
+        raw.join(&bench, &mut b);
+    }
 }
 
 /// An honest function with two queues (`b`), of which a hostile sender (`a`, one queue) knows nothing good.

@@ -3,16 +3,21 @@
 mod raw;
 
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use raw::{Bench, PATIENCE, Raw};
-use vport::broker::BrokerError;
+use vport::broker::{BrokerError, EndSpec, Event, LinkKind, LinkSpec, RING_BYTES_MIN};
+use vport::info::PortInfo;
 use vport::layout::VERSION_POOL;
-use vport::steering::BUCKETS;
+use vport::steering::{BUCKETS, Steering};
 use vport::wire::{Place, Progress, Reply, Request};
 
 fn hello(raw: &Raw) -> Option<Place> {
-    raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume: 0 });
+    hello_to(raw, "p")
+}
+
+fn hello_to(raw: &Raw, port: &str) -> Option<Place> {
+    raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: port.into(), resume: 0 });
     match raw.receive() {
         Some((Reply::Welcome { place, .. }, _)) => place,
         other => panic!("{other:?}"),
@@ -83,6 +88,18 @@ fn a_member_gives_only_what_is_its_own_and_only_once() {
     assert!(c.refusal().contains("bucket 6 is not this member's to give"));
     b.say(&bucket(5, false));
     assert!(b.refusal().contains("bucket 5 was given twice"));
+}
+
+#[test]
+fn nothing_more_comes_of_a_bucket_that_was_given() {
+    let bench = Bench::with_pool("more");
+    let [b, c] = changing(&bench);
+    b.say(&bucket(5, false));
+    b.say(&bucket(5, true));
+    assert!(b.refusal().contains("bucket 5 was given twice"));
+    assert!(matches!(c.receive(), Some((Reply::Arrival { bucket: 5, more: false, .. }, _))));
+    // What it had not given comes without state, since it is gone.
+    assert!(matches!(c.receive(), Some((Reply::Arrival { bucket: 0, more: false, .. }, _))));
 }
 
 #[test]
@@ -288,4 +305,137 @@ fn a_peer_is_told_of_members_who_are_not_there_when_a_generation_comes_up() {
     }
     let Some((Reply::Gone { since, generation, first_queue, queues }, _)) = peer.receive() else { panic!() };
     assert_eq!((since, generation, first_queue, queues), (up, up, 1, 1), "`c`, in this generation alone");
+}
+
+/// Mappings of tables in this process, which is the broker's.
+fn mapped_tables() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("kaista-table")).count()
+}
+
+/// Whether it leaves before it has its member's segments or after that.
+#[test]
+fn a_peer_that_comes_and_goes_leaves_no_table_behind() {
+    for (test, to_the_end) in [("tables", false), ("tables-shown", true)] {
+        let bench = Bench::with_pool(test);
+        let member = bench.connect("b");
+        hello(&member);
+        let mut most = 0;
+        for _ in 0..40 {
+            let peer = bench.connect("a");
+            hello(&peer);
+            let generation = peer.take_own().generation;
+            while member.take_own().generation != generation {}
+            if to_the_end {
+                [&peer, &member].into_iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+                peer.take_peer();
+            }
+            drop(peer);
+            bench.until("it is gone", |ports| ports[0].pid.is_none());
+            most = mapped_tables().max(most);
+        }
+        // Others of these tests run beside this one.
+        assert!(most < 30, "{most} tables are mapped");
+    }
+}
+
+/// The pool has a second link, by its ports `q`.
+fn add_second_link(bench: &Bench) {
+    let port = PortInfo { steering: Steering::UeAddress, ..PortInfo::named("q") };
+    let members = EndSpec { functions: ["b", "c"].map(str::to_owned).to_vec(), port };
+    let ends = [EndSpec::of("a", PortInfo::named("q")), members];
+    let spec = LinkSpec { name: "second".into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct };
+    bench.broker.add_link(spec).unwrap();
+}
+
+/// At two links in turns, so that there is always one that has not taken over its generation.
+#[test]
+fn a_peer_that_takes_over_no_generation_holds_a_change_up_for_a_second_and_no_longer() {
+    let bench = Bench::with_pool("slow-peer");
+    add_second_link(&bench);
+    let comes = |port: &str| {
+        let raw = bench.connect("a");
+        raw.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: port.into(), resume: 0 });
+        raw
+    };
+    let ports = ["p", "q"].map(|port| {
+        let (member, peer) = (bench.connect("b"), comes(port));
+        hello_to(&member, port);
+        let generation = member.take_own().generation;
+        member.say(&Request::Mapped { generation });
+        (member, peer)
+    });
+    let b = steers(&bench, "b");
+    let (epoch, start) = (bench.broker.set_owners("b", &FIRST).unwrap(), Instant::now());
+    assert!(matches!(b.receive(), Some((Reply::Prepare { .. }, _))));
+    b.say(&Request::Prepared { epoch });
+    let [(first, mut peer), (second, mut other)] = ports;
+    while !b.has_mail_within(Duration::from_millis(10)) {
+        assert!(start.elapsed() < Duration::from_secs(4), "in vain: the change goes on");
+        for (raw, port) in [(&mut peer, "p"), (&mut other, "q")] {
+            if is_refused(raw) {
+                *raw = comes(port);
+            }
+        }
+    }
+    assert!(matches!(b.receive(), Some((Reply::Begun { .. }, _))));
+    assert!(start.elapsed() >= Duration::from_secs(1), "it has a while");
+    // Then it is let in again.
+    peer = comes("p");
+    while is_refused(&peer) {
+        peer = comes("p");
+    }
+    drop((first, second));
+}
+
+fn is_refused(raw: &Raw) -> bool {
+    while raw.has_mail() {
+        if matches!(raw.receive(), Some((Reply::Refused { .. }, _)) | None) {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn a_link_that_was_quarantined_under_the_next_broker_does_not_hold_up_what_the_former_one_left() {
+    let mut bench = Bench::with_pool("adopted-quarantine");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let ports = ["a", "b", "c"].map(|function| resume(&bench, function, generation));
+    ports[0].say(&Request::Quarantine { generation, queue: 0, violation: 1 });
+    bench.event("it is in quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
+    let members = ["b", "c"].map(|function| {
+        let raw = steer(&bench, function, Progress { closed: 1, known: 2, come: 0, ports: 1 });
+        assert!(matches!(raw.receive(), Some((Reply::Steers(_), _))));
+        raw
+    });
+    let generation = ports.each_ref().map(|raw| raw.take_own().generation)[0];
+    ports.iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+    ports.iter().for_each(|raw| drop(raw.take_peer()));
+    ports.iter().for_each(|raw| raw.say(&Request::Ready { generation }));
+    for member in &members {
+        assert!(matches!(member.receive(), Some((Reply::Begun { epoch: 2, .. }, _))));
+    }
+    bench.until("it is out of quarantine", |ports| ports[0].up && ports[0].quarantined.is_none());
+}
+
+#[test]
+fn a_member_that_comes_back_and_dies_before_its_peer_has_come_back_is_told_of_and_not_in_the_next_generation() {
+    let mut bench = Bench::with_pool("fallen");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let _b = resume(&bench, "b", generation);
+    drop(resume(&bench, "c", generation));
+    bench.until("it is known to be gone", |ports| {
+        ports.iter().any(|port| port.name.function == "c" && port.pid.is_none())
+    });
+    let a = resume(&bench, "a", generation);
+    let Some((Reply::Gone { since: 0, generation: until, first_queue: 1, queues: 1 }, _)) = a.receive() else {
+        panic!()
+    };
+    assert_eq!(until, generation);
+    assert!(a.take_own().generation > generation, "its table names who is there to the broker after this one");
 }

@@ -427,3 +427,51 @@ fn a_tail_that_cannot_be_is_not_followed_on_a_zero_copy_link() {
         hostile.expect_quarantine("the tail is not within one ring of the head");
     }
 }
+
+#[test]
+fn whoever_goes_away_over_and_over_keeps_the_buffers_of_some_generations_and_an_honest_successor_gives_them_back() {
+    let bench = Bench::of("away", zero_copy());
+    let mut others = Others::beside(&bench);
+    let mut b = bench.honest();
+    let mut last = 0;
+    for times in 0.. {
+        assert!(times <= 17, "its buffers are out {times} times");
+        let raw = bench.connect("a");
+        raw.say(&Request::Hello {
+            oldest: VERSION_ZERO_COPY,
+            newest: VERSION_ZERO_COPY,
+            port: "p".into(),
+            resume: last,
+        });
+        let Some(own) = raw.take_own_within(Duration::from_millis(500)) else { break };
+        last = own.generation;
+        raw.say(&Request::Mapped { generation: last });
+        raw.take_peer();
+        raw.say(&Request::Away);
+        turn(&mut b);
+    }
+    others.go_on(&bench);
+    let (_raw, ..) = joined(&bench, &mut b);
+    until_out(&bench, &mut b, 2 * OF_LINK);
+}
+
+#[test]
+fn an_heir_that_dies_with_its_peer_s_segments_keeps_no_buffer() {
+    let bench = Bench::of("heir", zero_copy());
+    let mut b = bench.honest();
+    let (raw, _, lent) = joined(&bench, &mut b);
+    bench.broker.allow_succession("a", true).unwrap();
+    let heir = bench.connect("a");
+    heir.say(&Request::Succeed { oldest: VERSION_ZERO_COPY, newest: VERSION_ZERO_COPY, port: "p".into() });
+    heir.say(&Request::TakeOver);
+    let generation = heir.take_own().generation;
+    heir.say(&Request::Mapped { generation });
+    heir.take_peer();
+    drop(heir);
+    let own = raw.take_own();
+    assert!(own.generation > generation);
+    raw.agree_on(&bench, &own);
+    raw.say(&Request::Released { generation: lent.generation });
+    // The other end has the first generation's too: its sender has not closed that.
+    until_out(&bench, &mut b, 2 * OF_LINK);
+}

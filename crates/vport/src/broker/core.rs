@@ -23,6 +23,7 @@ use super::pool::Pool;
 use super::seat::Seat;
 use super::{BrokerError, Config, Event, LinkKind, PortName, PortStatus};
 use crate::doorbell::Allowance;
+use crate::socket;
 
 /// How long an adopted link waits for its ends.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
@@ -43,6 +44,8 @@ pub struct Core {
     /// The arenas of trust groups, by their names.
     groups: BTreeMap<String, Group>,
     pools: Vec<Pool>,
+    /// The kernel lets no client send descriptors.
+    refuses_descriptors: bool,
 }
 
 struct Function {
@@ -53,6 +56,10 @@ struct Function {
     may_be_succeeded: bool,
     /// Refusals told to the owner.
     complaints: Allowance,
+    /// Counted by its copies: what its clients left and is still being closed.
+    closing: Arc<()>,
+    /// Nobody is let in before.
+    deaf_until: Option<Instant>,
 }
 
 struct Client {
@@ -97,6 +104,7 @@ impl Core {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             pools: Vec::new(),
+            refuses_descriptors: socket::can_refuse_descriptors(),
         })
     }
 
@@ -131,15 +139,20 @@ impl Core {
 
     fn next_deadline(&self) -> Option<Instant> {
         let clients = self.clients.values().filter_map(|client| client.deadline);
+        let deaf = self.functions.values().filter_map(|function| function.deaf_until);
         let links = self.links.values().flat_map(|link| {
             let adopted = matches!(link.stage, Stage::Adopted(_)).then_some(link.adopted_until);
-            link.due.into_iter().chain(adopted).chain(link.former.first().map(|former| former.until))
+            let former = link.former.first().map(|former| former.until);
+            link.due.into_iter().chain(adopted).chain(former).chain(link.look_at)
         });
         let now = Instant::now();
         let orphans = self.groups.values().filter(|group| group.has_orphans());
         let orphans = orphans.filter_map(|group| group.adopted.map(|at| at + RETURN_WITHIN)).filter(|at| *at > now);
-        let pools = self.pools.iter().flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at));
-        clients.chain(links).chain(orphans).chain(pools).min()
+        let pools = self
+            .pools
+            .iter()
+            .flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at).chain(pool.links_until()));
+        clients.chain(deaf).chain(links).chain(orphans).chain(pools).min()
     }
 
     fn keep_deadlines(&mut self) {
@@ -152,7 +165,9 @@ impl Core {
         let names = |wanted: &dyn Fn(&Link) -> bool, links: &BTreeMap<String, Link>| {
             links.values().filter(|link| wanted(link)).map(|link| link.spec.name.clone()).collect::<Vec<_>>()
         };
+        self.listen_again(now);
         self.settle_orphans();
+        self.links.values_mut().filter(|link| passed(link.look_at)).for_each(Link::look_at_past);
         for name in names(&|link| passed(link.due), &self.links) {
             self.start_generation(&name);
         }

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
@@ -20,6 +20,14 @@ use crate::layout::{Exchange, Index, TABLE_BYTES, records_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, PAGE, Segment, SegmentError};
 use crate::wire::Reply;
+
+/// Generations of a link that are over and that somebody keeps, beside the current one, at most. Ends that are as they should be
+/// never have so many: a queue has up to [`GENERATIONS_MAX`] that it has not begun and as many that it has not done with.
+const PAST_MAX: usize = 3 * GENERATIONS_MAX;
+/// The same of generations whose buffers an end does not give back: others of the group have less.
+const LEASES_MAX: usize = 2 * GENERATIONS_MAX;
+/// Between two looks at what is kept.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How far the current generation has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,10 +61,16 @@ pub(super) struct Link {
     /// Members of a pool that were not given the current generation.
     pub(super) absent: Vec<Seat>,
     pub(super) segments: Option<Segments>,
+    /// Segments of generations that are over, as long as somebody has them: of each generation those. Oldest first.
+    pub(super) past: Vec<Vec<Segment>>,
+    /// When to look again whether somebody does.
+    pub(super) look_at: Option<Instant>,
     /// Of a pool's link: generations before the current one, of which the other end may not have read everything. Oldest first.
     pub(super) former: Vec<Former>,
-    /// The tables of a pool's ends in all generations since the last that was up, that included.
+    /// The tables of a pool's ends: of the last generation that was up, those since that were shown to readers, and the current one.
     pub(super) tables: Vec<Arc<Mapping>>,
+    /// How many of them are of generations that their readers were shown: all, or all but the last.
+    pub(super) shown_tables: usize,
     /// Senders may steer by a table of a former broker, which cannot be written any more.
     pub(super) has_closed_table: bool,
     /// The epoch that a pool's table has in the current generation.
@@ -97,8 +111,11 @@ impl Link {
             untold: Vec::new(),
             absent: Vec::new(),
             segments: None,
+            past: Vec::new(),
+            look_at: None,
             former: Vec::new(),
             tables: Vec::new(),
+            shown_tables: 0,
             has_closed_table: false,
             table_epoch: 0,
             quarantined: None,
@@ -215,9 +232,48 @@ impl Link {
 
     /// A generation takes the place of the current one, whose readers go on with what is in it until `until`.
     pub(super) fn succeed_with(&mut self, segments: Segments, until: Instant) {
-        let former = self.segments.replace(segments).filter(|_| self.has_pool() && self.stage != Stage::Down);
-        self.former.extend(former.map(|former| Former { indices: former.ends.map(|end| end.indices), until }));
-        self.former.drain(..self.former.len().saturating_sub(GENERATIONS_MAX));
+        let Some(former) = self.segments.replace(segments) else { return };
+        let indices = self.retire(former);
+        if self.has_pool() && self.stage != Stage::Down {
+            self.former.push(Former { indices, until });
+            self.former.drain(..self.former.len().saturating_sub(GENERATIONS_MAX));
+        }
+    }
+
+    /// A new generation has this table of a pool. Nobody knows that of the one before if that was not shown; and of many that were shown,
+    /// and did not come up, the oldest are over for sure.
+    pub(super) fn add_table(&mut self, table: Arc<Mapping>) {
+        self.tables.truncate(self.shown_tables);
+        if self.tables.len() > GENERATIONS_MAX {
+            self.tables.remove(1);
+        }
+        self.shown_tables = self.tables.len();
+        self.tables.push(table);
+    }
+
+    /// A generation is over: whoever has its segments may keep them. Returns its index segments as mapped.
+    pub(super) fn retire(&mut self, segments: Segments) -> [Vec<Arc<Mapping>>; 2] {
+        let mut past = Vec::new();
+        let indices = segments.ends.map(|end| {
+            past.extend(end.index.into_iter().chain(end.records).chain([end.table]));
+            end.indices
+        });
+        self.past.push(past);
+        self.look_at_past();
+        indices
+    }
+
+    /// Whether its ends keep so much of generations that are over that they get no more.
+    pub(super) fn is_kept(&self) -> bool {
+        let leased = |end: usize| self.leases.iter().filter(|lease| lease.used[end]).count();
+        self.past.len() >= PAST_MAX || (0..2).any(|end| leased(end) >= LEASES_MAX)
+    }
+
+    /// Lets go of the segments that nobody else has any more.
+    pub(super) fn look_at_past(&mut self) {
+        self.past.iter_mut().for_each(|segments| segments.retain(Segment::is_lent));
+        self.past.retain(|segments| !segments.is_empty());
+        self.look_at = (!self.past.is_empty()).then(|| Instant::now() + LOOK_EVERY);
     }
 
     /// Whether the other end has not read all that a seat has sent.
@@ -435,23 +491,23 @@ impl EndSegments {
 
     /// What the writer of these queues gets: of each index, records and the end of the pipe on which it is woken; the table,
     /// unless the end is a pool, whose table the broker writes.
-    pub(super) fn for_writer(&self, queues: Range<usize>) -> Vec<BorrowedFd<'_>> {
-        let table = (queues.len() == self.index.len()).then(|| self.table.as_fd());
-        self.descriptors(queues, |(reading, _)| reading.as_fd()).chain(table).collect()
+    pub(super) fn for_writer(&self, queues: Range<usize>) -> io::Result<Vec<OwnedFd>> {
+        let table = (queues.len() == self.index.len()).then(|| self.table.lend());
+        self.lent(queues, |(reading, _)| reading).chain(table).collect()
     }
 
     /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer; its table.
-    pub(super) fn for_reader(&self) -> Vec<BorrowedFd<'_>> {
-        self.descriptors(0..self.index.len(), |(_, writing)| writing.as_fd()).chain([self.table.as_fd()]).collect()
+    pub(super) fn for_reader(&self) -> io::Result<Vec<OwnedFd>> {
+        self.lent(0..self.index.len(), |(_, writing)| writing).chain([self.table.lend()]).collect()
     }
 
-    fn descriptors<'a>(
-        &'a self,
+    fn lent(
+        &self,
         queues: Range<usize>,
-        pipe: impl Fn(&'a (OwnedFd, OwnedFd)) -> BorrowedFd<'a>,
-    ) -> impl Iterator<Item = BorrowedFd<'a>> {
+        pipe: impl Fn(&(OwnedFd, OwnedFd)) -> &OwnedFd,
+    ) -> impl Iterator<Item = io::Result<OwnedFd>> {
         queues.flat_map(move |queue| {
-            [self.index[queue].as_fd(), self.records[queue].as_fd(), pipe(&self.doorbells[queue])]
+            [self.index[queue].lend(), self.records[queue].lend(), pipe(&self.doorbells[queue]).try_clone()]
         })
     }
 }

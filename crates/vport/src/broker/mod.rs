@@ -143,7 +143,8 @@ pub enum Event {
         port: PortName,
     },
     /// The reader at `reporter` found that its peer broke the rules, and reads nothing more from it. The link carries
-    /// nothing until one of its ends attaches anew or [`Broker::renew`] is called.
+    /// nothing until one of its ends attaches anew or [`Broker::renew`] is called, or a pool is to be changed whose table there is
+    /// a former broker's.
     Quarantined {
         /// Name of the link.
         link: String,

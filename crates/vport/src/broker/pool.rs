@@ -35,10 +35,17 @@ pub(super) struct Pool {
     read_until: Option<Instant>,
     /// When to look again whether they have.
     pub(super) look_at: Option<Instant>,
+    /// The change waits for links alone, and no longer than until then for their other ends.
+    links_until: Option<Instant>,
+    /// It has waited that long: whoever was at an other end is let in when senders know of the table.
+    pub(super) is_late: bool,
 }
 
 /// How long a reader may take for what a member had sent that is gone. One that does not read holds nobody up for longer.
 pub(super) const READ_WITHIN: Duration = Duration::from_secs(1);
+/// How long a change waits for other ends of the pool's links to take over a generation. They need milliseconds; one that does not
+/// do it in this time is cut off, and comes again.
+const LINKS_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks at that.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -103,6 +110,8 @@ impl Pool {
             change: None,
             read_until: None,
             look_at: None,
+            links_until: None,
+            is_late: false,
         }
     }
 
@@ -210,6 +219,17 @@ impl Pool {
         if let Some(Change::Resuming(resuming)) = &self.change { resuming.until } else { None }
     }
 
+    /// How long other ends of the pool's links are waited for, while a change does nothing else.
+    pub(super) fn links_until(&self) -> Option<Instant> {
+        self.links_until
+    }
+
+    /// They are waited for no longer. Should there be others, they have as long.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.links_until = Some(now + LINKS_WITHIN);
+        self.is_late = true;
+    }
+
     /// Whoever has not come back is gone.
     pub(super) fn wait_no_more(&mut self) {
         if let Some(Change::Resuming(resuming)) = &mut self.change {
@@ -240,17 +260,22 @@ impl Pool {
         }
     }
 
-    /// A member sends the last of a bucket's state. Returns who gets it; none if it was not the member's to give.
-    pub(super) fn sent(&mut self, member: usize, bucket: u8) -> Option<usize> {
-        let (each, table) = (self.queues_each, &self.table);
-        let Some(Change::Moving(moving)) = &mut self.change else { return None };
-        let bit = 1 << bucket;
-        let its_own = self.before.queue(bucket) / each == member;
-        if !its_own || moving.held & bit == 0 || table.queue(bucket) / each == member {
-            return None;
+    /// A member sends a part of a bucket's state, the last one unless there is `more`. Returns the queue that gets it, or what is
+    /// wrong with that.
+    pub(super) fn sent(&mut self, member: usize, bucket: u8, more: bool) -> Result<usize, &'static str> {
+        let (from, to) = (self.before.queue(bucket), self.table.queue(bucket));
+        let its_own = self.member_of(from) == member && self.member_of(to) != member;
+        match &mut self.change {
+            Some(Change::Moving(moving)) if its_own => {
+                let bit = 1 << bucket;
+                if moving.held & bit == 0 {
+                    return Err("was given twice");
+                }
+                moving.held &= !(if more { 0 } else { bit });
+                Ok(to)
+            }
+            _ => Err("is not this member's to give"),
         }
-        moving.held &= !bit;
-        Some(table.queue(bucket))
     }
 
     pub(super) fn gave(&mut self, member: usize) {
@@ -308,6 +333,16 @@ impl Pool {
     /// a sender may use is in the hands of all members. `unread`: [`Pool::survived`] by something that was not read.
     pub(super) fn next(&mut self, may_publish: bool, unread: u64) -> Option<Next> {
         self.look_at = (unread != 0).then(|| Instant::now() + LOOK_EVERY);
+        let waits_for_links = !may_publish
+            && match &self.change {
+                Some(Change::Resuming(Resuming { missing, .. }) | Change::Preparing { missing, .. }) => {
+                    missing.is_empty()
+                }
+                Some(Change::Moving(_)) | None => false,
+            };
+        self.is_late &= waits_for_links;
+        let until = self.links_until.filter(|_| waits_for_links);
+        self.links_until = until.or_else(|| waits_for_links.then(|| Instant::now() + LINKS_WITHIN));
         match self.change.take()? {
             Change::Resuming(resuming) if resuming.missing.is_empty() && may_publish => Some(self.resume(&resuming)),
             Change::Preparing { table, missing } if missing.is_empty() && may_publish => {
@@ -428,11 +463,11 @@ mod tests {
     fn a_change_is_complete_when_all_was_given_and_has_come() {
         let mut pool = moving(1);
         assert_eq!((pool.epoch, pool.had(3), pool.begin(table(|_| 0))), (2, 0, false));
-        assert_eq!(pool.sent(0, 3), Some(1));
-        assert_eq!(pool.sent(0, 3), None, "twice");
-        assert_eq!(pool.sent(0, 2), None, "it does not move");
-        assert_eq!(pool.sent(1, 5), None, "it is not that member's");
-        assert!((1..128).step_by(2).all(|bucket| bucket == 3 || pool.sent(0, bucket) == Some(1)));
+        assert_eq!(pool.sent(0, 3, false).ok(), Some(1));
+        assert_eq!(pool.sent(0, 3, false).ok(), None, "twice");
+        assert_eq!(pool.sent(0, 2, false).ok(), None, "it does not move");
+        assert_eq!(pool.sent(1, 5, false).ok(), None, "it is not that member's");
+        assert!((1..128).step_by(2).all(|bucket| bucket == 3 || pool.sent(0, bucket, false).ok() == Some(1)));
         pool.gave(0);
         pool.gave(1);
         pool.came(1, ODD & !8);
@@ -446,7 +481,7 @@ mod tests {
     #[test]
     fn what_a_member_that_dies_had_arrives_without_state() {
         let mut pool = moving(1);
-        assert_eq!(pool.sent(0, 1), Some(1));
+        assert_eq!(pool.sent(0, 1, false).ok(), Some(1));
         pool.left(0);
         let rest: Vec<u8> = (3..128).step_by(2).collect();
         assert_eq!(pool.next(true, 0), Some(Next::Deliver(rest)));
@@ -482,7 +517,7 @@ mod tests {
     #[test]
     fn what_goes_to_nobody_is_given_all_the_same() {
         let mut pool = moving(2);
-        assert_eq!(pool.sent(0, 1), Some(2));
+        assert_eq!(pool.sent(0, 1, false).ok(), Some(2));
         pool.gave(1);
         assert_eq!(pool.next(true, 0), None);
         pool.gave(0);
@@ -544,7 +579,10 @@ mod tests {
         assert!(pool.arrived(0, A, progress(1, 2, 1 << 5)));
         assert!(pool.arrived(1, B, progress(1, 2, 1 << 1 | 1 << 3)));
         assert_eq!((pool.next(true, 0), pool.come()), (Some(Next::Publish), 1 << 1 | 1 << 3));
-        assert_eq!((pool.sent(0, 3), pool.sent(1, 5), pool.sent(0, 5)), (None, None, Some(1)));
+        assert_eq!(
+            (pool.sent(0, 3, false).ok(), pool.sent(1, 5, false).ok(), pool.sent(0, 5, false).ok()),
+            (None, None, Some(1))
+        );
         pool.gave(1);
         pool.gave(0);
         let rest: Vec<u8> = (7..128).step_by(2).collect();

@@ -1,5 +1,7 @@
 //! Who sits at a link: each end has one seat, or as many as a pool can have members.
 
+use crate::doorbell::Allowance;
+
 /// A place at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seat {
@@ -14,6 +16,10 @@ impl Seat {
         1 - self.end
     }
 }
+
+/// How often a seat may be taken a second, on average and at once: a process that ends and is started again whenever it can be
+/// takes longer.
+const OPENINGS: (u32, u32) = (50, 200);
 
 /// What is known of whoever sits in one seat.
 #[derive(Debug)]
@@ -31,6 +37,8 @@ pub(super) struct Party {
     /// The newest generation whose process is known to be dead, and with it those of all before.
     pub(super) dead_until: u64,
     pub(super) report: Vec<(String, u64)>,
+    /// How often it may be taken.
+    pub(super) openings: Allowance,
     /// Generations from before its connection, and of no lease, that it still uses; None where it has not said.
     pub(super) earlier: Option<Vec<u64>>,
 }
@@ -61,6 +69,7 @@ impl Party {
             succeeded: false,
             dead_until: 0,
             report: Vec::new(),
+            openings: Allowance::new(OPENINGS.0, OPENINGS.1),
             earlier: None,
         }
     }

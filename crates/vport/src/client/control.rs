@@ -63,6 +63,8 @@ pub(super) struct Control {
     pub(super) connect_at: Instant,
     pub(super) pause: Duration,
     pub(super) report_at: Instant,
+    /// The newest generation of which the broker was told that the peer broke a rule.
+    pub(super) complained_of: u64,
 }
 
 pub(super) struct Connection {
@@ -249,9 +251,14 @@ impl Control {
         }
     }
 
+    /// Once for each generation, which is over then: a peer that breaks a rule on all channels shall not have this end cut off for the
+    /// number of its words.
     fn pass_on(&mut self, complaint: Complaint) {
         let Complaint { generation, queue, violation } = complaint;
-        let _ = self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
+        let said = || self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
+        if generation > self.complained_of && said().is_ok() {
+            self.complained_of = generation;
+        }
     }
 
     fn report_if_due(&mut self) {

@@ -303,13 +303,17 @@ impl Raw {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        // The broker may have closed its end already.
+        let _ = self.try_send(bytes, fds);
+    }
+
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
         }
-        // The broker may have closed its end already.
-        let _ = sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
     }
 
     /// The next message, or None once the broker has closed the connection.
@@ -329,8 +333,14 @@ impl Raw {
 
     /// Whether a message waits.
     pub fn has_mail(&self) -> bool {
+        self.has_mail_within(Duration::ZERO)
+    }
+
+    /// Whether one comes in time.
+    pub fn has_mail_within(&self, time: Duration) -> bool {
         let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+        let time = rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        rustix::event::poll(&mut fds, Some(&time)).unwrap() > 0
     }
 
     /// The words of a refusal, after which the connection is closed.
@@ -377,18 +387,24 @@ impl Raw {
     }
 
     pub fn take_own(&self) -> Own {
-        let mut arena = None;
-        loop {
-            match self.receive().unwrap() {
+        self.take_own_within(PATIENCE).unwrap()
+    }
+
+    /// None if they do not come in time.
+    pub fn take_own_within(&self, time: Duration) -> Option<Own> {
+        let (mut arena, deadline) = (None, Instant::now() + time);
+        while self.has_mail_within(deadline.saturating_duration_since(Instant::now())) {
+            match self.receive()? {
                 (Reply::Arena { generation, buffers, present, own, peer }, fds) => {
                     arena = Some(Lent { generation, buffers, present, own, peer, fds });
                 }
                 (Reply::Own { generation, records_bytes }, fds) => {
-                    return Own { generation, records_bytes: records_bytes as usize, fds, arena };
+                    return Some(Own { generation, records_bytes: records_bytes as usize, fds, arena });
                 }
                 _ => {}
             }
         }
+        None
     }
 
     pub fn take_peer(&self) -> Vec<OwnedFd> {
@@ -400,10 +416,16 @@ impl Raw {
     }
 
     pub fn map(&self, own: &Own) -> Memory {
+        self.map_queue(own, 0)
+    }
+
+    /// Of several queues this one's.
+    pub fn map_queue(&self, own: &Own, queue: usize) -> Memory {
+        let [index, records] = [0, 1].map(|kind| own.fds[3 * queue + kind].as_fd());
         Memory {
-            inode: rustix::fs::fstat(&own.fds[0]).unwrap().st_ino,
-            index: map(own.fds[0].as_fd(), 4096),
-            records: map(own.fds[1].as_fd(), own.records_bytes),
+            inode: rustix::fs::fstat(index).unwrap().st_ino,
+            index: map(index, 4096),
+            records: map(records, own.records_bytes),
             table: map(own.fds.last().unwrap().as_fd(), 4096),
         }
     }

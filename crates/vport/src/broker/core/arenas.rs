@@ -29,10 +29,14 @@ impl Core {
     }
 
     pub(super) fn let_go(&mut self, name: &str, seat: Seat, of: impl Fn(u64) -> bool) {
-        if let Some(link) = self.links.get_mut(name) {
-            link.let_go(seat, of);
-        }
+        let Some(link) = self.links.get_mut(name) else { return };
+        let was_kept = link.is_kept();
+        link.let_go(seat, of);
+        let waited = was_kept && !link.is_kept() && link.due.is_some();
         self.settle(name);
+        if waited {
+            self.start_generation(name);
+        }
     }
 
     /// Takes the buffers of generations that nobody uses back.

@@ -1,9 +1,13 @@
 //! Functions and their connections: who connects, what they say, what they are told.
 
+#[cfg(test)]
+mod lingering;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -28,8 +32,19 @@ const MESSAGES: (u32, u32) = (100, 200);
 const OUTBOX_MAX: usize = 8;
 /// The same, for a member of a pool: states of buckets may come all at once.
 const POOL_OUTBOX_MAX: usize = 4096;
+/// Nobody is let in for so long who would be the next of too many that leave what takes long to be closed.
+const DEAF_FOR: Duration = Duration::from_millis(100);
+/// Of a thread that closes a descriptor.
+const STACK: usize = 64 << 10;
 /// Messages or connections taken from one source before others have their turn.
 const TURN_MAX: usize = 16;
+
+impl Function {
+    /// What its clients left and is still being closed.
+    fn closing(&self) -> usize {
+        Arc::strong_count(&self.closing) - 1
+    }
+}
 
 impl Core {
     /// See [`super::Broker::listen`].
@@ -42,10 +57,19 @@ impl Core {
         }
         let id = self.new_id();
         rustix::io::ioctl_fionbio(&socket, true).map_err(io::Error::from)?;
+        self.keep_descriptors_out(&socket);
         self.watch(&socket, id, epoll::EventFlags::IN)?;
-        let complaints = Allowance::new(10, 20);
         self.listeners.insert(id, function.to_owned());
-        self.functions.insert(function.to_owned(), Function { socket, id, uids, may_be_succeeded: false, complaints });
+        let added = Function {
+            socket,
+            id,
+            uids,
+            may_be_succeeded: false,
+            complaints: Allowance::new(10, 20),
+            closing: Arc::default(),
+            deaf_until: None,
+        };
+        self.functions.insert(function.to_owned(), added);
         Ok(())
     }
 
@@ -54,6 +78,7 @@ impl Core {
         let removed = self.functions.remove(function);
         let removed = removed.ok_or_else(|| BrokerError::Unknown(format!("function {function}")))?;
         self.listeners.remove(&removed.id);
+        self.close(function, removed.socket);
         let of_function = self.clients.iter().filter(|(_, client)| client.function == function);
         for id in of_function.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.drop_client(id, false);
@@ -64,6 +89,7 @@ impl Core {
     /// Serves a connection that did not come through a listening socket.
     pub fn add_client(&mut self, function: &str, socket: OwnedFd, pid: i32) -> io::Result<()> {
         let id = self.new_id();
+        self.keep_descriptors_out(&socket);
         self.watch(&socket, id, epoll::EventFlags::IN)?;
         let client = Client {
             function: function.to_owned(),
@@ -83,7 +109,17 @@ impl Core {
     pub(super) fn accept(&mut self, id: u64) {
         for _ in 0..TURN_MAX {
             let Some(name) = self.listeners.get(&id).cloned() else { return };
-            let Some(function) = self.functions.get(&name) else { return };
+            let Some(function) = self.functions.get_mut(&name) else { return };
+            if function.closing() >= CLIENTS_MAX {
+                function.deaf_until = Some(Instant::now() + DEAF_FOR);
+                let _ = epoll::modify(
+                    &self.epoll,
+                    &function.socket,
+                    epoll::EventData::new_u64(id),
+                    epoll::EventFlags::empty(),
+                );
+                return;
+            }
             let Ok(socket) = accept_with(&function.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
                 return;
             };
@@ -93,8 +129,41 @@ impl Core {
             {
                 tell(&socket, &fault, true);
                 self.complain(&name, fault);
+                self.close(&name, socket);
             }
         }
+    }
+
+    /// Functions that were not listened to for a while.
+    pub(super) fn listen_again(&mut self, now: Instant) {
+        for function in
+            self.functions.values_mut().filter(|function| function.deaf_until.is_some_and(|until| until <= now))
+        {
+            function.deaf_until = None;
+            let id = epoll::EventData::new_u64(function.id);
+            let _ = epoll::modify(&self.epoll, &function.socket, id, epoll::EventFlags::IN);
+        }
+    }
+
+    /// What a client sends can take as long to be closed as it likes (a TCP socket that lingers).
+    fn keep_descriptors_out(&self, socket: &OwnedFd) {
+        if self.refuses_descriptors {
+            socket::pass_descriptors(socket.as_fd(), false);
+        }
+    }
+
+    /// Closes what a client left, which may have descriptors that it has sent, read or not. Where the kernel lets it send some, on
+    /// another thread: this one would wait for as long as the client likes.
+    fn close(&self, function: &str, remains: impl Send + 'static) {
+        if self.refuses_descriptors {
+            return;
+        }
+        let counted = self.functions.get(function).map(|function| function.closing.clone());
+        let last = move || {
+            drop(remains);
+            drop(counted);
+        };
+        let _ = std::thread::Builder::new().name("port-closer".into()).stack_size(STACK).spawn(last);
     }
 
     /// Checks who connects; returns its process.
@@ -118,8 +187,12 @@ impl Core {
             let Some(client) = self.clients.get(&id) else { return };
             match socket::receive(client.socket.as_fd()) {
                 Ok(Received::Message { bytes, fds, whole }) => {
+                    let function = client.function.clone();
                     if let Err(fault) = self.hear(id, &bytes, &fds, whole) {
                         self.cut_off(id, fault);
+                    }
+                    if !fds.is_empty() {
+                        self.close(&function, fds);
                     }
                 }
                 Ok(Received::Nothing) => return,
@@ -224,10 +297,14 @@ impl Core {
             return Ok(());
         }
         if self.is_changing(&link_name, seat, resume) {
-            self.turn_away(id, format!("the pool of port {} is being changed", name.port));
+            self.turn_away(id, format!("the pool at the link of port {} is being changed", name.port));
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
+        if !link.party_mut(seat).openings.take() {
+            self.turn_away(id, format!("port {} is opened too often", name.port));
+            return Ok(());
+        }
         link.party_mut(seat).client = Some(id);
         let resumed = matches!(link.stage, Stage::Adopted(_)) && resume != 0 && resume == link.generation;
         let since = link.generation;
@@ -303,7 +380,7 @@ impl Core {
     fn drop_client(&mut self, id: u64, dead: bool) {
         let Some(client) = self.clients.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &client.socket);
-        drop(client.socket);
+        self.close(&client.function, client.socket);
         match client.holds {
             Holds::Nothing => {}
             Holds::Port(link, seat) => {

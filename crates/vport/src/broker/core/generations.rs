@@ -4,7 +4,7 @@
 mod untold;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::super::Event;
@@ -36,6 +36,12 @@ impl Core {
         }
         link.due = None;
         link.not_before = now + GENERATION_EVERY;
+        link.look_at_past();
+        if link.is_kept() {
+            link.due = Some(now + MEMORY_RETRY);
+            let reason = format!("no new generation of link {name}: its ends keep too many that are over");
+            return self.complain_of(name, reason);
+        }
         let created = Segments::create(&link.spec, self.config.hugepages).map_err(|error| error.to_string());
         let created = created.and_then(|created| Ok((self.stock(name, &created.0)?, created)));
         let Some(link) = self.links.get_mut(name) else { return };
@@ -77,7 +83,7 @@ impl Core {
         &mut self,
         name: &str,
         mut seats: Vec<Seat>,
-        message: impl for<'a> Fn(&Link, &'a Segments, Seat) -> (Reply, Vec<BorrowedFd<'a>>),
+        message: impl Fn(&Link, &Segments, Seat) -> (Reply, io::Result<Vec<OwnedFd>>),
     ) {
         let Some(link) = self.links.get(name) else { return };
         let generation = link.generation;
@@ -91,7 +97,6 @@ impl Core {
             let Some(segments) = &link.segments else { return };
             let Some(id) = link.sitter(seat) else { continue };
             let (reply, fds) = message(link, segments, seat);
-            let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>();
             let arena = if let Reply::Own { .. } = reply { self.lend_arena(name, id, seat.end) } else { Ok(()) };
             let fds = arena.and_then(|()| fds.map_err(|error| error.to_string()));
             let sent = fds.and_then(|fds| self.send(id, &reply, fds));
@@ -135,6 +140,7 @@ impl Core {
                 link.stage = Stage::Up;
                 // Nobody begins a burst in an earlier one any more.
                 link.tables.drain(..link.tables.len().saturating_sub(1));
+                link.shown_tables = link.tables.len();
                 link.tables.last().into_iter().for_each(|segment| table::open(segment));
                 link.has_closed_table = false;
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
@@ -183,6 +189,7 @@ impl Core {
         let heir = link.passing.map(|(seat, _)| seat);
         let (first, then) = link.present.iter().partition(|seat| heir.is_none_or(|heir| heir == **seat));
         (link.stage, link.untold) = (Stage::Joining(first), then);
+        link.shown_tables = link.tables.len();
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
         self.show_peer(name);
         Ok(())

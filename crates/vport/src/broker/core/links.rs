@@ -9,7 +9,7 @@ use super::super::observer::Tap;
 use super::super::seat::{Leaving, Seat};
 use super::super::{BrokerError, Event, LinkKind, LinkSpec, RING_BYTES_MAX, RING_BYTES_MIN};
 use super::arenas::adopt_lease;
-use super::{Core, Fault, RETURN_WITHIN};
+use super::{Client, Core, Fault, Holds, RETURN_WITHIN};
 use crate::info::{ADDRESSES_MAX, PortInfo, QUEUES_MAX};
 use crate::steering::Steering;
 use crate::table;
@@ -65,22 +65,26 @@ impl Core {
 
     /// See [`super::Broker::remove_link`].
     pub fn remove_link(&mut self, name: &str) -> Result<(), BrokerError> {
-        let unknown = || BrokerError::Unknown(format!("link {name}"));
-        let link = self.links.get(name).ok_or_else(unknown)?;
-        let clients: Vec<u64> = link.clients(0).chain(link.clients(1)).collect();
         self.over(name);
-        for id in clients {
-            self.turn_away(id, format!("link {name} was removed"));
-        }
-        let link = self.links.remove(name).ok_or_else(unknown)?;
+        let link = self.links.remove(name).ok_or_else(|| BrokerError::Unknown(format!("link {name}")))?;
+        link.all_seats().for_each(|seat| drop(self.ports.remove(&link.port(seat))));
         self.forget_pools();
         link.tap.end();
         let groups: Vec<_> = self.links.values().filter_map(|link| link.spec.kind.group()).collect();
         self.groups.retain(|group, _| groups.contains(&group.as_str()));
-        link.all_seats().for_each(|seat| drop(self.ports.remove(&link.port(seat))));
+        // Heirs, and those who have been succeeded, too.
+        let of_link = |client: &Client| matches!(&client.holds, Holds::Port(of, _) if of == name);
+        let clients: Vec<u64> = self.clients.iter().filter(|(_, client)| of_link(client)).map(|(id, _)| *id).collect();
+        for id in clients {
+            self.turn_away(id, format!("link {name} was removed"));
+        }
+        for seat in link.all_seats().filter(|seat| link.party(*seat).client.is_some()) {
+            (self.events)(Event::Detached { port: link.port(seat) });
+        }
         if link.segments.is_some() {
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
+        self.advance_pools();
         Ok(())
     }
 
@@ -131,9 +135,29 @@ impl Core {
                 link.stage = Stage::Up;
                 let _ = Tap::renew(link);
                 (self.events)(Event::LinkUp { link: name.to_owned(), generation: link.generation });
+                self.tell_of_fallen(name);
                 self.advance_pools();
                 self.passed(name);
             }
+        }
+    }
+
+    /// Members that came back to a former broker's generation and died before all had: those who came after that have not heard so, and
+    /// the broker after this one would wait for them.
+    fn tell_of_fallen(&mut self, name: &str) {
+        let Some(link) = self.links.get(name) else { return };
+        let fallen =
+            |seat: &Seat| link.party(*seat).client.is_none() && link.party(*seat).dead_until >= link.generation;
+        let fallen: Vec<Seat> = link.all_seats().filter(|seat| link.is_pool(seat.end)).filter(fallen).collect();
+        let news = fallen.iter().flat_map(|seat| link.clients(seat.across()).map(|id| (id, link.gone(*seat, 0))));
+        let news: Vec<(u64, Reply)> = news.collect();
+        for (id, reply) in news {
+            if let Err(fault) = self.send(id, &reply, Vec::new()) {
+                self.cut_off(id, fault);
+            }
+        }
+        if !fallen.is_empty() {
+            self.start_generation(name);
         }
     }
 
@@ -162,8 +186,11 @@ impl Core {
         }
         (self.events)(Event::Detached { port });
         let Some(link) = self.links.get_mut(name) else { return };
-        if (0..2).all(|end| link.clients(end).next().is_none()) && link.segments.take().is_some() {
+        if (0..2).all(|end| link.clients(end).next().is_none())
+            && let Some(segments) = link.segments.take()
+        {
             let _ = Tap::renew(link);
+            link.retire(segments);
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
     }

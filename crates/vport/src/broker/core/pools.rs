@@ -68,7 +68,7 @@ impl Core {
         let (closed, begun) = closed
             .map(|(link, _)| (link.spec.name.clone(), matches!(link.stage, Stage::Mapping(_) | Stage::Joining(_))))?;
         if !begun {
-            self.start_generation(&closed);
+            self.renew_table(&closed);
         }
         Some(format!("link {closed} is being renewed"))
     }
@@ -132,13 +132,28 @@ impl Core {
         Some(seats)
     }
 
-    /// Links of a pool that have an earlier table than it has by now get a generation with that.
+    /// Links of a pool that have an earlier table than it has by now get a generation with that. So do those that are over and of
+    /// which a former broker's change cannot know whether their senders have heard so.
     fn renew_stale(&mut self, at: usize) {
         let Some(pool) = self.pools.get(at) else { return };
-        let stale =
-            |link: &&Link| end_of(pool, &link.spec).is_some() && link.stage == Stage::Up && is_stale(pool, link);
+        let resuming = matches!(pool.change, Some(Change::Resuming(_)));
+        let is_due = |link: &Link| match link.stage {
+            Stage::Up => is_stale(pool, link),
+            Stage::Down => resuming && link.due.is_none() && link.has_closed_table && link.is_held(),
+            _ => false,
+        };
+        let stale = |link: &&Link| end_of(pool, &link.spec).is_some() && is_due(link);
         let names: Vec<String> = self.links.values().filter(stale).map(|link| link.spec.name.clone()).collect();
-        names.iter().for_each(|name| self.start_generation(name));
+        names.iter().for_each(|name| self.renew_table(name));
+    }
+
+    /// A pool's link gets a generation for its table's sake, also out of quarantine: an end that was accused may go on sending by
+    /// the table that it has until then.
+    fn renew_table(&mut self, name: &str) {
+        if let Some(link) = self.links.get_mut(name).filter(|link| link.stage == Stage::Down) {
+            link.quarantined = None;
+        }
+        self.start_generation(name);
     }
 
     /// Members of a former broker that have not come back in time are gone. What is unread of one that is gone is looked at.
@@ -151,19 +166,45 @@ impl Core {
             } else if self.pools[at].look_at.is_some_and(|look_at| look_at <= now) {
                 self.advance(at);
             }
+            if self.pools[at].links_until().is_some_and(|until| until <= now) {
+                self.pools[at].hurry(now);
+                for peer in self.peers_that_hold_up(at) {
+                    self.cut_off(peer, "it holds up a change of its peer, a pool".into());
+                }
+            }
         }
     }
 
+    /// Clients at other ends of a pool's links for which a change waits: they have not taken over a generation, or keep so many
+    /// that there is no new one.
+    fn peers_that_hold_up(&self, at: usize) -> Vec<u64> {
+        let Some(pool) = self.pools.get(at) else { return Vec::new() };
+        let links = self.links.values().filter_map(|link| Some((link, 1 - end_of(pool, &link.spec)?)));
+        let peers = links.filter(|(link, _)| !is_settled(pool, link)).flat_map(|(link, peer)| {
+            let holds_up = |seat: &Seat| match &link.stage {
+                Stage::Mapping(missing) | Stage::Joining(missing) => missing.contains(seat),
+                _ => link.is_kept(),
+            };
+            link.seats(peer).filter(holds_up).filter_map(|seat| link.sitter(seat)).collect::<Vec<_>>()
+        });
+        peers.collect()
+    }
+
     /// Whether a seat is in a pool that is being changed: whoever comes now would not know to whom buckets go. Whoever comes
-    /// back does.
+    /// back does. Or across the link from a pool whose change has waited for such too long.
     pub(super) fn is_changing(&self, link: &str, seat: Seat, resume: u64) -> bool {
-        let link = self.links.get(link).filter(|link| link.is_pool(seat.end));
-        let pool = link.and_then(|link| self.pool_of(&link.spec.ends[seat.end].functions[0]));
-        pool.is_some_and(|at| match &self.pools[at].change {
+        let Some(link) = self.links.get(link) else { return false };
+        let pool = |end: usize| {
+            let at = link.is_pool(end).then(|| self.pool_of(&link.spec.ends[end].functions[0]))??;
+            self.pools.get(at)
+        };
+        let own = pool(seat.end).is_some_and(|pool| match &pool.change {
             None => false,
             Some(Change::Resuming(_)) => resume == 0,
             Some(_) => true,
-        })
+        });
+        let is_awaited = matches!(&link.stage, Stage::Adopted(missing) if missing.contains(&seat));
+        own || !is_awaited && pool(seat.across()).is_some_and(|pool| pool.is_late)
     }
 
     /// A connection is to steer.
@@ -224,13 +265,8 @@ impl Core {
     /// Hands a bucket's state, or a part of it, to its new owner.
     fn pass_on(&mut self, at: usize, member: usize, bucket: u8, more: bool, state: Vec<u8>) -> Result<(), Fault> {
         let pool = &mut self.pools[at];
-        let (from, to) = (pool.had(bucket) as u16, pool.table.queue(bucket));
-        if pool.member_of(usize::from(from)) != member || pool.member_of(to) == member {
-            return Err(format!("bucket {bucket} is not this member's to give"));
-        }
-        if !more && pool.sent(member, bucket).is_none() {
-            return Err(format!("bucket {bucket} was given twice"));
-        }
+        let to = pool.sent(member, bucket, more).map_err(|wrong| format!("bucket {bucket} {wrong}"))?;
+        let from = pool.had(bucket) as u16;
         if let Some(receiver) = pool.members[pool.member_of(to)] {
             self.tell_member(receiver, &Reply::Arrival { bucket, from, more, state });
         }
@@ -332,7 +368,7 @@ impl Core {
         let present = link.present.iter().filter(|seat| seat.end == end);
         pool.standing(present.fold(0, |set, seat| set | 1 << seat.member)).write(&segment);
         link.table_epoch = pool.epoch;
-        link.tables.push(segment);
+        link.add_table(segment);
         Ok(())
     }
 

@@ -58,6 +58,10 @@ impl Core {
             self.turn_away(id, format!("port {} is linked to a pool, and cannot be taken over", name.port));
             return Ok(());
         }
+        if !party.openings.take() {
+            self.turn_away(id, format!("port {} is opened too often", name.port));
+            return Ok(());
+        }
         party.heir = Some(Heir { client: id, is_ready: false });
         let welcome = Reply::Welcome {
             version,
@@ -145,6 +149,10 @@ impl Core {
                 // Whoever has the seat goes on with the generation before, and so do all others that have not been shown this.
                 link.untold.clear();
                 link.stage = Stage::Up;
+                let generation = link.generation;
+                if dead {
+                    self.let_go(name, seat, |other| other == generation);
+                }
                 self.start_generation(name);
             }
             return true;
