@@ -205,7 +205,7 @@ fn a_client_that_does_not_speak_the_version_of_a_link_s_kind_is_refused_in_words
     let cases = [
         (zero_copy(), (VERSION, VERSION), Err("this broker speaks version 3 on zero-copy links, not 2 to 2")),
         (zero_copy(), (1, 2), Err("this broker speaks version 3 on zero-copy links, not 1 to 2")),
-        (zero_copy(), (5, 9), Err("this broker speaks version 2, not 5 to 9")),
+        (zero_copy(), (5, 9), Err("this broker speaks version 3 on zero-copy links, not 5 to 9")),
         (zero_copy(), (VERSION, VERSION_ZERO_COPY), Ok(VERSION_ZERO_COPY)),
         (zero_copy(), (VERSION_ZERO_COPY, VERSION_ZERO_COPY), Ok(VERSION_ZERO_COPY)),
         (LinkKind::Direct, (VERSION_ZERO_COPY, VERSION_ZERO_COPY), Err("this broker speaks version 2, not 3 to 3")),

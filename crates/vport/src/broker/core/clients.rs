@@ -5,7 +5,7 @@ mod lingering;
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, accept_with};
 
-use super::super::link::Stage;
+use super::super::link::{Link, Stage};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkKind, PortName};
 use super::{Client, Core, Fault, Function, Holds};
@@ -240,7 +240,7 @@ impl Core {
                 return self.quarantine(name, seat, generation, queue, violation);
             }
             Request::TakeOver => self.take_over(id, name, seat),
-            // Of one that came to succeed there are none.
+            // One that comes to succeed has none from before, and says what it lets go of those that it is given.
             Request::Holds(_) if self.is_beside(id, name, seat) => {}
             Request::Holds(generations) => {
                 let since = self.clients.get(&id).map_or(0, |client| client.since);
@@ -262,14 +262,10 @@ impl Core {
     pub(super) fn greet(
         &mut self,
         id: u64,
-        versions: std::ops::RangeInclusive<u16>,
+        versions: RangeInclusive<u16>,
         port: String,
         resume: u64,
     ) -> Result<(), Fault> {
-        if *versions.start() > VERSION_POOL || *versions.end() < VERSION {
-            let (oldest, newest) = versions.into_inner();
-            return Err(format!("this broker speaks version {VERSION}, not {oldest} to {newest}"));
-        }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         // It may have been heard late: the port, and the generation that is up, are those' who are here.
         if socket::is_hung_up(client.socket.as_fd()) {
@@ -277,21 +273,12 @@ impl Core {
             return Ok(());
         }
         let name = PortName { function: client.function.clone(), port };
-        let pid = client.pid;
         let Some((link_name, seat)) = self.ports.get(&name).cloned() else {
             self.turn_away(id, format!("port {} is not known (yet)", name.port));
             return Ok(());
         };
         let Some(link) = self.links.get(&link_name) else { return Ok(()) };
-        let (version, on) = match link.spec.kind {
-            LinkKind::Direct if link.has_pool() => (VERSION_POOL, " on links of pools"),
-            LinkKind::Direct => (VERSION, ""),
-            LinkKind::ZeroCopy { .. } => (VERSION_ZERO_COPY, " on zero-copy links"),
-        };
-        if !versions.contains(&version) {
-            let (oldest, newest) = versions.into_inner();
-            return Err(format!("this broker speaks version {version}{on}, not {oldest} to {newest}"));
-        }
+        let version = version_of(link, versions)?;
         if let Some(holder) = self.holder(&link_name, seat) {
             self.turn_away(id, format!("port {} is held by process {holder}", name.port));
             return Ok(());
@@ -300,36 +287,59 @@ impl Core {
             self.turn_away(id, format!("the pool at the link of port {} is being changed", name.port));
             return Ok(());
         }
-        let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
-        if !link.party_mut(seat).openings.take() {
-            self.turn_away(id, format!("port {} is opened too often", name.port));
+        if self.is_opened_too_often(id, &link_name, seat) {
             return Ok(());
         }
+        let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
         link.party_mut(seat).client = Some(id);
         let resumed = matches!(link.stage, Stage::Adopted(_)) && resume != 0 && resume == link.generation;
-        let since = link.generation;
-        let Some(link) = self.links.get(&link_name) else { return Ok(()) };
-        let welcome = Reply::Welcome {
-            version,
-            info: link.spec.ends[seat.end].port.clone(),
-            peer_queues: link.queues(seat.across()) as u16,
-            ring_bytes: link.spec.ring_bytes,
-            resumed,
-            place: self.place(&link_name, seat),
-        };
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.holds = Holds::Port(link_name.clone(), seat);
-            client.since = since;
-            client.deadline = None;
-        }
-        self.send(id, &welcome, Vec::new())?;
-        (self.events)(Event::Attached { port: name, pid, resumed });
+        self.welcome(id, version, &link_name, seat, resumed)?;
         if resumed {
             self.returned(&link_name, seat);
         } else {
             self.attached(&link_name, seat, id, resume)?;
         }
         Ok(())
+    }
+
+    /// A client is at a seat from now on, or to be.
+    pub(super) fn welcome(
+        &mut self,
+        id: u64,
+        version: u16,
+        link_name: &str,
+        seat: Seat,
+        resumed: bool,
+    ) -> Result<(), Fault> {
+        let place = self.place(link_name, seat);
+        let Some(link) = self.links.get(link_name) else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let welcome = Reply::Welcome {
+            version,
+            info: link.spec.ends[seat.end].port.clone(),
+            peer_queues: link.queues(seat.across()) as u16,
+            ring_bytes: link.spec.ring_bytes,
+            resumed,
+            place,
+        };
+        client.holds = Holds::Port(link_name.to_owned(), seat);
+        client.since = link.generation;
+        client.deadline = None;
+        let (port, pid) = (link.port(seat), client.pid);
+        self.send(id, &welcome, Vec::new())?;
+        (self.events)(Event::Attached { port, pid, resumed });
+        Ok(())
+    }
+
+    /// Turns the client away if it is.
+    pub(super) fn is_opened_too_often(&mut self, id: u64, link: &str, seat: Seat) -> bool {
+        let Some(link) = self.links.get_mut(link) else { return false };
+        if link.party_mut(seat).openings.take() {
+            return false;
+        }
+        let reason = format!("port {} is opened too often", link.port(seat).port);
+        self.turn_away(id, reason);
+        true
     }
 
     /// The living process that holds a seat. One that is gone already is forgotten.
@@ -423,6 +433,20 @@ impl Core {
                 epoll::modify(&self.epoll, &client.socket, epoll::EventData::new_u64(id), epoll::EventFlags::IN | out);
         }
     }
+}
+
+/// The version that a link is spoken with.
+pub(super) fn version_of(link: &Link, versions: RangeInclusive<u16>) -> Result<u16, Fault> {
+    let (version, on) = match link.spec.kind {
+        LinkKind::Direct if link.has_pool() => (VERSION_POOL, " on links of pools"),
+        LinkKind::Direct => (VERSION, ""),
+        LinkKind::ZeroCopy { .. } => (VERSION_ZERO_COPY, " on zero-copy links"),
+    };
+    if versions.contains(&version) {
+        return Ok(version);
+    }
+    let (oldest, newest) = versions.into_inner();
+    Err(format!("this broker speaks version {version}{on}, not {oldest} to {newest}"))
 }
 
 /// Tells a client why it is refused, if it still listens.

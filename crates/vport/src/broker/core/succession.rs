@@ -10,9 +10,9 @@ use std::ops::RangeInclusive;
 
 use super::super::link::{Link, Stage};
 use super::super::seat::{Heir, Leaving, Seat};
-use super::super::{BrokerError, Event, LinkKind, PortName};
-use super::{Core, Fault, Holds};
-use crate::layout::{VERSION, VERSION_ZERO_COPY};
+use super::super::{BrokerError, PortName};
+use super::clients::version_of;
+use super::{Core, Fault};
 use crate::wire::Reply;
 
 impl Link {
@@ -33,8 +33,7 @@ impl Core {
     /// A client comes to succeed the one that has a port.
     pub(super) fn greet_heir(&mut self, id: u64, versions: RangeInclusive<u16>, port: String) -> Result<(), Fault> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
-        let (function, pid) = (client.function.clone(), client.pid);
-        let name = PortName { function, port };
+        let name = PortName { function: client.function.clone(), port };
         let held = self.ports.get(&name).cloned();
         let holder = held.and_then(|(link, seat)| Some((self.holder(&link, seat)?, link, seat)));
         let Some((holder, link_name, seat)) = holder else {
@@ -42,44 +41,28 @@ impl Core {
             return welcomed.and_then(|()| self.inherits(id));
         };
         let allowed = self.functions.get(&name.function).is_some_and(|function| function.may_be_succeeded);
-        let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
-        let version = if link.spec.kind == LinkKind::Direct { VERSION } else { VERSION_ZERO_COPY };
-        if !versions.contains(&version) {
-            let (oldest, newest) = versions.into_inner();
-            return Err(format!("this broker speaks version {version}, not {oldest} to {newest}"));
-        }
-        let is_pool = link.has_pool();
-        let party = link.party_mut(seat);
-        if !allowed || party.heir.is_some() || party.leaving.is_some() {
-            self.turn_away(id, format!("port {} is held by process {holder}", name.port));
-            return Ok(());
-        }
-        if is_pool {
-            self.turn_away(id, format!("port {} is linked to a pool, and cannot be taken over", name.port));
-            return Ok(());
-        }
-        if !party.openings.take() {
-            self.turn_away(id, format!("port {} is opened too often", name.port));
-            return Ok(());
-        }
-        party.heir = Some(Heir { client: id, is_ready: false });
-        let welcome = Reply::Welcome {
-            version,
-            info: link.spec.ends[seat.end].port.clone(),
-            peer_queues: link.queues(seat.across()) as u16,
-            ring_bytes: link.spec.ring_bytes,
-            resumed: false,
-            place: None,
+        let Some(link) = self.links.get(&link_name) else { return Ok(()) };
+        let version = version_of(link, versions)?;
+        let party = link.party(seat);
+        let why_not = if link.has_pool() {
+            Some("is linked to a pool, and cannot be taken over".to_owned())
+        } else if !allowed {
+            Some(format!("is held by process {holder}, and may not be taken over"))
+        } else if party.heir.is_some() || party.leaving.is_some() {
+            Some(format!("is held by process {holder}, and is being taken over"))
+        } else {
+            None
         };
-        let since = link.generation;
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.holds = Holds::Port(link_name, seat);
-            client.since = since;
-            client.deadline = None;
+        if let Some(why_not) = why_not {
+            self.turn_away(id, format!("port {} {why_not}", name.port));
+            return Ok(());
         }
-        self.send(id, &welcome, Vec::new())?;
-        (self.events)(Event::Attached { port: name, pid, resumed: false });
-        Ok(())
+        if self.is_opened_too_often(id, &link_name, seat) {
+            return Ok(());
+        }
+        let Some(link) = self.links.get_mut(&link_name) else { return Ok(()) };
+        link.party_mut(seat).heir = Some(Heir { client: id, is_ready: false });
+        self.welcome(id, version, &link_name, seat, false)
     }
 
     /// Whether the client is there to succeed, or has been succeeded: it is not the one that a port's state is of.
