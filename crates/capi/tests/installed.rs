@@ -140,17 +140,22 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::joined(&LinkKind::Direct, described())
+    }
+
+    fn joined(kind: &LinkKind, q: PortInfo) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let broker = Broker::start(Config { hugepages: false }, |_| {}).expect("a broker");
         for function in ["program", "peer"] {
             let socket = Broker::bind(&folder.path().join(function)).expect("a socket");
             broker.listen(function, socket, 0..u32::MAX).expect("a new function");
         }
-        for (name, port) in [("p", PortInfo::named("p")), ("q", described())] {
+        for (name, port) in [("p", PortInfo::named("p")), ("q", q)] {
             let end = |function: &str, port| EndSpec::of(function, port);
             let ends = [end("program", port), end("peer", PortInfo::named(name))];
+            let kind = kind.clone();
             broker
-                .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind: LinkKind::Direct })
+                .add_link(LinkSpec { name: name.into(), ends, ring_bytes: RING_BYTES_DEFAULT, kind })
                 .expect("a new link");
         }
         Self { broker, folder }
@@ -161,8 +166,12 @@ impl Bench {
     }
 
     fn open_peer(&self) -> QueuePair {
+        self.open_peer_at("p")
+    }
+
+    fn open_peer_at(&self, name: &str) -> QueuePair {
         let options = OpenOptions { socket: self.socket("peer"), timeout: PATIENCE, ..OpenOptions::default() };
-        port::open("p", &options).expect("a port").queues.remove(0)
+        port::open(name, &options).expect("a port").queues.remove(0)
     }
 
     /// Waits for something to be true of the program's port `p`.
@@ -308,6 +317,41 @@ fn the_interface_does_what_its_header_says() {
 #[test]
 fn a_static_program_finds_the_same_interface() {
     holds(Linked::Static, &[], "a_static_program_finds_the_same_interface");
+}
+
+/// Waits for a frame.
+fn receive(peer: &mut QueuePair) -> Vec<u8> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < deadline, "no frame comes");
+        let burst = peer.rx.recv();
+        if !burst.is_empty() {
+            let mut frame = vec![0; burst.get(0).len()];
+            burst.get(0).copy_to(&mut frame);
+            return frame;
+        }
+    }
+}
+
+/// Frames with a rest, and such as are all head. Over zero-copy links, whose frames lie in buffers that change hands.
+#[test]
+fn what_was_accepted_may_be_overwritten_at_once() {
+    let Some(installation) = Installation::shared("what_was_accepted_may_be_overwritten_at_once") else { return };
+    let program = installation.compile("crates/capi/tests/zero_copy.c", Linked::Shared, &[]);
+    let bench = Bench::joined(&LinkKind::ZeroCopy { group: "group".into() }, PortInfo::named("q"));
+    let [mut p, mut q] = ["p", "q"].map(|name| bench.open_peer_at(name));
+    let running = installation.start(&program, &[], &bench.socket("program"));
+    for len in [1_000, 100] {
+        let sent = frame(len);
+        let deadline = Instant::now() + PATIENCE;
+        while p.tx.send(&[PacketRef::from_slice(&sent)]) == 0 {
+            assert!(Instant::now() < deadline, "nobody takes the frame");
+        }
+        let changed = receive(&mut p);
+        assert!(changed == [&[0xee; 12], &sent[12..]].concat(), "{len} bytes, sent afterwards");
+        assert!(receive(&mut q) == sent, "{len} bytes, sent first");
+    }
+    assert_eq!(running.finish(), "done\n");
 }
 
 #[test]

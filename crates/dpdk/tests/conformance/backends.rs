@@ -100,7 +100,7 @@ pub const BACKENDS: &[Backend] = &[
 
 /// All of it from the start: virtio-user tells its peer of memory that is added and waits for the answer, and while it waits
 /// that peer, in the same process, could not get any to answer with.
-const MEMORY_MIB: u32 = 640;
+const MEMORY_MIB: u32 = 768;
 
 fn start() -> Result<(), String> {
     let megabytes = MEMORY_MIB.to_string();
