@@ -71,14 +71,7 @@ fn where_a_downlink_tunnel_ends_may_become_known_later() {
     assert_eq!(forwarding(&bench, seid, 1).outer_header_creation, None);
     let outer_header_creation = Some(OuterHeaderCreation::gtpu(0x77, GNB.into()));
     let parameters = UpdateForwardingParameters { outer_header_creation, ..UpdateForwardingParameters::default() };
-    let update = UpdateFar {
-        id: 2,
-        apply_action: None,
-        forwarding_parameters: Some(parameters),
-        duplicating_parameters: vec![],
-        bar_id: None,
-        others: vec![],
-    };
+    let update = forwarding_update(2, parameters);
     modify(&mut bench, seid, Modification { update_fars: vec![update], ..Modification::default() }).unwrap();
     let tunnel = rules::OuterHeaderCreation { teid: 0x77, address: GNB.into() };
     assert_eq!(forwarding(&bench, seid, 1).outer_header_creation, Some(tunnel));
@@ -94,14 +87,7 @@ fn users_packets_are_marked_on_their_way_into_the_data_network() {
     assert_eq!(forwarding(&bench, seid, 0).marking, Marking { tos: 0xb8, mask: 0xfc });
     let parameters =
         UpdateForwardingParameters { transport_level_marking: Some((0, 0)), ..UpdateForwardingParameters::default() };
-    let update = UpdateFar {
-        id: 1,
-        apply_action: None,
-        forwarding_parameters: Some(parameters),
-        duplicating_parameters: vec![],
-        bar_id: None,
-        others: vec![],
-    };
+    let update = forwarding_update(1, parameters);
     let request = Modification { update_fars: vec![update], ..Modification::default() };
     let Response::SessionModification(response) = bench.ask(seid, &Request::SessionModification(request)) else {
         panic!()

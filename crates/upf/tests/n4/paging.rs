@@ -198,14 +198,7 @@ fn a_tunnel_that_is_left_gets_an_end_marker_if_that_is_asked_for() {
             send_end_marker,
             ..UpdateForwardingParameters::default()
         };
-        let update = UpdateFar {
-            id: 2,
-            apply_action: None,
-            forwarding_parameters: Some(parameters),
-            duplicating_parameters: vec![],
-            bar_id: None,
-            others: vec![],
-        };
+        let update = forwarding_update(2, parameters);
         Modification { update_fars: vec![update], ..Modification::default() }
     };
     let left = |teid| vec![Tunnel { teid, address: GNB.into() }];
@@ -283,14 +276,7 @@ fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
     // The session has another tunnel, and then none.
     let outer_header_creation = Some(OuterHeaderCreation::gtpu(0x7009, GNB.into()));
     let parameters = UpdateForwardingParameters { outer_header_creation, ..UpdateForwardingParameters::default() };
-    let update = UpdateFar {
-        id: 2,
-        apply_action: None,
-        forwarding_parameters: Some(parameters),
-        duplicating_parameters: vec![],
-        bar_id: None,
-        others: vec![],
-    };
+    let update = forwarding_update(2, parameters);
     modify(&mut bench, seid, Modification { update_fars: vec![update], ..Modification::default() }).unwrap();
     assert_eq!(unknown(&mut bench, gnb, 0x7001), None);
     assert!(unknown(&mut bench, gnb, 0x7009).is_some());

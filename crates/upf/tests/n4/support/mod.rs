@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pfcp::node::AssociationSetup;
 use pfcp::rule::{
     ApplyAction, CreateFar, CreatePdr, CreateQer, CreatedPdr, FTeid, ForwardingParameters, GateStatus, Interface,
-    OuterHeaderCreation, OuterHeaderRemoval, Pdi, UeIp,
+    OuterHeaderCreation, OuterHeaderRemoval, Pdi, UeIp, UpdateFar, UpdateForwardingParameters,
 };
 use pfcp::session::{Established, Establishment, FSeid, Modification, Modified};
 use pfcp::{Fault, Header, NodeId, RecoveryTimeStamp, Request, Response};
@@ -428,6 +428,18 @@ pub fn downlink_far(id: u32, teid: u32) -> CreateFar {
             transport_level_marking: None,
             others: vec![],
         }),
+        duplicating_parameters: vec![],
+        bar_id: None,
+        others: vec![],
+    }
+}
+
+/// Changes where a FAR forwards to.
+pub fn forwarding_update(id: u32, parameters: UpdateForwardingParameters) -> UpdateFar {
+    UpdateFar {
+        id,
+        apply_action: None,
+        forwarding_parameters: Some(parameters),
         duplicating_parameters: vec![],
         bar_id: None,
         others: vec![],
