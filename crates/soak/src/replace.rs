@@ -49,10 +49,11 @@ fn campaign(course: &Course, program: &Path, sessions: u32) -> Result<Outcome> {
     outcome.tally = crowd.traffic.tally();
     // Those that nothing came after have left no gap; those that came again are not missing for it.
     outcome.tally.lost = missing + outcome.tally.duplicated;
+    // First, as the session manager here answers no heartbeats, of which each new process sends some at once.
+    outcome.failures.extend(crowd.check_usage(true));
     let (leaked, what) = before.settle(own, Duration::from_secs(20));
     outcome.tally.leaked = leaked;
     outcome.notes.extend(what.into_iter().map(|what| format!("leaked: {what}")));
-    outcome.failures.extend(crowd.check_usage(true));
     outcome.notes.push(format!("{sessions} sessions; {sent} packets; {refused} times a port had no room"));
     outcome.notes.push(format!("from a new process's exec until the old one has ended: {times}"));
     outcome.notes.push(format!("longest time without a packet in each: {silences}"));

@@ -53,10 +53,11 @@ fn campaign(course: &Course, program: &Path, sessions: u32) -> Result<Outcome> {
         outcome.failures.push(format!("{error:#}"));
         return Ok(outcome);
     }
+    // First, as the session manager here answers no heartbeats, of which each new process sends some at once.
+    outcome.failures.extend(crowd.check_usage(false));
     let (leaked, what) = before.settle(own, Duration::from_secs(20));
     outcome.tally.leaked = leaked;
     outcome.notes.extend(what.into_iter().map(|what| format!("leaked: {what}")));
-    outcome.failures.extend(crowd.check_usage(false));
     outcome
         .notes
         .push(format!("{sessions} sessions; where nobody is killed a packet of each, both ways, takes {lap:.1?}"));
