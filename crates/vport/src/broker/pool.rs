@@ -271,7 +271,9 @@ impl Pool {
                 if moving.held & bit == 0 {
                     return Err("was given twice");
                 }
-                moving.held &= !(if more { 0 } else { bit });
+                if !more {
+                    moving.held &= !bit;
+                }
                 Ok(to)
             }
             _ => Err("is not this member's to give"),

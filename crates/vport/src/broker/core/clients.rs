@@ -44,6 +44,11 @@ impl Function {
     fn closing(&self) -> usize {
         Arc::strong_count(&self.closing) - 1
     }
+
+    /// For what of its listening socket the broker is woken.
+    fn attend(&self, epoll: &OwnedFd, to: epoll::EventFlags) {
+        let _ = epoll::modify(epoll, &self.socket, epoll::EventData::new_u64(self.id), to);
+    }
 }
 
 impl Core {
@@ -112,12 +117,7 @@ impl Core {
             let Some(function) = self.functions.get_mut(&name) else { return };
             if function.closing() >= CLIENTS_MAX {
                 function.deaf_until = Some(Instant::now() + DEAF_FOR);
-                let _ = epoll::modify(
-                    &self.epoll,
-                    &function.socket,
-                    epoll::EventData::new_u64(id),
-                    epoll::EventFlags::empty(),
-                );
+                function.attend(&self.epoll, epoll::EventFlags::empty());
                 return;
             }
             let Ok(socket) = accept_with(&function.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
@@ -140,8 +140,7 @@ impl Core {
             self.functions.values_mut().filter(|function| function.deaf_until.is_some_and(|until| until <= now))
         {
             function.deaf_until = None;
-            let id = epoll::EventData::new_u64(function.id);
-            let _ = epoll::modify(&self.epoll, &function.socket, id, epoll::EventFlags::IN);
+            function.attend(&self.epoll, epoll::EventFlags::IN);
         }
     }
 
