@@ -10,6 +10,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::allowance::Allowance;
 use crate::sync::{read, write};
 
 /// The longest sleep that relies on a peer to end it.
@@ -108,38 +109,6 @@ impl Doorbell {
     }
 }
 
-/// A token bucket.
-#[derive(Debug)]
-pub(crate) struct Allowance {
-    per_second: u32,
-    at_once: u32,
-    left: u32,
-    filled: Instant,
-}
-
-impl Allowance {
-    pub(crate) fn new(per_second: u32, at_once: u32) -> Self {
-        Self { per_second, at_once, left: at_once, filled: Instant::now() }
-    }
-
-    /// Takes one token. False where none is left.
-    pub(crate) fn take(&mut self) -> bool {
-        if self.left == 0 {
-            self.refill(Instant::now());
-        }
-        self.left.checked_sub(1).map(|left| self.left = left).is_some()
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let earned =
-            now.saturating_duration_since(self.filled).as_nanos() * u128::from(self.per_second) / 1_000_000_000;
-        if earned > 0 {
-            self.left = earned.min(u128::from(self.at_once)) as u32;
-            self.filled = now;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +129,7 @@ mod tests {
     #[test]
     fn a_peer_that_pretends_to_sleep_does_not_make_us_ring_without_end() {
         let (_doorbell, mut bell) = pair();
-        bell.allowance.per_second = 0;
+        bell.allowance = Allowance::new(0, RINGS_AT_ONCE);
         let rung = (0..10_000).filter(|n| bell.answer(2 * n + 1)).count();
         assert_eq!(rung, RINGS_AT_ONCE as usize);
     }
@@ -190,24 +159,11 @@ mod tests {
     #[test]
     fn a_full_pipe_does_not_block_the_waker() {
         let (mut doorbell, mut bell) = pair();
-        bell.allowance.left = 70_000;
+        bell.allowance = Allowance::new(RINGS_PER_SECOND, 70_000);
         (0..70_000).for_each(|n| {
             bell.answer(2 * n + 1);
         });
         doorbell.silence();
         assert!(doorbell.rung);
-    }
-
-    #[test]
-    fn tokens_come_back_with_time() {
-        let mut allowance = Allowance::new(1_000, 10);
-        let start = allowance.filled;
-        allowance.left = 0;
-        allowance.refill(start + Duration::from_micros(500));
-        assert_eq!(allowance.left, 0, "half a token stays half a token");
-        allowance.refill(start + Duration::from_millis(3));
-        assert_eq!(allowance.left, 3);
-        allowance.refill(start + Duration::from_secs(9));
-        assert_eq!(allowance.left, 10);
     }
 }

@@ -40,6 +40,7 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("virtual ports need 64-bit little-endian Linux");
 
+pub mod allowance;
 pub mod arena;
 pub mod broker;
 mod cell;

@@ -22,7 +22,7 @@ use super::observer::{Observer, Tap};
 use super::pool::Pool;
 use super::seat::Seat;
 use super::{BrokerError, Config, Event, LinkKind, PortName, PortStatus};
-use crate::doorbell::Allowance;
+use crate::allowance::Allowance;
 use crate::socket;
 
 /// How long an adopted link waits for its ends.

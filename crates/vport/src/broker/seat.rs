@@ -1,6 +1,6 @@
 //! Who sits at a link: each end has one seat, or as many as a pool can have members.
 
-use crate::doorbell::Allowance;
+use crate::allowance::Allowance;
 
 /// A place at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

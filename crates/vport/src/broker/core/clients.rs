@@ -17,7 +17,7 @@ use super::super::link::{Link, Stage};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkKind, PortName};
 use super::{Client, Core, Fault, Function, Holds};
-use crate::doorbell::Allowance;
+use crate::allowance::Allowance;
 use crate::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
 use crate::socket::{self, Received};
 use crate::wire::{Reply, Request, is_name};

@@ -14,7 +14,7 @@ use super::super::pool::{Change, Next, Pool};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkSpec, PoolStatus};
 use super::{Core, Fault, Holds, RETURN_WITHIN};
-use crate::doorbell::Allowance;
+use crate::allowance::Allowance;
 use crate::layout::VERSION_POOL;
 use crate::steering::{BUCKETS, BucketTable};
 use crate::sync::full_fence;
