@@ -131,7 +131,7 @@ fn no_pipe(error: io::Error) -> Failure {
 /// Shows what the program prints until it ends. What others that it has left behind print later is not waited for.
 fn carry(stream: &mut Stream, mut shown: Vec<Shown>) -> Result<i32, Failure> {
     loop {
-        let told = wait_for_any(stream, &shown)?;
+        let told = wait(stream, shown.iter().map(|one| one.printed.as_fd()))?;
         shown.retain(|one| !is_readable(&one.printed) || one.pass_on());
         if told {
             match stream.next()?.0 {
@@ -144,20 +144,6 @@ fn carry(stream: &mut Stream, mut shown: Vec<Shown>) -> Result<i32, Failure> {
             }
         }
     }
-}
-
-/// Waits until the program has printed something or closed a pipe, or the daemon says something, which is told.
-fn wait_for_any(stream: &Stream, shown: &[Shown]) -> Result<bool, Failure> {
-    if stream.is_ready() {
-        return Ok(true);
-    }
-    let mut waiting = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-    waiting.extend(shown.iter().map(|one| PollFd::from_borrowed_fd(one.printed.as_fd(), PollFlags::IN)));
-    match poll(&mut waiting, None) {
-        Err(Errno::INTR) => return Ok(false),
-        result => result.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))?,
-    };
-    Ok(waiting.first().is_some_and(|fd| !fd.revents().is_empty()))
 }
 
 impl Shown {
@@ -212,17 +198,15 @@ fn with_terminal(client: &Client, request: &Request) -> Result<i32, Failure> {
 fn show(stream: &mut Stream, console: &OwnedFd, signals: &Signals) -> Result<i32, Failure> {
     let mut shows = true;
     loop {
-        let (told, printed, signalled) = wait(stream, shows.then_some(console), signals)?;
-        if printed {
+        let told = wait(stream, shows.then_some(console.as_fd()).into_iter().chain([signals.as_fd()]))?;
+        if shows && is_readable(console) {
             shows = print(console)?;
         }
-        if signalled {
-            match signals.came() {
-                Some(Signal::SIGWINCH) => fit(console),
-                // Hangs up, which ends the program.
-                Some(signal) => return Ok(128 + signal as i32),
-                None => {}
-            }
+        match signals.came() {
+            Some(Signal::SIGWINCH) => fit(console),
+            // Hangs up, which ends the program.
+            Some(signal) => return Ok(128 + signal as i32),
+            None => {}
         }
         if told {
             match stream.next()?.0 {
@@ -239,22 +223,18 @@ fn show(stream: &mut Stream, console: &OwnedFd, signals: &Signals) -> Result<i32
     }
 }
 
-/// Waits until the daemon says something, the program prints something, or a signal comes.
-fn wait(stream: &Stream, console: Option<&OwnedFd>, signals: &Signals) -> Result<(bool, bool, bool), Failure> {
+/// Waits until the daemon says something or one of the others can be read. Whether the daemon does.
+fn wait<'f>(stream: &Stream, others: impl Iterator<Item = BorrowedFd<'f>>) -> Result<bool, Failure> {
     if stream.is_ready() {
-        return Ok((true, false, false));
+        return Ok(true);
     }
-    let mut waiting = vec![
-        PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-    ];
-    waiting.extend(console.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+    let mut waiting = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+    waiting.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     match poll(&mut waiting, None) {
-        Err(Errno::INTR) => return Ok((false, false, false)),
+        Err(Errno::INTR) => return Ok(false),
         result => result.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))?,
     };
-    let is_ready = |index: usize| waiting.get(index).is_some_and(|fd| !fd.revents().is_empty());
-    Ok((is_ready(0), is_ready(2), is_ready(1)))
+    Ok(waiting.first().is_some_and(|fd| !fd.revents().is_empty()))
 }
 
 fn is_readable(fd: &impl AsFd) -> bool {

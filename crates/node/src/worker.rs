@@ -1,5 +1,7 @@
 //! One slice: makes it be as described, and keeps it so. A thread of its own, so that slices do not wait for each other.
 
+mod resuming;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -566,75 +568,6 @@ impl Worker {
             self.links.insert(key.to_owned(), ActiveLink { spec: link, pump: None });
         }
         removed
-    }
-
-    /// Goes on with what a former daemon made. Whether there was or shall be anything.
-    fn adopt_former(&mut self) -> bool {
-        let described = record::load_descriptor(&self.node.paths, &self.name);
-        let former = Record::load(&self.node.paths, &self.name).unwrap_or_else(|e| {
-            tracing::error!("slice {}: {e}; what runs is looked for by name", self.name);
-            described.as_ref().ok()?.clone().map(Record::of_unknown)
-        });
-        if let Some(former) = &former {
-            self.since_ms = former.since_ms;
-            former.runtime.iter().for_each(|runtime| self.node.goes_on_with(runtime));
-            self.adopt(former);
-        }
-        former.is_some() || !matches!(described, Ok(None))
-    }
-
-    /// Brings what is to what shall be. What fails is tried again later: an image may be on a disk that is not there yet.
-    fn resume(&mut self) {
-        let (events, _) = mpsc::channel();
-        let resumed = match record::load_descriptor(&self.node.paths, &self.name) {
-            Ok(Some(target)) => self.converge(&target, &events).map(drop),
-            Ok(None) => self.clear(&events),
-            Err(e) => Err(e.into()),
-        };
-        self.resume_at = None;
-        if let Err(e) = resumed {
-            tracing::error!("slice {}: {e:#}; it is tried again", self.name);
-            let now = Instant::now();
-            self.resume_at = Some(now + self.resumption.ended(None, now));
-        }
-    }
-
-    fn adopt(&mut self, former: &Record) {
-        let nothing = record::ProcessRecord::default();
-        let containers = |spec: &'_ slice::Function| spec.containers().into_iter();
-        let specs = &former.actual.spec.functions;
-        for (name, spec) in specs.iter().flat_map(|spec| containers(spec).map(move |name| (name, spec))) {
-            let record = former.functions.get(&name).unwrap_or(&nothing);
-            let id = FunctionId::new(&self.name, &name).map_err(Into::into);
-            match id.and_then(|id| Function::adopt(&self.node, id, spec, record, former.images.get(&name))) {
-                Ok(Some(function)) => {
-                    self.functions.insert(name, function);
-                }
-                // Half made: made anew if it shall be.
-                Ok(None) => {
-                    let _ = function::remove(&self.node, &self.name, &name);
-                }
-                Err(e) => tracing::error!("slice {}: {e:#}", self.name),
-            }
-        }
-        for link in &former.actual.spec.links {
-            let pump = former.pumps.get(&link::key(link)).unwrap_or(&nothing);
-            match self.establish(link, Some(pump)) {
-                Ok(active) => {
-                    self.links.insert(link::key(link), active);
-                }
-                Err(e) => {
-                    tracing::warn!("slice {}: {e:#}; it is made anew", self.name);
-                    let _ = link::remove(&self.node, &self.name, link, &|at| former.actual.port(at).cloned());
-                }
-            }
-        }
-        // Only now may functions ask for their ports: each finds its link known, with the segments it has.
-        for function in self.functions.values() {
-            if let Err(e) = function.serve_ports() {
-                tracing::error!("slice {}: {e:#}", self.name);
-            }
-        }
     }
 
     /// Notes what exists, and what is about to.
