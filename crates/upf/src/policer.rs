@@ -94,8 +94,9 @@ impl Meter {
         }
         // Workers take the time once a burst, so it may seem to stand still; it never counts twice.
         let at = state[AT].load(Relaxed);
-        state[AT].store(at.max(now), Relaxed);
-        let refill = self.rate.saturating_mul(now.saturating_sub(at));
+        let since = now.saturating_sub(at);
+        state[AT].store(at + since, Relaxed);
+        let refill = self.rate.saturating_mul(since);
         state[TOKENS].load(Relaxed).saturating_add(refill).min(self.burst)
     }
 
