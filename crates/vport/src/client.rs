@@ -259,7 +259,7 @@ fn start(
         connect_at: Instant::now(),
         pause: PAUSE_MIN,
         report_at: Instant::now(),
-        complained_of: 0,
+        complaint: None,
     };
     if control.tell_holdings().is_err() {
         control.lose_connection();

@@ -131,6 +131,19 @@ fn a_peer_that_breaks_a_rule_on_all_channels_does_not_have_its_victim_refused() 
     assert!(bench.broker.ports().unwrap()[1].quarantined.is_some(), "and the link stays in quarantine");
 }
 
+#[test]
+fn a_rule_that_is_broken_while_there_is_no_broker_is_told_to_the_next_one() {
+    let Hostile { mut bench, raw: _raw, memory, mut b } = Hostile::new("no-broker");
+    bench.replace_broker_later(|| {
+        memory.index(HEAD).store(12, Ordering::Release);
+        assert!(b.queues[0].0.recv().is_empty());
+        assert_eq!(b.queues[0].0.counters().invalid, 1);
+        // Its control thread finds nobody to tell.
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    bench.event("quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
+}
+
 fn refusal(event: Event) -> Option<String> {
     if let Event::Refused { reason, .. } = event { Some(reason) } else { None }
 }

@@ -422,6 +422,38 @@ fn a_link_that_was_quarantined_under_the_next_broker_does_not_hold_up_what_the_f
 }
 
 #[test]
+fn a_peer_that_has_every_generation_quarantined_under_the_next_broker_is_cut_off() {
+    let mut bench = Bench::with_pool("adopted-quarantines");
+    let (ports, generation) = changing_while_up(&bench);
+    bench.replace_broker();
+    drop(ports);
+    let [a, b, c] = ["a", "b", "c"].map(|function| resume(&bench, function, generation));
+    a.say(&Request::Quarantine { generation, queue: 0, violation: 1 });
+    let members = ["b", "c"].map(|function| {
+        let raw = steer(&bench, function, Progress { closed: 1, known: 2, come: 0, ports: 1 });
+        assert!(matches!(raw.receive(), Some((Reply::Steers(_), _))));
+        raw
+    });
+    let start = Instant::now();
+    while !members[0].has_mail_within(Duration::from_millis(1)) {
+        assert!(start.elapsed() < Duration::from_secs(4), "in vain: the change goes on");
+        for raw in [&a, &b, &c].into_iter().filter(|raw| raw.has_mail()) {
+            match raw.receive() {
+                Some((Reply::Own { generation, .. }, _)) => raw.say(&Request::Mapped { generation }),
+                Some((Reply::Peer { generation, .. }, _)) if std::ptr::eq(raw, &a) => {
+                    raw.say(&Request::Quarantine { generation, queue: 0, violation: 1 });
+                }
+                Some((Reply::Peer { generation, .. }, _)) => raw.say(&Request::Ready { generation }),
+                _ => {}
+            }
+        }
+    }
+    for member in &members {
+        assert!(matches!(member.receive(), Some((Reply::Begun { epoch: 2, .. }, _))));
+    }
+}
+
+#[test]
 fn a_member_that_comes_back_and_dies_before_its_peer_has_come_back_is_told_of_and_not_in_the_next_generation() {
     let mut bench = Bench::with_pool("fallen");
     let (ports, generation) = changing_while_up(&bench);

@@ -63,8 +63,8 @@ pub(super) struct Control {
     pub(super) connect_at: Instant,
     pub(super) pause: Duration,
     pub(super) report_at: Instant,
-    /// The newest generation of which the broker was told that the peer broke a rule.
-    pub(super) complained_of: u64,
+    /// Of the newest generation in which the peer broke a rule.
+    pub(super) complaint: Option<Complaint>,
 }
 
 pub(super) struct Connection {
@@ -168,6 +168,9 @@ impl Control {
                     self.inherit_late(resumed);
                 }
                 self.tell_holdings()?;
+                if resumed {
+                    self.complain();
+                }
                 self.take_over_if_due();
                 Ok(())
             }
@@ -254,10 +257,16 @@ impl Control {
     /// Once for each generation, which is over then: a peer that breaks a rule on all channels shall not have this end cut off for the
     /// number of its words.
     fn pass_on(&mut self, complaint: Complaint) {
-        let Complaint { generation, queue, violation } = complaint;
-        let said = || self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
-        if generation > self.complained_of && said().is_ok() {
-            self.complained_of = generation;
+        if self.complaint.is_none_or(|newest| newest.generation < complaint.generation) {
+            self.complaint = Some(complaint);
+            self.complain();
+        }
+    }
+
+    /// What does not arrive is said again to the next broker that knows the generation.
+    fn complain(&self) {
+        if let Some(Complaint { generation, queue, violation }) = self.complaint {
+            let _ = self.say(&Request::Quarantine { generation, queue, violation: violation as u16 });
         }
     }
 

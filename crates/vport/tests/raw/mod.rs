@@ -85,8 +85,13 @@ impl Bench {
 
     /// Another broker takes this one's place, and adopts the link.
     pub fn replace_broker(&mut self) {
+        self.replace_broker_later(|| ());
+    }
+
+    /// The same, but meanwhile there is none.
+    pub fn replace_broker_later(&mut self, meanwhile: impl FnOnce()) {
         let segments = self.deposit();
-        self.restart_broker();
+        self.restart_broker(meanwhile);
         self.broker.adopt(self.spec.clone(), segments).unwrap();
     }
 
@@ -109,13 +114,14 @@ impl Bench {
 
     /// Another broker takes this one's place, and knows nothing of the link's segments.
     pub fn forget_segments(&mut self) {
-        self.restart_broker();
+        self.restart_broker(|| ());
         self.broker.add_link(self.spec.clone()).unwrap();
     }
 
-    fn restart_broker(&mut self) {
+    fn restart_broker(&mut self, meanwhile: impl FnOnce()) {
         // The old one first: only one can serve a socket's path.
         self.broker = Broker::start(Config { hugepages: false }, |_| {}).unwrap();
+        meanwhile();
         (self.broker, self.events) = start(&self.directory, false, &self.spec);
     }
 

@@ -26,8 +26,9 @@ use crate::wire::{Reply, Request, is_name};
 const GREETING_WITHIN: Duration = Duration::from_secs(2);
 /// Connections of one function at a time.
 const CLIENTS_MAX: usize = 64;
-/// Messages a second from one client, on average and at once.
-const MESSAGES: (u32, u32) = (100, 200);
+/// Messages a second from one client, on average and at once. Each generation takes three (`Mapped`, `Ready`, `Released`), and a peer that
+/// comes and goes can have fifty begin in a second.
+const MESSAGES: (u32, u32) = (250, 500);
 /// Messages that wait for a client which does not read.
 const OUTBOX_MAX: usize = 8;
 /// The same, for a member of a pool: states of buckets may come all at once.

@@ -175,14 +175,15 @@ impl Core {
         }
     }
 
-    /// Clients at other ends of a pool's links for which a change waits: they have not taken over a generation, or keep so many
-    /// that there is no new one.
+    /// Clients at other ends of a pool's links for which a change waits: they have not taken over a generation, keep so many
+    /// that there is no new one, or have each new one end at once.
     fn peers_that_hold_up(&self, at: usize) -> Vec<u64> {
         let Some(pool) = self.pools.get(at) else { return Vec::new() };
         let links = self.links.values().filter_map(|link| Some((link, 1 - end_of(pool, &link.spec)?)));
         let peers = links.filter(|(link, _)| !is_settled(pool, link)).flat_map(|(link, peer)| {
             let holds_up = |seat: &Seat| match &link.stage {
                 Stage::Mapping(missing) | Stage::Joining(missing) => missing.contains(seat),
+                Stage::Down => true,
                 _ => link.is_kept(),
             };
             link.seats(peer).filter(holds_up).filter_map(|seat| link.sitter(seat)).collect::<Vec<_>>()
