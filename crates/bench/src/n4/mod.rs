@@ -205,7 +205,7 @@ fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::R
     for kill in 1..=args.kills {
         progress.step(&format!("kill {kill} of {}", args.kills))?;
         let name = if args.restored == 100_000 { "n4.restore_100k_s" } else { "n4.restore_s" };
-        samples.add(name, upf.kill()?.as_secs_f64(), "s");
+        samples.add(name, upf.kill(progress)?.as_secs_f64(), "s");
     }
     Ok(())
 }
