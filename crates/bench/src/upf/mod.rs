@@ -147,6 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             failures.push(failure);
         }
     }
+    conditions["interrupted"] = progress.is_interrupted().into();
     drop(progress);
     let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
     conditions["failures"] = failures.into();
@@ -229,6 +230,7 @@ mod tests {
         let only = vec![Part::Worker, Part::Payload];
         let args = Args { sessions: Some(20), only, ..args() };
         let report = run(&args).expect("a run").report;
+        assert_eq!(report.conditions["interrupted"], false);
         for way in ["uplink", "downlink"] {
             for metric in ["added_ns", "vs_forwarder", "ns", "forwarder_ns"] {
                 let is_there = |prefix: &str| report.metrics.contains_key(&format!("{prefix}.{way}.{metric}"));
