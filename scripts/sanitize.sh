@@ -72,6 +72,9 @@ run() {
 }
 mkdir -p target
 echo "leak:xsk_umem__create" >"$leaks"
+failed=0
 for sanitizer in "$@"; do
-    run "$sanitizer"
+    # One that fails keeps no other from running.
+    run "$sanitizer" || failed=1
 done
+exit "$failed"

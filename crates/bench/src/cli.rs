@@ -16,7 +16,7 @@ pub struct Bench {
 
 #[derive(Clone, Debug, Subcommand)]
 enum What {
-    /// Direct links beside testpmd, bare copies and bare wake-ups
+    /// Our links, direct and zero-copy, beside testpmd, bare copies and bare wake-ups
     ///
     /// Throughput of two forwarders in turns with testpmd over vhost-user and memif, the share that the port reaches of a
     /// bare copy, latency of one packet at a time, cost of a chain of functions, and cost of idle ones. A cache line's

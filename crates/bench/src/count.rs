@@ -71,7 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let baseline = args.baseline.as_deref().map(read).transpose()?;
     let (mut samples, progress) = (Samples::default(), Progress::interruptible()?);
     let counted = count_all(&mut samples, &progress);
-    let report = Report { conditions: conditions::of_this_machine(), metrics: samples.summaries() };
+    let mut conditions = conditions::of_this_machine();
+    conditions["interrupted"] = progress.is_interrupted().into();
+    let report = Report { conditions, metrics: samples.summaries() };
     match counted {
         Err(error) if report.metrics.is_empty() => Err(error),
         counted => {

@@ -49,7 +49,7 @@ fn campaign(course: &Course, program: &Path, sessions: u32) -> Result<Outcome> {
     outcome.tally = crowd.traffic.tally();
     // Those that nothing came after have left no gap; those that came again are not missing for it.
     outcome.tally.lost = missing + outcome.tally.duplicated;
-    // First, as the session manager here answers no heartbeats, of which each new process sends some at once.
+    // First, as the session manager answers heartbeats only while it waits for something else.
     outcome.failures.extend(crowd.check_usage(true));
     let (leaked, what) = before.settle(own, Duration::from_secs(20));
     outcome.tally.leaked = leaked;

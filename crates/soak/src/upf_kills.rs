@@ -53,7 +53,7 @@ fn campaign(course: &Course, program: &Path, sessions: u32) -> Result<Outcome> {
         outcome.failures.push(format!("{error:#}"));
         return Ok(outcome);
     }
-    // First, as the session manager here answers no heartbeats, of which each new process sends some at once.
+    // First, as the session manager answers heartbeats only while it waits for something else.
     outcome.failures.extend(crowd.check_usage(false));
     let (leaked, what) = before.settle(own, Duration::from_secs(20));
     outcome.tally.leaked = leaked;

@@ -124,6 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let metrics = found.samples.summaries();
     let mut conditions = found.conditions;
+    conditions["interrupted"] = bench.progress.is_interrupted().into();
     conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
     if let Some(conditions) = conditions.as_object_mut() {
         conditions.extend(found.parts);

@@ -143,6 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let failed = failed.into_iter().filter(|_| !is_interrupted);
     let failures: Vec<String> = failed.filter_map(|done| Some(format!("{:#}", done.err()?))).collect();
     let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
+    conditions["interrupted"] = is_interrupted.into();
     conditions["failures"] = failures.into();
     Ok(Outcome { report: Report { conditions, metrics }, failure })
 }
@@ -205,7 +206,7 @@ fn restart(args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::R
     for kill in 1..=args.kills {
         progress.step(&format!("kill {kill} of {}", args.kills))?;
         let name = if args.restored == 100_000 { "n4.restore_100k_s" } else { "n4.restore_s" };
-        samples.add(name, upf.kill()?.as_secs_f64(), "s");
+        samples.add(name, upf.kill(progress)?.as_secs_f64(), "s");
     }
     Ok(())
 }
@@ -459,6 +460,7 @@ mod tests {
         assert!(report.metrics.contains_key("link.rtt_ns"));
         let failure = failure.expect("there was no UPF to kill").to_string();
         assert!(failure.contains("kills: "), "{failure}");
+        assert_eq!(report.conditions["interrupted"], false);
         assert!(report.conditions["failures"].to_string().contains("kills: "), "{}", report.conditions);
     }
 

@@ -76,18 +76,18 @@ impl Restarted {
             }
             progress.go_on()
         })?;
-        all.await_traffic()?;
+        all.await_traffic(progress)?;
         Ok(all)
     }
 
     /// Kills the process, and starts another one: how long it takes from there until all sampled sessions forward.
-    pub fn kill(&mut self) -> anyhow::Result<Duration> {
-        self.await_traffic()?;
+    pub fn kill(&mut self, progress: &Progress) -> anyhow::Result<Duration> {
+        self.await_traffic(progress)?;
         // SIGKILL; returns when the process is gone.
         self.process = None;
         self.host.drain();
         let began = self.start()?;
-        Ok(self.await_traffic()? - began)
+        Ok(self.await_traffic(progress)? - began)
     }
 
     fn sample(&mut self, session: &Session) {
@@ -121,11 +121,13 @@ impl Restarted {
     }
 
     /// Sends packets of all sampled sessions in turn until one of each has come out; when the last one did.
-    fn await_traffic(&mut self) -> anyhow::Result<Instant> {
+    fn await_traffic(&mut self, progress: &Progress) -> anyhow::Result<Instant> {
         let mut missing: Vec<_> = self.sampled.keys().copied().collect();
         let (begin, mut next) = (Instant::now(), 0);
         let frames: Vec<_> = self.sampled.values().collect();
         while !missing.is_empty() {
+            progress.go_on()?;
+            self.process.iter_mut().try_for_each(Companion::check)?;
             ensure!(begin.elapsed() < PATIENCE, "{} of {} sessions do not forward", missing.len(), frames.len());
             for frame in frames.iter().cycle().skip(next % frames.len()).take(AT_A_TIME) {
                 self.gnb.queue.tx.send(&[PacketRef::from_slice(frame)]);

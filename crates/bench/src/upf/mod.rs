@@ -131,20 +131,23 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let progress = Progress::interruptible()?;
     let mut failures = vec![];
     for part in Part::value_variants().iter().filter(|part| args.wants(**part)) {
-        match part.measure(args, &mut samples, &progress) {
-            Ok(how) => conditions[part.name()] = how,
-            Err(_) if progress.is_interrupted() => {}
-            Err(error) => {
-                let failure = format!("{}: {error:#}", part.name());
-                progress.note(&format!("failed: {failure}"));
-                failures.push(failure);
-            }
+        let mut how = Value::Null;
+        let measured = part.measure(args, &mut how, &mut samples, &progress);
+        if !how.is_null() {
+            conditions[part.name()] = how;
         }
+        // What a part says that was ended means nothing.
         if progress.is_interrupted() {
             progress.note("interrupted: what follows was measured before");
             break;
         }
+        if let Err(error) = measured {
+            let failure = format!("{}: {error:#}", part.name());
+            progress.note(&format!("failed: {failure}"));
+            failures.push(failure);
+        }
     }
+    conditions["interrupted"] = progress.is_interrupted().into();
     drop(progress);
     let failure = (!failures.is_empty()).then(|| anyhow!("not all could be measured: {}", failures.join("; ")));
     conditions["failures"] = failures.into();
@@ -172,25 +175,27 @@ impl Part {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// How it was measured.
-    fn measure(self, args: &Args, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
+    /// Measures; `how` becomes how that was done.
+    fn measure(self, args: &Args, how: &mut Value, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
         let pair = cores::pair().ok();
         let (rounds, load, window) = (args.rounds, args.load(), args.window());
-        match self {
-            Self::Worker => worker::measure(rounds, window, args.many(), pair, samples, progress),
-            Self::Payload => payload::measure(rounds, window, load, pair, samples, progress),
-            Self::Sessions => sessions::measure(rounds, window, load.payload, pair, samples, progress),
-            Self::Workers => workers::measure(rounds, load, samples, progress),
-            Self::Latency => latency::measure(rounds, window, load, samples, progress),
-            Self::Models => models::measure(rounds, window, load, pair, samples, progress),
-            Self::Scaling => scaling::measure(load, pair, samples, progress),
-            Self::Skew => skew::measure(rounds, load, samples, progress),
-            Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, samples, progress),
+        *how = match self {
+            // What these took before something fails is in `how` all the same.
+            Self::Worker => return worker::measure(rounds, window, args.many(), pair, how, samples, progress),
+            Self::Sessions => return sessions::measure(rounds, window, load.payload, pair, how, samples, progress),
+            Self::Dpdk => return dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
+            Self::Payload => payload::measure(rounds, window, load, pair, samples, progress)?,
+            Self::Workers => workers::measure(rounds, load, samples, progress)?,
+            Self::Latency => latency::measure(rounds, window, load, samples, progress)?,
+            Self::Models => models::measure(rounds, window, load, pair, samples, progress)?,
+            Self::Scaling => scaling::measure(load, pair, samples, progress)?,
+            Self::Skew => skew::measure(rounds, load, samples, progress)?,
             Self::Container => {
                 let core = pair.map_or(0, |pair| pair[1]);
-                container::measure(&container::program()?, rounds, window, load, core, samples, progress)
+                container::measure(&container::program()?, rounds, window, load, core, samples, progress)?
             }
-        }
+        };
+        Ok(())
     }
 }
 
@@ -225,6 +230,7 @@ mod tests {
         let only = vec![Part::Worker, Part::Payload];
         let args = Args { sessions: Some(20), only, ..args() };
         let report = run(&args).expect("a run").report;
+        assert_eq!(report.conditions["interrupted"], false);
         for way in ["uplink", "downlink"] {
             for metric in ["added_ns", "vs_forwarder", "ns", "forwarder_ns"] {
                 let is_there = |prefix: &str| report.metrics.contains_key(&format!("{prefix}.{way}.{metric}"));

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use serde_json::{Value, json};
 
 use super::bare_misses::BareMisses;
@@ -47,31 +47,34 @@ pub(super) fn measure(
     window: Duration,
     payload: usize,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let mut runs = vec![];
-    for way in Way::BOTH {
+    let measured = Way::BOTH.into_iter().try_for_each(|way| {
         progress.step(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()))?;
-        let costs = std::thread::scope(|scope| {
-            // On a thread of its own, so that this one is never bound to a core.
-            let measuring = scope.spawn(|| of_way(way, rounds, window, payload, pair, progress));
-            measuring.join().map_err(|_| anyhow::anyhow!("a measurement panicked"))?
-        })?;
+        let mut costs = vec![];
+        // On a thread of its own, so that this one is never bound to a core.
+        let measured = std::thread::scope(|scope| {
+            scope.spawn(|| of_way(way, rounds, window, payload, pair, &mut costs, progress)).join()
+        });
         for (round, costs) in costs.iter().enumerate() {
             add_round(way, costs, samples);
             let of =
                 |((held, active), costs): (&(u32, u32), &Costs)| json!({"held": held, "active": active, "ns": costs});
             runs.push(json!({"round": round + 1, "way": way.name(), "counts": COUNTS.iter().zip(costs).map(of).collect::<Vec<_>>()}));
         }
-    }
-    Ok(json!({
+        measured.unwrap_or_else(|_| Err(anyhow!("a measurement panicked")))
+    });
+    *how = json!({
         "what": "nanoseconds of a packet with so many sessions held and active, all active ones in an order at random",
         "bare_misses": "3 cold lines a packet (slot of the TEID or address, rule, policer), asked for ahead in the same order",
         "1m_over_bare_misses": "what a packet costs more with 1,000,000 sessions than with 1,000, the forwarder's part taken off, by the same of the bare loop",
         "models": "busy nanoseconds of a packet in all threads of each model, source throttled",
         "runs": runs,
-    }))
+    });
+    measured
 }
 
 fn of_way(
@@ -80,8 +83,9 @@ fn of_way(
     window: Duration,
     payload: usize,
     pair: Option<[usize; 2]>,
+    all: &mut Vec<Vec<Costs>>,
     progress: &Progress,
-) -> anyhow::Result<Vec<Vec<Costs>>> {
+) -> anyhow::Result<()> {
     let core = pair.map_or(0, |pair| pair[1]);
     traffic::cores::pin(core)?;
     let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
@@ -91,19 +95,17 @@ fn of_way(
         Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare, models: Both::new(way, load)? })
     };
     let mut rigs = COUNTS.iter().map(rig).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut all = vec![];
     for round in 1..=rounds {
         let mut costs = vec![];
         for rig in &mut rigs {
             let Load { sessions, active, .. } = rig.load;
             let what = format!("sessions, {}, round {round} of {rounds}: {active} of {sessions}", way.name());
-            // What was measured before is kept.
-            let Ok(()) = progress.step(&what) else { return Ok(all) };
+            progress.step(&what)?;
             costs.push(rig.run(window, core, pair)?);
         }
         all.push(costs);
     }
-    Ok(all)
+    Ok(())
 }
 
 impl Rig {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use serde_json::{Value, json};
 
 use super::clock::nanoseconds;
@@ -41,20 +41,18 @@ pub(super) fn measure(
     window: Duration,
     load: Load,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let mut runs = vec![];
-    for way in Way::BOTH {
-        let found = std::thread::scope(|scope| {
-            // On a thread of its own, so that this one is never bound to a core.
-            let measuring = scope.spawn(|| of_way(way, rounds, window, load, pair, progress));
-            measuring.join().map_err(|_| anyhow::anyhow!("a measurement panicked"))?
-        })?;
-        found.iter().for_each(|round| add(way, round, samples));
-        runs.extend(found);
-    }
-    Ok(json!({
+    let measured = Way::BOTH.into_iter().try_for_each(|way| {
+        // On a thread of its own, so that this one is never bound to a core.
+        std::thread::scope(|scope| scope.spawn(|| of_way(way, rounds, window, load, pair, &mut runs, progress)).join())
+            .unwrap_or_else(|_| Err(anyhow!("a measurement panicked")))
+    });
+    runs.iter().for_each(|round| add(round, samples));
+    *how = json!({
         "sessions": load.sessions,
         "active": load.active,
         "payload_bytes": load.payload,
@@ -67,7 +65,8 @@ pub(super) fn measure(
         "upf.synthetic.WAY.*": "over synthetic ports: the same rings and validation over private memory, input in every poll by construction",
         "limit": "the worker's core; where busy is less than 95 %, no rate is given",
         "runs": runs,
-    }))
+    });
+    measured
 }
 
 fn of_way(
@@ -76,8 +75,9 @@ fn of_way(
     window: Duration,
     load: Load,
     pair: Option<[usize; 2]>,
+    all: &mut Vec<Round>,
     progress: &Progress,
-) -> anyhow::Result<Vec<Round>> {
+) -> anyhow::Result<()> {
     progress.step(&format!("worker, {}: {} sessions are installed", way.name(), load.sessions))?;
     traffic::cores::pin(pair.map_or(0, |pair| pair[1]))?;
     let mut over_memory = Pair { forwarder: Plain::new(way, load)?, upf: Upf::new(way, load)? };
@@ -86,10 +86,8 @@ fn of_way(
         Some(_) => Some(Pair { forwarder: fed(Subject::Forwarder)?, upf: fed(Subject::Upf)? }),
         None => None,
     };
-    let mut all = vec![];
     for round in 1..=rounds {
-        // What was measured before is kept.
-        let Ok(()) = progress.step(&format!("worker, {}, round {round} of {rounds}", way.name())) else { break };
+        progress.step(&format!("worker, {}, round {round} of {rounds}", way.name()))?;
         let link_rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
         let shared_memory = match (&mut over_links, pair) {
             (Some(fed), Some(pair)) => {
@@ -100,7 +98,7 @@ fn of_way(
         let synthetic_ns = synthetic(&mut over_memory, window)?;
         all.push(Round { round, way: way.name(), link_rtt_ns, shared_memory, synthetic_ns });
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Nanoseconds of a packet, one after the other on the same core.
@@ -117,13 +115,13 @@ fn synthetic(Pair { forwarder, upf }: &mut Pair<Plain, Upf>, window: Duration) -
     Ok(Pair { forwarder: forwarder_ns, upf: upf_ns })
 }
 
-fn add(way: Way, round: &Round, samples: &mut Samples) {
+fn add(round: &Round, samples: &mut Samples) {
     round.link_rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
     let Pair { forwarder, upf } = round.synthetic_ns;
-    add_ns(&format!("upf.synthetic.{}", way.name()), upf, forwarder, samples);
-    samples.add(format!("upf.synthetic.{}.mpps", way.name()), 1e3 / upf, "Mpps");
+    add_ns(&format!("upf.synthetic.{}", round.way), upf, forwarder, samples);
+    samples.add(format!("upf.synthetic.{}.mpps", round.way), 1e3 / upf, "Mpps");
     let Some(Pair { forwarder, upf }) = round.shared_memory else { return };
-    let prefix = format!("upf.{}", way.name());
+    let prefix = format!("upf.{}", round.way);
     add_ns(&prefix, upf.ns, forwarder.ns, samples);
     samples.add(format!("{prefix}.busy"), upf.busy, "1");
     if upf.busy >= BUSY_ENOUGH {
@@ -150,7 +148,7 @@ mod tests {
             let shared_memory = Some(Pair { forwarder: found(20.0, 0.4), upf: found(80.0, busy) });
             let synthetic_ns = Pair { forwarder: 10.0, upf: 60.0 };
             let round = Round { round: 1, way: "uplink", link_rtt_ns: Some(50.0), shared_memory, synthetic_ns };
-            add(Way::Uplink, &round, &mut samples);
+            add(&round, &mut samples);
         }
         assert_eq!(samples.of("upf.uplink.added_ns"), [60.0, 60.0]);
         assert_eq!(samples.of("upf.uplink.vs_forwarder"), [0.25, 0.25]);

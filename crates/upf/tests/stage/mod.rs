@@ -358,12 +358,22 @@ impl Stage {
         let _ = self.smf.send_to(octets, self.upf);
         let mut buffer = [0; 65_536];
         loop {
-            let (len, _) = self.smf.recv_from(&mut buffer).ok()?;
-            let (header, body) = Header::parse(&buffer[..len]).unwrap();
+            let (header, body) = self.receive(&mut buffer)?;
             if header.sequence == sequence && header.message_type.0 == octets[1] + 1 {
                 return Some(Response::parse(&header, body).unwrap());
             }
         }
+    }
+
+    /// The next message, if it comes soon. A heartbeat is answered: a UPF that has no answers gives the association up.
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<(Header, &'a [u8])> {
+        let (len, _) = self.smf.recv_from(buffer).ok()?;
+        let (header, body) = Header::parse(&buffer[..len]).unwrap();
+        if header.message_type == MessageType::HEARTBEAT_REQUEST {
+            let alive = Response::Heartbeat(Heartbeat { recovery: RecoveryTimeStamp(1_000) });
+            let _ = self.smf.send_to(&alive.encode(0, header.sequence), self.upf);
+        }
+        Some((header, body))
     }
 
     /// Has many sessions established, many at a time, and returns what came of them, in order.
@@ -385,11 +395,10 @@ impl Stage {
             if waiting.is_empty() {
                 break;
             }
-            let Ok((len, _)) = self.smf.recv_from(&mut buffer) else {
+            let Some((header, body)) = self.receive(&mut buffer) else {
                 waiting.values().for_each(|(_, octets)| drop(self.smf.send_to(octets, self.upf)));
                 continue;
             };
-            let (header, body) = Header::parse(&buffer[..len]).unwrap();
             if header.message_type != MessageType::SESSION_ESTABLISHMENT_RESPONSE {
                 continue;
             }

@@ -114,9 +114,10 @@ pub(super) fn measure(
     window: Duration,
     load: Load,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let pages = Reservation::at_least(HUGEPAGES);
     let reason = match pages.shortage(HUGEPAGES) {
         _ if pair.is_none() => Some("there is only one core".to_owned()),
@@ -126,26 +127,14 @@ pub(super) fn measure(
     let (None, Some(cores)) = (&reason, pair) else {
         let reason = reason.unwrap_or_default();
         progress.note(&format!("SKIPPED the UPF over DPDK beside testpmd: {reason}"));
-        return Ok(json!({"skipped": reason}));
+        *how = json!({"skipped": reason});
+        return Ok(());
     };
     let bench = Bench { window, cores, load, progress };
     let mut runs = vec![];
-    'rounds: for round in 1..=rounds {
-        for attempt in 1..=ATTEMPTS {
-            let turn = match bench.take_turns(round, attempt) {
-                // What was measured before is kept.
-                Err(_) if progress.is_interrupted() => break 'rounds,
-                turn => turn?,
-            };
-            let moved = turn.iter().any(|run| run.moved);
-            runs.extend(turn);
-            if !moved {
-                break;
-            }
-        }
-    }
+    let measured = bench.measure(rounds, &mut runs);
     sample(&runs, samples);
-    Ok(json!({
+    *how = json!({
         "function": "server of two vhost-user links, one queue each, all its threads on one core",
         "load": "client of both (virtio-user, split rings, no mergeable buffers, in order), the same for all; sends from memory and counts",
         "descriptors": DESCRIPTORS,
@@ -155,10 +144,29 @@ pub(super) fn measure(
              and at most {LOST_AT_MOST} of the frames accepted did not come out"
         ),
         "runs": runs,
-    }))
+    });
+    measured
 }
 
 impl Bench<'_> {
+    /// Takes turns until each round has one during which the cores stayed.
+    fn measure(&self, rounds: u32, runs: &mut Vec<Run>) -> anyhow::Result<()> {
+        for round in 1..=rounds {
+            for attempt in 1..=ATTEMPTS {
+                let turn = self.take_turns(round, attempt);
+                // One that was interrupted means nothing, whatever it found.
+                self.progress.go_on()?;
+                let turn = turn?;
+                let moved = turn.iter().any(|run| run.moved);
+                runs.extend(turn);
+                if !moved {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs every system once each way.
     fn take_turns(&self, round: u32, attempt: u32) -> anyhow::Result<Vec<Run>> {
         let mut turn = Turn { bench: *self, round, attempt, captures: Folder::new()?, runs: vec![], trips: vec![] };
