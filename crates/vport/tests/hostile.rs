@@ -144,6 +144,22 @@ fn a_rule_that_is_broken_while_there_is_no_broker_is_told_to_the_next_one() {
     bench.event("quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
 }
 
+#[test]
+fn a_complaint_to_a_former_broker_keeps_none_back_from_one_that_counts_generations_anew() {
+    let Hostile { mut bench, raw, memory, mut b } = Hostile::new("anew");
+    memory.index(HEAD).store(12, Ordering::Release);
+    assert!(b.queues[0].0.recv().is_empty());
+    bench.event("quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
+    bench.forget_segments();
+    drop(raw);
+    let raw = bench.connect("a");
+    raw.hello();
+    let memory = raw.join(&bench, &mut b);
+    memory.index(HEAD).store(12, Ordering::Release);
+    assert!(b.queues[0].0.recv().is_empty());
+    bench.event("quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
+}
+
 fn refusal(event: Event) -> Option<String> {
     if let Event::Refused { reason, .. } = event { Some(reason) } else { None }
 }

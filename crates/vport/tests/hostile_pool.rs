@@ -448,6 +448,8 @@ fn a_peer_that_has_every_generation_quarantined_under_the_next_broker_is_cut_off
             }
         }
     }
+    let is_cut_off = |event| matches!(event, Event::Refused { reason, .. } if reason.contains("holds up a change"));
+    bench.event("it is cut off", |event| is_cut_off(event).then_some(()));
     for member in &members {
         assert!(matches!(member.receive(), Some((Reply::Begun { epoch: 2, .. }, _))));
     }

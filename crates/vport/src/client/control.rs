@@ -170,6 +170,9 @@ impl Control {
                 self.tell_holdings()?;
                 if resumed {
                     self.complain();
+                } else {
+                    // It may count generations anew.
+                    self.complaint = None;
                 }
                 self.take_over_if_due();
                 Ok(())
