@@ -165,10 +165,10 @@ fn a_trace_tells_why_each_packet_of_a_ue_went_where_it_went() {
     // For people; and a UE whose session goes.
     let mut child = trace(&lab, here.path(), &["10.60.0.1"]);
     ran.tell("ping 1");
-    ran.tell("delete");
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
+    ran.tell("delete");
     assert!(line.contains("10.60.0.1 > 10.6.0.2 icmp 84 B  PDR 1 FAR 11 QER 5 URR 7  sent by n6, 98 B"), "{line}");
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();

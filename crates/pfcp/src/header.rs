@@ -88,6 +88,8 @@ pub enum HeaderError {
 const SEID_FLAG: u8 = 1;
 /// The part of the header that the length does not count.
 const UNCOUNTED: usize = 4;
+/// Most octets of a UDP datagram over IPv4.
+const DATAGRAM_MOST: usize = 65_507;
 
 impl Header {
     /// Splits `datagram` into header and information elements.
@@ -115,15 +117,14 @@ impl Header {
         Ok((header, &datagram[header_len..]))
     }
 
-    /// The message with this header and the encoded elements `body`.
-    ///
-    /// # Panics
-    /// Where `body` is too long for a datagram; nothing that this crate builds comes near.
+    /// The message with this header and the encoded elements `body`, or as much of them as a datagram has room for: whoever
+    /// makes a message sees to it that it fits, but no peer must be able to end the process by making it say too much.
     pub(crate) fn prepend_to(&self, body: &[u8]) -> Vec<u8> {
         let known = MsgType::from(self.message_type.0);
         let mut encoder = Encoder::new(known, self.seid.is_some(), self.seid.unwrap_or(0), self.sequence & 0xff_ffff);
-        let length = encoder.len() as usize - UNCOUNTED + body.len();
-        encoder.length = u16::try_from(length).expect("a PFCP message fits a datagram");
+        let header_len = usize::from(encoder.len());
+        let body = &body[..body.len().min(DATAGRAM_MOST - header_len)];
+        encoder.length = (header_len - UNCOUNTED + body.len()) as u16;
         let mut message = encoder.marshal();
         message.extend_from_slice(body);
         message
@@ -145,6 +146,16 @@ mod tests {
             let header = Header { message_type: MessageType(50), seid, sequence: 0xab_cdef };
             let datagram = header.prepend_to(&[1, 2, 3, 4]);
             assert_eq!(Header::parse(&datagram), Ok((header, &[1, 2, 3, 4][..])));
+        }
+    }
+
+    #[test]
+    fn a_message_is_never_longer_than_a_datagram() {
+        let header = Header { message_type: MessageType(50), seid: Some(1), sequence: 1 };
+        for len in [DATAGRAM_MOST - 16, DATAGRAM_MOST, 1 << 20] {
+            let datagram = header.prepend_to(&vec![0; len]);
+            assert_eq!(datagram.len(), DATAGRAM_MOST);
+            assert!(Header::parse(&datagram).is_ok());
         }
     }
 

@@ -98,6 +98,11 @@ impl Outbox {
         self.ring.slots() >= BURST_MAX * RECORD_MAX
     }
 
+    /// Whether so many frames fit that have at most `front_bytes` each before their part of `bytes`.
+    pub fn has_room(&self, frames: usize, front_bytes: usize, bytes: usize) -> bool {
+        self.ring.slots() >= frames * (HEADER_LEN + front_bytes) + bytes
+    }
+
     /// Whether a marker fits.
     pub fn has_room_for_marker(&mut self) -> bool {
         self.ring.slots() >= HEADER_LEN
@@ -239,6 +244,7 @@ mod tests {
     fn a_frame_that_does_not_fit_is_refused_whole() {
         let (mut outbox, mut inbox) = ring(200);
         assert!(outbox.post(Letter::Send(PortId::N3), &PacketRef::from_slice(&[1; 100])));
+        assert!(!outbox.has_room(1, 0, 100) && outbox.has_room(2, 4, 20));
         assert!(!outbox.post(Letter::Send(PortId::N3), &PacketRef::from_slice(&[2; 100])));
         assert_eq!(inbox.take().unwrap().1, [1; 100]);
         assert!(inbox.is_empty());

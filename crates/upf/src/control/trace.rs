@@ -33,11 +33,12 @@ pub(super) fn serve(peer: &mut Peer, ue: Ue, sources: &Sources) -> io::Result<Re
         if find_at <= Instant::now() {
             let up_seid = find(ue, sources);
             watching.set(address(ue), up_seid);
+            // Before anybody is told, who might send a packet and remove the session then.
+            session = look(session, up_seid, sources);
             if known != Some(up_seid) {
                 peer.tell(&Event::Watching { up_seid: up_seid.map(Seid) })?;
                 known = Some(up_seid);
             }
-            session = look(session, up_seid, sources);
             find_at = Instant::now() + FIND_EVERY;
         }
         let records = watching.take(AT_A_TIME);

@@ -20,11 +20,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 const LOOK_AGAIN_NS: u64 = 20_000_000;
 /// How long there is no traffic before it counts as stopped, where the rule does not say.
 const STOPPED_AFTER_S: u32 = 10;
-/// Usage information: before, and after, the monitoring time (8.2.62).
+/// Usage information: before, and after, the monitoring time; before QoS enforcement (8.2.62).
 const BEF: u8 = 1;
 const AFT: u8 = 2;
-/// So many monitoring times may pass without a report before usage is not told apart by further ones.
-const BEFORE_MOST: usize = 16;
+const UBE: u8 = 8;
+/// So many monitoring times may pass without a report before usage is not told apart by further ones. All that there is to
+/// report of a session has room in one message.
+pub(super) const BEFORE_MOST: usize = 4;
 
 /// The account: the counters, and what is written down about them.
 #[derive(Debug)]
@@ -193,12 +195,8 @@ impl Account {
     /// What is to be reported now, if anything is. Has the monitoring time take effect, and stops what is used up.
     pub fn look(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<Why> {
         self.books.look_again = false;
-        if self.books.monitoring_ns.is_some_and(|at| at <= now_ns) {
-            self.pass_monitoring_time(urr, clock, now_ns);
-        }
-        let reading = self.usage.read(now_ns);
-        let now = self.mark(urr, &reading, now_ns);
-        let mut why = self.reached(&now) | self.used_up(&reading, &now, urr) | self.idle(&reading, urr, now_ns);
+        let (reading, now, used_up) = self.take_effect(urr, clock, now_ns);
+        let mut why = self.reached(&now) | used_up | self.idle(&reading, urr, now_ns);
         if self.too_much_is_dropped(&reading, urr) {
             why |= Why::DROTH.0;
         }
@@ -216,11 +214,31 @@ impl Account {
         (why != Why::default()).then_some(why)
     }
 
+    /// What has an effect has it, though nothing can be reported. When there is more of that.
+    pub fn keep_limits(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<u64> {
+        let (reading, now, _) = self.take_effect(urr, clock, now_ns);
+        self.schedule(urr, &reading, now_ns);
+        let quota_ns = self.time_used_ns(&self.books.quota, urr, &reading, &now);
+        let times = [self.books.monitoring_ns, self.valid_until_ns(urr), quota_ns];
+        times.into_iter().flatten().filter(|&at_ns| at_ns > now_ns).min()
+    }
+
+    /// Passes the monitoring time, and stops what is used up. The counts as they stand, and the quotas that are used up.
+    fn take_effect(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> (Reading, Mark, u32) {
+        if self.books.monitoring_ns.is_some_and(|at| at <= now_ns) {
+            self.pass_monitoring_time(urr, clock, now_ns);
+        }
+        let reading = self.usage.read(now_ns);
+        let now = self.mark(urr, &reading, now_ns);
+        let used_up = self.used_up(&reading, &now, urr);
+        (reading, now, used_up)
+    }
+
     /// Reports what was used since the last report, because of `why`, and begins anew.
     pub fn report(&mut self, urr: &Urr, why: Why, clock: &Clock, now_ns: u64) -> Vec<UsageReport> {
         let reading = self.usage.read(now_ns);
         let mut reports = std::mem::take(&mut self.books.before);
-        let information = std::mem::take(&mut self.books.is_after).then_some(AFT);
+        let information = if std::mem::take(&mut self.books.is_after) { AFT } else { 0 };
         reports.push(self.close(urr, &reading, why, information, clock, now_ns));
         for report in &mut reports {
             report.sequence = self.books.sequence;
@@ -247,13 +265,14 @@ impl Account {
         urr: &Urr,
         reading: &Reading,
         trigger: Why,
-        information: Option<u8>,
+        information: u8,
         clock: &Clock,
         now_ns: u64,
     ) -> UsageReport {
         let now = self.mark(urr, reading, now_ns);
         let since = now.since(&self.books.reported);
         let (first, last) = (reading.first_ns, reading.last_ns);
+        let information = information | if urr.counts_before_qos() { UBE } else { 0 };
         let report = UsageReport {
             urr_id: self.usage.id().urr,
             sequence: 0,
@@ -268,7 +287,7 @@ impl Account {
                 .then(|| (now.used_ns / SECOND_NS).saturating_sub(self.books.reported.used_ns / SECOND_NS) as u32),
             first_packet: first.map(|at| clock.ntp_s(at)),
             last_packet: first.and(last).map(|at| clock.ntp_s(at)),
-            information,
+            information: (information != 0).then_some(information),
             others: vec![],
         };
         self.books.reported = now;
@@ -278,21 +297,17 @@ impl Account {
     /// From here on the subsequent thresholds and quotas count; what was used before is reported for itself.
     fn pass_monitoring_time(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) {
         self.books.monitoring_ns = None;
+        let reading = self.usage.read(now_ns);
         if self.books.before.len() < BEFORE_MOST {
-            let reading = self.usage.read(now_ns);
             let information = if self.books.is_after { BEF | AFT } else { BEF };
-            let report = self.close(urr, &reading, Why::MONIT, Some(information), clock, now_ns);
+            let report = self.close(urr, &reading, Why::MONIT, information, clock, now_ns);
             self.books.before.push(report);
             self.books.is_after = true;
         }
-        let terms = &urr.terms;
+        let (terms, from) = (&urr.terms, self.mark(urr, &reading, now_ns));
         let subsequently = |grant: &mut Grant, volume: Option<Volume>, time_s: Option<u32>| {
             if volume.is_some() || time_s.is_some() {
-                *grant = Grant {
-                    from: self.books.reported,
-                    volume: volume.or(grant.volume),
-                    time_s: time_s.or(grant.time_s),
-                };
+                *grant = Grant { from, volume: volume.or(grant.volume), time_s: time_s.or(grant.time_s) };
             }
         };
         subsequently(&mut self.books.threshold, terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
@@ -411,9 +426,7 @@ impl Account {
     /// Works out when there is something to do, if no packet comes.
     fn schedule(&mut self, urr: &Urr, reading: &Reading, now_ns: u64) {
         let now = self.mark(urr, reading, now_ns);
-        // Without a packet no time is used, and the first one is told.
-        let runs = self.times(urr) && (reading.last_ns.is_some() || urr.starts_at_once());
-        let time = |grant: &Grant| grant.time_left_ns(&now).filter(|&left| runs && left > 0).map(|left| now_ns + left);
+        let time = |grant: &Grant| self.time_used_ns(grant, urr, reading, &now);
         let asked = |trigger, at: Option<u64>| at.filter(|_| urr.triggers.contains(trigger));
         let times = [
             self.books.period_ns,
@@ -426,6 +439,13 @@ impl Account {
             self.books.look_again.then_some(now_ns + LOOK_AGAIN_NS),
         ];
         self.books.due_ns = times.into_iter().flatten().min();
+    }
+
+    /// When the time that is granted will be used.
+    fn time_used_ns(&self, grant: &Grant, urr: &Urr, reading: &Reading, now: &Mark) -> Option<u64> {
+        // Without a packet no time is used, and the first one is told.
+        let runs = self.times(urr) && (reading.last_ns.is_some() || urr.starts_at_once());
+        grant.time_left_ns(now).filter(|&left_ns| runs && left_ns > 0).map(|left_ns| now.at_ns + left_ns)
     }
 
     /// The counts as they stand.
@@ -451,7 +471,9 @@ impl Books {
     fn can_be(&self, now_ns: u64) -> bool {
         let marks = [self.reported, self.threshold.from, self.quota.from];
         let times = [self.period_ns, self.monitoring_ns, self.due_ns];
-        marks.iter().all(|mark| mark.can_be(now_ns)) && times.into_iter().flatten().all(|at_ns| at_ns < LATEST_NS)
+        self.before.len() <= BEFORE_MOST
+            && marks.iter().all(|mark| mark.can_be(now_ns))
+            && times.into_iter().flatten().all(|at_ns| at_ns < LATEST_NS)
     }
 }
 

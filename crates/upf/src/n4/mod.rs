@@ -30,6 +30,7 @@ mod node;
 mod outbox;
 mod particulars;
 mod paths;
+mod postponed;
 mod reports;
 mod restore;
 mod sessions;

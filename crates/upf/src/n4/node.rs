@@ -25,6 +25,7 @@ use super::managers::Managers;
 use super::outbox::{About, Outbox};
 use super::particulars::Patterns;
 use super::paths::{Echo, Paths};
+use super::postponed::Postponed;
 use super::tunnels::{Told, Tunnels};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
@@ -72,6 +73,8 @@ pub struct Node<T> {
     pub(super) sessions: BySeid<Held>,
     /// When a session's usage is to be looked at, in nanoseconds of the clock.
     pub(super) timers: BTreeSet<(u64, u64)>,
+    /// Sessions whose reports wait until others are answered.
+    pub(super) postponed: Postponed,
     /// What sessions have in common.
     pub(super) patterns: Patterns,
     /// Sessions by the tunnels that they have with peers.
@@ -112,6 +115,7 @@ impl<T: RuleTables> Node<T> {
             counters: tables.counters(),
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
+            postponed: Postponed::default(),
             patterns: Patterns::default(),
             tunnels: Tunnels::default(),
             told: Told::default(),
@@ -341,7 +345,8 @@ impl<T: RuleTables> Node<T> {
     /// When [`Node::tick`] has something to do next.
     pub fn due(&self) -> Option<Instant> {
         let heartbeats = self.associations.values().map(Association::due);
-        let reports = self.timers.first().map(|&(at_ns, _)| self.clock.instant(at_ns));
+        let looks_ns = self.timers.first().map(|&(at_ns, _)| at_ns).into_iter().chain(self.postponed.due_ns());
+        let reports = looks_ns.min().map(|at_ns| self.clock.instant(at_ns));
         heartbeats.chain(reports).chain(self.outbox.due()).chain(self.managers.due()).chain(self.paths.due()).min()
     }
 

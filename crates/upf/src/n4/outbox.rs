@@ -25,8 +25,8 @@ pub(super) struct Outbox {
     due: BTreeSet<(Instant, u32)>,
     /// By what they are about.
     about: BTreeSet<(About, u32)>,
-    /// Peers that have not answered reports sent often enough.
-    silent: BTreeMap<IpAddr, Silence>,
+    /// Those that have not answered all of them.
+    peers: BTreeMap<IpAddr, Peer>,
     /// Sequence numbers of requests about sessions that have come or are gone, where somebody wants to know.
     touched: Option<BTreeSet<u32>>,
 }
@@ -63,19 +63,21 @@ struct Waiting {
     rests: bool,
 }
 
-/// Of a peer that has not answered reports.
+/// A peer that has not answered all requests.
 #[derive(Debug, Default)]
-struct Silence {
+struct Peer {
+    /// How many wait.
+    waiting: usize,
     /// How many of them rest.
     resting: usize,
-    /// Whether anything has come from it since one began to.
-    is_over: bool,
+    /// Whether nothing has come from it since one began to.
+    is_silent: bool,
 }
 
 /// How long a report rests that was sent often enough.
 const REST: Duration = Duration::from_secs(10);
 
-/// The reports that a peer may leave unanswered, though it lives: this part of all that may wait.
+/// The part of all that may wait which a peer may have that lives and leaves reports unanswered.
 const PART: usize = 8;
 
 /// The most that a sequence number can be: it has 24 bits.
@@ -85,8 +87,8 @@ impl Outbox {
     /// At most `most` requests wait at a time.
     pub fn new(pace: Pace, most: usize) -> Self {
         let (due, about) = (BTreeSet::new(), BTreeSet::new());
-        let (waiting, silent) = (BTreeMap::new(), BTreeMap::new());
-        Self { pace, most, sequence: 0, waiting, due, about, silent, touched: None }
+        let (waiting, peers) = (BTreeMap::new(), BTreeMap::new());
+        Self { pace, most, sequence: 0, waiting, due, about, peers, touched: None }
     }
 
     /// From now on [`Outbox::take_changes`] says what has changed.
@@ -135,6 +137,7 @@ impl Outbox {
         self.due.insert((waiting.again, sequence));
         self.about.insert((waiting.about, sequence));
         self.touch(sequence, waiting.about);
+        self.peers.entry(waiting.to.ip()).or_default().waiting += 1;
         self.waiting.insert(sequence, waiting);
     }
 
@@ -149,16 +152,16 @@ impl Outbox {
         self.waiting.len()
     }
 
-    /// Whether no more reports about the session can wait for an answer of this peer: there are too many; or one about the
-    /// session rests; or the peer is silent, or leaves too many unanswered. So one that is away does not take the place of
-    /// others' reports.
+    /// Whether no more reports about the session can wait for an answer of this peer: it has as many as there is room left
+    /// for; or it is silent; or it leaves reports unanswered, and has too many, or one about the session rests. So whoever does
+    /// not answer does not take the place of others' reports.
     pub fn is_full(&self, up_seid: u64, peer: IpAddr) -> bool {
-        if self.waiting.len() >= self.most {
+        let Some(peer) = self.peers.get(&peer) else { return self.waiting.len() >= self.most };
+        if peer.is_silent || peer.waiting >= self.most.saturating_sub(self.waiting.len()) {
             return true;
         }
-        let Some(silence) = self.silent.get(&peer) else { return false };
         let rests = |sequence: u32| self.waiting.get(&sequence).is_some_and(|waiting| waiting.rests);
-        !silence.is_over || silence.resting >= self.most / PART || self.sequences(About::Session(up_seid)).any(rests)
+        peer.resting > 0 && (peer.waiting >= self.most / PART || self.sequences(About::Session(up_seid)).any(rests))
     }
 
     /// Of the requests about it.
@@ -168,8 +171,8 @@ impl Outbox {
 
     /// Something came from the peer. One request that it does not answer says nothing of others then (6.4).
     pub fn hear(&mut self, peer: IpAddr) {
-        if let Some(silence) = self.silent.get_mut(&peer) {
-            silence.is_over = true;
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.is_silent = false;
         }
     }
 
@@ -215,9 +218,9 @@ impl Outbox {
                 }
                 if !std::mem::replace(&mut waiting.rests, true) {
                     given_up.push(about);
-                    let silence = self.silent.entry(waiting.to.ip()).or_default();
-                    silence.resting += 1;
-                    silence.is_over = false;
+                    let peer = self.peers.entry(waiting.to.ip()).or_default();
+                    peer.resting += 1;
+                    peer.is_silent = true;
                 }
                 (waiting.tries, waiting.again) = (0, now + REST);
                 self.due.insert((waiting.again, sequence));
@@ -260,12 +263,13 @@ impl Outbox {
         self.due.remove(&(waiting.again, sequence));
         self.about.remove(&(waiting.about, sequence));
         self.touch(sequence, waiting.about);
-        if waiting.rests
-            && let Entry::Occupied(mut silent) = self.silent.entry(waiting.to.ip())
-        {
-            silent.get_mut().resting -= 1;
-            if silent.get().resting == 0 {
-                silent.remove();
+        if let Entry::Occupied(mut entry) = self.peers.entry(waiting.to.ip()) {
+            let peer = entry.get_mut();
+            peer.waiting -= 1;
+            peer.resting -= usize::from(waiting.rests);
+            peer.is_silent &= peer.resting > 0;
+            if peer.waiting == 0 {
+                entry.remove();
             }
         }
         Some(waiting)
@@ -305,7 +309,41 @@ mod tests {
         outbox.tick(now);
         assert!(!outbox.is_full(5, deaf) && outbox.is_full(1, deaf));
         (1..=3).for_each(|session| outbox.forget(About::Session(session)));
-        assert!(!outbox.is_full(1, deaf) && outbox.silent.is_empty());
+        assert!(!outbox.is_full(1, deaf) && outbox.peers.is_empty());
+    }
+
+    #[test]
+    fn whoever_answers_no_reports_leaves_room_for_others_from_the_first_on() {
+        let now = Instant::now();
+        let most = 16 * PART;
+        let mut outbox = Outbox::new(PACE, most);
+        let peers: [SocketAddr; 3] = [1, 2, 3].map(|host| SocketAddr::from(([192, 0, 2, host], 8805)));
+        let report = Request::SessionReport(SessionReport::default());
+        let mut session = 0;
+        let shares = peers.map(|peer| {
+            let mut share = 0;
+            while !outbox.is_full(session, peer.ip()) {
+                session += 1;
+                share += 1;
+                outbox.send(&report, About::Session(session), 9, peer, now);
+            }
+            share
+        });
+        assert_eq!(shares, [most / 2, most / 4, most / 8]);
+        // Those of its reports that do not rest yet count, too, once one does.
+        let mut outbox = Outbox::new(PACE, most);
+        let mut now = now;
+        outbox.send(&report, About::Session(1), 9, peers[0], now);
+        for _ in 0..3 {
+            now += PACE.t1;
+            outbox.tick(now);
+        }
+        outbox.hear(peers[0].ip());
+        for session in 2..=PART as u64 * 2 {
+            assert!(!outbox.is_full(session, peers[0].ip()));
+            outbox.send(&report, About::Session(session), 9, peers[0], now);
+        }
+        assert!(outbox.is_full(u64::MAX, peers[0].ip()) && !outbox.is_full(u64::MAX, peers[1].ip()));
     }
 
     #[test]

@@ -23,8 +23,6 @@ use crate::usage::ACTIVITY;
 
 /// Least time between two looks at a session by the clock.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// How long a report waits where too many are not answered.
-const POSTPONED_NS: u64 = 1_000_000_000;
 
 impl<T: RuleTables> Node<T> {
     /// Another thread tells something.
@@ -87,18 +85,28 @@ impl<T: RuleTables> Node<T> {
             self.timers.remove(&(at_ns, up_seid));
             datagrams.extend(self.look(up_seid, now));
         }
+        while let Some(up_seid) = self.postponed.take(now_ns) {
+            let peer = self.sessions.get(&up_seid).map(|held| held.owner().cp_f_seid.address);
+            if peer.is_some_and(|peer| self.outbox.is_full(up_seid, peer)) {
+                self.postponed.add(up_seid, now_ns);
+            } else {
+                datagrams.extend(self.look(up_seid, now));
+            }
+        }
         datagrams
     }
 
     /// Looks at the counters of a session, and reports what is to be reported.
     fn look(&mut self, up_seid: u64, now: Instant) -> Option<Datagram> {
         let now_ns = self.clock.ns(now);
-        let held = self.sessions.get(&up_seid)?;
-        if self.outbox.is_full(up_seid, held.owner().cp_f_seid.address) {
-            self.set_timer(up_seid, Some(now_ns + POSTPONED_NS));
+        let mut open = self.sessions.get(&up_seid)?.open();
+        if self.outbox.is_full(up_seid, open.owner.cp_f_seid.address) {
+            let due_ns = open.keep_limits(&self.clock, now_ns);
+            self.put_back(up_seid, open);
+            self.set_timer(up_seid, due_ns);
+            self.postponed.add(up_seid, now_ns);
             return None;
         }
-        let mut open = held.open();
         let (usage, inactive) = open.due_usage(&self.clock, now_ns);
         let downlink_data = open.paging.take(now_ns).map(|pdr_ids| DownlinkDataReport { pdr_ids });
         let cp_f_seid = open.owner.cp_f_seid;
@@ -168,6 +176,13 @@ impl Open {
     /// When there is something to do about usage, or about packets that wait.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.accounts.values().filter_map(Account::due_ns).chain(self.paging.due_ns).min()
+    }
+
+    /// What has an effect has it, though nothing can be reported. When there is more of that.
+    fn keep_limits(&mut self, clock: &Clock, now_ns: u64) -> Option<u64> {
+        let urrs = self.contents.urrs();
+        let keep = |(id, account): (&u32, &mut Account)| account.keep_limits(urrs.get(id)?, clock, now_ns);
+        self.accounts.iter_mut().filter_map(keep).min()
     }
 
     /// The usage that is to be reported now, and whether it is that there is none.

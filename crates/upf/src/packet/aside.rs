@@ -94,7 +94,7 @@ fn besides_for<'t, const V6: bool>(
     let rules = tables.rule(duplicate.rule).zip(tables.rule(duplicate.matched));
     let Some((rule, matched)) = rules else { return Err(Rare::Drop(DropReason::NoPdr)) };
     let verdict = act(tables, state, rule, duplicate, &packet, now);
-    verdict.map_err(|rare| lose(tables, state, matched, packet.len(), now, rare))
+    verdict.map_err(|rare| lose(tables, state, matched, rule, packet.len(), now, rare))
 }
 
 /// What the rule says apart from copies.
@@ -170,17 +170,25 @@ fn forgo_by<'t, const V6: bool>(
     // It is the rule's own quota that it did not fit, and a substitute does not count by that.
     verdict.map_err(|rare| match rare {
         Rare::Duplicate(duplicate) => Rare::Duplicate(Duplicate { matched: rule.index(tables), ..duplicate }),
-        rare => lose(tables, state, rule, packet.len(), now, rare),
+        rare => lose(tables, state, rule, substitute.unwrap_or(rule), packet.len(), now, rare),
     })
 }
 
-/// A packet is dropped by what the rule says, unless it is too long and can be cut.
+/// A packet that `rule` has matched is dropped by what `acting` says, unless it is too long and can be cut.
 #[cold]
-fn lose(tables: &Version, state: &mut State, rule: Rule<'_>, len: usize, now: u64, rare: Rare) -> Rare {
+fn lose(
+    tables: &Version,
+    state: &mut State,
+    rule: Rule<'_>,
+    acting: Rule<'_>,
+    len: usize,
+    now: u64,
+    rare: Rare,
+) -> Rare {
     if let Rare::Drop(reason) = rare {
         rule.usages(tables).note(now, &mut state.alarms);
         if matches!(reason, DropReason::GateClosed | DropReason::MbrExceeded) {
-            rule.usages(tables).count_before_qos(rule.is_uplink(), len, now, &mut state.alarms);
+            acting.usages(tables).count_before_qos(rule.is_uplink(), len, now, &mut state.alarms);
         }
         if !rule.is_uplink() && reason != DropReason::TooLong {
             rule.usages(tables).lose(len, &mut state.alarms);

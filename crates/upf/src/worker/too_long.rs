@@ -71,7 +71,8 @@ impl Hands {
         let zero_checksum = self.ipv6_zero_checksum;
         let (trailing, slow_path) = (&mut self.trailing, &mut self.slow_path);
         let before = trailing.len();
-        let mut has_room = true;
+        // What is posted cannot be taken back.
+        let mut has_room = unresolved.is_none() || slow_path.has_room(fragments(whole, mtu), FRONT_MAX, whole.len());
         let fits = oversize::fragment(whole, mtu, |header, payload| {
             let mut front = [0; FRONT_MAX];
             let front = write_front(forward, header, payload, zero_checksum, &mut front);
@@ -94,6 +95,13 @@ impl Hands {
         });
         uncount(tables, forward.counted, forward.keep);
     }
+}
+
+/// How many fragments the packet becomes.
+fn fragments(whole: &[u8], mtu: usize) -> usize {
+    let mut count = 0;
+    oversize::fragment(whole, mtu, |_, _| count += 1);
+    count
 }
 
 /// Writes what stands before a fragment's payload, and returns it.
