@@ -127,6 +127,7 @@ impl Cell {
 
     // The owner.
 
+    #[inline]
     pub(crate) fn has_crossed(&self, epoch: u64) -> bool {
         self.crossed.load(Ordering::Acquire) >= epoch
     }

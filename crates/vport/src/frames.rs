@@ -21,12 +21,14 @@ impl FrameStore {
     }
 
     /// Where frame `i` goes: its head, and what follows. Together they hold more than the longest frame.
+    #[inline]
     pub fn parts(&mut self, i: usize) -> (&mut [u8], &mut [u8]) {
         (self.slots[i].fill_head(self.peek), &mut self.rests[i * FRAME_MAX..(i + 1) * FRAME_MAX])
     }
 
     /// Says how long frame `i`, now in its parts, is. False where no frame has that length.
     #[must_use]
+    #[inline]
     pub fn set_len(&mut self, i: usize, len: usize) -> bool {
         if !(1..=FRAME_MAX).contains(&len) {
             return false;
@@ -54,6 +56,7 @@ impl FrameStore {
     }
 
     /// The first `count` frames.
+    #[inline]
     pub fn burst(&mut self, count: usize) -> Burst<'_> {
         Burst::new(&mut self.slots[..count])
     }

@@ -56,6 +56,7 @@ impl Index {
     }
 
     /// Odd while the owner sleeps.
+    #[inline]
     pub(crate) fn sleep(self, segment: &Mapping) -> &AtomicU64 {
         segment.word(SLEEP_LINE * LINE)
     }
@@ -94,6 +95,7 @@ impl Index {
     }
 
     /// Tail of what this queue receives from queue `peer` of the other port.
+    #[inline]
     pub(crate) fn tail(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
         assert!(peer < self.peer_queues);
         segment.word((HEADS_LINE + self.peer_queues + peer) * LINE)
@@ -161,6 +163,7 @@ const TABLE_STANDING: usize = 16;
 const TABLE_COPIES: usize = LINE;
 
 /// The epoch of the table that senders are to use; 0 before there is one.
+#[inline]
 pub(crate) fn table_epoch(segment: &Mapping) -> &AtomicU64 {
     segment.word(TABLE_EPOCH)
 }

@@ -168,6 +168,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If they are not within the mapping.
+    #[inline]
     pub fn area(&self, offset: usize, len: usize) -> *const u8 {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: in bounds.
@@ -184,6 +185,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If they are not within the mapping, or the mapping is read-only.
+    #[inline]
     pub fn area_mut(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(self.writable);
         self.area(offset, len).cast_mut()

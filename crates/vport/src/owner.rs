@@ -191,11 +191,13 @@ impl Group {
         Self { carrier: Some(carrier), ..Self::new(workers, ports, outputs, first, epoch, table) }
     }
 
+    #[inline]
     fn owner(&self, bucket: u8) -> usize {
         usize::from(self.table[usize::from(bucket) % BUCKETS].load(Ordering::Relaxed))
     }
 
     /// Which of this process's workers has a queue, if one has.
+    #[inline]
     fn worker(&self, queue: usize) -> Option<usize> {
         queue.checked_sub(self.first).filter(|worker| *worker < self.sent.len())
     }
@@ -248,10 +250,12 @@ impl Group {
         self.nudge(worker);
     }
 
+    #[inline]
     fn nudge(&self, worker: usize) {
         self.ports.iter().for_each(|port| port.cells[worker].nudge());
     }
 
+    #[inline]
     fn wake_carrier(&self) {
         if let Some(carrier) = &self.carrier {
             let _ = write(carrier, &1_u64.to_ne_bytes());
@@ -357,6 +361,7 @@ impl<S> Owner<S> {
     }
 
     /// Which of its process's workers it is.
+    #[inline]
     fn worker(&self) -> usize {
         self.queue - self.group.first
     }

@@ -176,6 +176,7 @@ impl<'a> PacketRef<'a> {
     }
 
     /// Writes the frame to a device or socket, with one call. Returns how many bytes were taken.
+    #[inline]
     pub fn write_to(&self, to: BorrowedFd<'_>) -> io::Result<usize> {
         let parts = [
             libc::iovec { iov_base: self.head.as_ptr().cast_mut().cast(), iov_len: self.head.len() },
@@ -191,6 +192,7 @@ impl<'a> PacketRef<'a> {
     ///
     /// # Panics
     /// If `to` is shorter than the frame.
+    #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         to[..self.head.len()].copy_from_slice(self.head);
         self.rest.copy_to(&mut to[self.head.len()..]);

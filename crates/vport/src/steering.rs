@@ -180,6 +180,7 @@ struct Ip<'a> {
     upper: Option<(u8, &'a [u8])>,
 }
 
+#[inline]
 fn teid(head: &[u8]) -> Option<u32> {
     let (UDP, datagram) = ip(head)?.upper? else { return None };
     let port = u16::from_be_bytes(datagram.get(2..4)?.try_into().ok()?);
@@ -191,6 +192,7 @@ fn teid(head: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes([gtpu[4], gtpu[5], gtpu[6], gtpu[7]]))
 }
 
+#[inline]
 fn destination(head: &[u8]) -> Option<&[u8]> {
     ip(head).map(|ip| &ip.addresses[ip.addresses.len() / 2..])
 }

@@ -279,12 +279,14 @@ impl TxHalf {
     }
 
     /// From here on whoever changes the table waits for the end of the burst, or the burst uses the new table.
+    #[inline]
     fn enter_burst(&mut self) {
         self.burst = self.burst.wrapping_add(1);
         self.layout.burst(&self.index).store(self.burst, Ordering::Relaxed);
         full_fence();
     }
 
+    #[inline]
     fn leave_burst(&mut self) {
         self.burst = self.burst.wrapping_add(1);
         self.layout.burst(&self.index).store(self.burst, Ordering::Release);
