@@ -149,6 +149,11 @@ impl Function {
         self.capture = None;
     }
 
+    /// Whether nobody has begun to take it away.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// Who it is.
     pub(crate) fn id(&self) -> &FunctionId {
         &self.id

@@ -80,6 +80,8 @@ pub(crate) struct ActiveLink {
     pub(crate) spec: Link,
     /// Its pump, if it has one.
     pub(crate) pump: Option<Pump>,
+    /// Whether nobody has begun to take it away.
+    pub(crate) is_whole: bool,
 }
 
 /// What makes a link the same link whatever it is called: its two ends.
@@ -119,7 +121,7 @@ pub(crate) fn establish(
         _ => join_ports(node, slice, link, kind, &ends, former),
     };
     let pump = made.with_context(|| format!("link {}", link.label()))?;
-    Ok(ActiveLink { spec: link.clone(), pump })
+    Ok(ActiveLink { spec: link.clone(), pump, is_whole: true })
 }
 
 fn join_ports(

@@ -151,6 +151,37 @@ fn what_cannot_be_taken_away_is_not_forgotten() {
 }
 
 #[test]
+fn what_was_half_taken_away_is_made_anew_where_it_shall_be_again() {
+    if skipped("what_was_half_taken_away_is_made_anew_where_it_shall_be_again") {
+        return;
+    }
+    let node = TestNode::start();
+    let function = |name: &str| {
+        format!(
+            "{{name: {name}, image: {{rootfs: rootfs}}, command: [reflect, p, q], ports: [{{name: p}}, {{name: q}}]}}"
+        )
+    };
+    let linked = format!("{}, {}", function("a"), function("b"));
+    let alone = format!("{SLEEPER}, {}", SLEEPER.replace("one,", "two,"));
+    // Where there are links, no more than the first one is begun with; else no more than the first function.
+    for (functions, links, ports) in [(linked, "{between: [a/p, b/p]}, {between: [a/q, b/q]}", 4), (alone, "", 0)] {
+        let text = slice("s", &functions, links);
+        node.up(&text).unwrap();
+        let ids = node.spoil_ids();
+        assert!(matches!(node.call(&Request::Down { slices: Vec::new() }), Err(CallError::Failed(_))), "{links}");
+        node.mend_ids(&ids);
+        node.up(&text).unwrap();
+        eventually("they run, and have their ports", || {
+            let (processes, there) = (node.processes(), node.stats().ports);
+            let all_run = processes.iter().all(|process| process.state == ProcessState::Running);
+            (processes.len(), there.len()) == (2, ports) && all_run && there.iter().all(|port| port.attached)
+        });
+        assert_eq!(node.up(&text).unwrap(), 0);
+    }
+    node.down_and_check();
+}
+
+#[test]
 fn what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting() {
     if skipped("what_belongs_to_no_slice_and_cannot_go_keeps_no_node_from_starting") {
         return;
