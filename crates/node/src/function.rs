@@ -336,6 +336,19 @@ impl Supervise for Function {
     }
 }
 
+/// Lets a function go on with the cores that it has for itself, if it runs.
+pub(crate) fn keep_cores(node: &Node, id: &FunctionId, count: usize) -> Result<()> {
+    let runtime = node.runtime()?;
+    for unit in [id.clone(), id.beside()] {
+        let container = Container::new(&node.layout, &runtime, &unit);
+        let had = container.cores()?;
+        if had.len() == count && container.first_process().is_some() {
+            node.cores().keep(&id.to_string(), &had);
+        }
+    }
+    Ok(())
+}
+
 /// Ends functions together: asks, waits a little, then takes their containers away. The sandboxes stay.
 pub(crate) fn stop(functions: &mut [&mut Function]) -> Result<()> {
     for function in functions.iter() {

@@ -13,6 +13,8 @@ use runtime::{FunctionId, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
 
+pub(crate) use resuming::keep_cores;
+
 use crate::backoff::Backoff;
 use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
 use crate::cores;

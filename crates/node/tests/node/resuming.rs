@@ -105,6 +105,31 @@ fn functions_are_on_the_cores_that_they_had_before_the_daemon_died() {
 }
 
 #[test]
+fn what_does_not_run_takes_no_cores_from_what_does() {
+    if skipped("what_does_not_run_takes_no_cores_from_what_does") {
+        return;
+    }
+    let node = TestNode::start();
+    let ended = r#"{name: a, image: {rootfs: rootfs}, restart: never, command: ["true"]}"#;
+    let exclusive = SLEEPER.replace("one,", "one, cores: exclusive,");
+    node.up(&slice("s", &format!("{ended}, {exclusive}"), "")).unwrap();
+    eventually("it has ended", || node.process("a").state == ProcessState::Ended);
+    let before = node.process("one");
+    // What is known of it says that it was to have cores for itself, too.
+    let [_, record] = node.files_of("s");
+    let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let functions = known["actual"]["spec"]["functions"].as_array_mut().unwrap();
+    let [a, one] = &mut functions[..] else { panic!("two functions") };
+    a["cores"] = one["cores"].clone();
+    std::fs::write(&record, known.to_string()).unwrap();
+
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.cpus), (before.pid, before.cpus));
+    node.down_and_check();
+}
+
+#[test]
 fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
     if skipped("what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be") {
         return;
