@@ -348,7 +348,8 @@ impl Pump {
         node.keeper.discard(&interface_label(id));
         let directory = node.paths.pump(id.slice(), id.function());
         if !directory.exists() {
-            return Ok(());
+            // It may have had no more than its ids when it failed.
+            return Ok(IdRanges::release(&node.layout, id)?);
         }
         let ids = IdRanges::allocate(&node.layout, id)?;
         process::kill_all_of(ids.first, &node.paths.run);
