@@ -160,6 +160,32 @@ fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
 }
 
 #[test]
+fn a_function_whose_descriptor_cannot_be_read_is_not_said_to_be_none() {
+    if skipped("a_function_whose_descriptor_cannot_be_read_is_not_said_to_be_none") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let refusal = |function: &str| match node.call(&Request::Scale { function: function.parse().unwrap(), replicas: 2 })
+    {
+        Err(CallError::Failed(failure)) => failure.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal("one").contains("is no pool"));
+    let [descriptor, _] = node.files_of("s");
+    let text = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, "another version's words").unwrap();
+    for name in ["one", "s/one"] {
+        let said = refusal(name);
+        assert!(said.contains("cannot be told") && said.contains(&descriptor.display().to_string()), "{said}");
+    }
+    assert!(refusal("other/one").contains("there is no function other/one"));
+    std::fs::write(&descriptor, text).unwrap();
+    assert!(refusal("two").contains("there is no function two"));
+    node.down_and_check();
+}
+
+#[test]
 fn what_cannot_be_taken_away_is_not_forgotten() {
     if skipped("what_cannot_be_taken_away_is_not_forgotten") {
         return;
