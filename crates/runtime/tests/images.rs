@@ -83,7 +83,7 @@ fn append_long(tar: &mut tar::Builder<Vec<u8>>, kind: EntryType, length: usize) 
     header.set_entry_type(kind);
     header.set_size(length as u64);
     header.set_cksum();
-    tar.append(&header, vec![b'n'; length].as_slice()).expect("appended");
+    tar.append(&header, &b"n/".repeat(length)[..length]).expect("appended");
 }
 
 fn append_sieve(tar: &mut tar::Builder<Vec<u8>>, blocks: usize) {
@@ -240,6 +240,10 @@ fn an_image_with_what_no_function_needs_is_refused() {
     let (a, b) = (format!("{deep}x"), format!("x/{deep}y"));
     let content = [Put::Symlink("x", &deep), Put::Dir(&deep), Put::File(&a, ""), Put::File(&b, "")];
     unpack(&[&content]).1.expect("ninety deep is fine");
+
+    let link_of = |parts: usize| [Put::Long(EntryType::GNULongLink, 2 * parts - 1), Put::Symlink("x", "y")];
+    assert!(refusal(&link_of(129)).contains("too many parts"));
+    unpack(&[&link_of(128)]).1.expect("so many are fine");
 
     let (_dir, image) = unpack(&[&[Put::Setuid("su")]]);
     let mode =

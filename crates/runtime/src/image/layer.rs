@@ -141,6 +141,10 @@ impl Unpacker {
     fn symlink(&mut self, entry: &Entry<'_, impl Read>, name: &OsStr) -> io::Result<()> {
         let owner = owner(entry)?;
         let target = entry.link_name_bytes().ok_or_else(|| io::Error::other("a link without a target"))?;
+        if target.split(|byte| *byte == b'/').count() > limits::DEPTH {
+            // Whoever looks by this name goes all that way, and links lead to links.
+            return Err(io::Error::other("its target has too many parts"));
+        }
         self.clear(name)?;
         symlinkat(OsStr::from_bytes(&target), self.parent(), name)?;
         chownat(self.parent(), name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -228,29 +232,20 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Opens a directory of the image, links followed within it; makes what is missing.
+    /// Opens a directory of the image, links followed within it; makes what is missing. Begins at the end, since each look may have the
+    /// kernel follow forty links.
     fn open(&mut self, path: &Path) -> io::Result<OwnedFd> {
         match self.open_in_root(path) {
             Err(Errno::NOENT) => {}
             answer => return Ok(answer?),
         }
-        let mut at = PathBuf::new();
-        let mut dir = self.open_in_root(&at)?;
-        for part in path {
-            at.push(part);
-            let next = match self.open_in_root(&at) {
-                Err(Errno::NOENT) => {
-                    self.count()?;
-                    mkdirat(&dir, part, Mode::from_raw_mode(0o755))?;
-                    let next = self.open_in_root(&at)?;
-                    self.made.insert(fstat(&next)?.st_ino);
-                    next
-                }
-                answer => answer?,
-            };
-            dir = next;
-        }
-        Ok(dir)
+        let (parent, name) = path.parent().zip(path.file_name()).ok_or(Errno::NOENT)?;
+        let parent = self.open(parent)?;
+        self.count()?;
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        let made = self.open_in_root(path)?;
+        self.made.insert(fstat(&made)?.st_ino);
+        Ok(made)
     }
 
     fn open_in_root(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
