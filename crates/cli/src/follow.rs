@@ -11,6 +11,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
+    io,
     os::fd::{AsFd, BorrowedFd},
     time::Instant,
 };
@@ -44,6 +45,17 @@ pub fn next(stream: &mut Stream, other: Option<BorrowedFd<'_>>, deadline: Option
         }
     }
     Ok(Next::Event(stream.next()?.0))
+}
+
+/// Waits until something can be read, no longer than to the deadline. Whether it can, which is never so once that is past.
+pub fn is_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+    while Instant::now() < deadline {
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], remaining(Some(deadline)).as_ref()) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+    Ok(false)
 }
 
 fn remaining(deadline: Option<Instant>) -> Option<Timespec> {
@@ -81,7 +93,7 @@ impl AsFd for Signals {
 pub fn strange(event: &impl std::fmt::Debug) -> Failure {
     let mut text = format!("{event:?}");
     text.truncate(text.char_indices().nth(80).map_or(text.len(), |(end, _)| end));
-    CallError::Io(std::io::Error::other(format!(
+    CallError::Io(io::Error::other(format!(
         "kaistad answered something else than was asked ({text}); is it of another version? See `kaista version`"
     )))
     .into()

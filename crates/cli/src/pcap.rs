@@ -14,13 +14,13 @@ use node::{
 };
 use std::{
     fs::File,
-    io::{self, IsTerminal, Read},
+    io::{self, IsTerminal, PipeReader, Read},
     os::fd::{AsFd, OwnedFd},
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-/// How long the daemon may take to end a capture that it was asked to end.
+/// How long the daemon may take to begin a capture, and to end one that it was asked to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Pcap) -> Outcome {
@@ -64,22 +64,36 @@ pub fn run(args: &Pcap) -> Outcome {
 /// Has the daemon begin such a capture and end it: what it refuses is known before a file is emptied for it.
 fn rehearse(client: &Client, request: &Request) -> Result<(), Failure> {
     let failed = |error| Failure::failed(format!("cannot begin a capture: {error}"));
+    let silent = || Failure::failed("kaistad does not answer");
     let (mut captured, writer) = io::pipe().map_err(failed)?;
     let mut stream = client.start(request, &[writer.as_fd()])?;
     drop(writer);
     // It begins with a byte, or ends without one.
-    let begun = captured.read(&mut [0]);
+    let deadline = Instant::now() + PATIENCE;
+    let begun = follow::is_readable(captured.as_fd(), deadline).map_err(failed)?;
     let _ = stream.stop();
-    begun.and_then(|_| io::copy(&mut captured, &mut io::sink())).map_err(failed)?;
-    let deadline = Some(Instant::now() + PATIENCE);
+    if !begun || !ends_by(&mut captured, deadline).map_err(failed)? {
+        return Err(silent());
+    }
     loop {
-        match follow::next(&mut stream, None, deadline)? {
+        match follow::next(&mut stream, None, Some(deadline))? {
             Next::Event(Event::Done(Reply::Captured { .. })) => return Ok(()),
             Next::Event(Event::Notice { .. }) => {}
             Next::Event(other) => return Err(strange(&other)),
-            Next::Other | Next::Late => return Err(Failure::failed("kaistad does not answer")),
+            Next::Other | Next::Late => return Err(silent()),
         }
     }
+}
+
+/// Whether what comes by the pipe has an end before the deadline.
+fn ends_by(pipe: &mut PipeReader, deadline: Instant) -> io::Result<bool> {
+    let mut unwanted = [0; 1 << 16];
+    while follow::is_readable(pipe.as_fd(), deadline)? {
+        if pipe.read(&mut unwanted)? == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// `FUNCTION/PORT` with `--slice`, or `SLICE/FUNCTION/PORT`.

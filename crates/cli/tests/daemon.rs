@@ -12,6 +12,8 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
     process::Stdio,
+    thread,
+    time::{Duration, Instant},
 };
 
 fn process(name: &str, state: ProcessState) -> Process {
@@ -251,6 +253,31 @@ fn a_capture_that_is_refused_leaves_its_file_as_it_was() {
         call.answer(&Event::Failed(Failure { message: "upf has no port n9".into(), details: vec![] }));
     });
     assert_eq!(capture(), "error: upf has no port n9\n");
+}
+
+#[test]
+fn a_capture_into_a_file_does_not_wait_for_a_daemon_that_neither_begins_nor_ends_it() {
+    fn given_up(answer: impl Fn(&mut fs::File) -> io::Result<()> + Send + Sync + Copy + 'static) {
+        let here = tempfile::tempdir().unwrap();
+        fs::write(here.path().join("file"), "an earlier capture").unwrap();
+        let _asked = daemon(here.path(), move |call| {
+            let mut output = fs::File::from(call.fds.remove(0));
+            while answer(&mut output).is_ok() {}
+        });
+        let begin = Instant::now();
+        let output = run(here.path(), &["pcap", "upf/n3", "-w", "file"]);
+        assert_eq!((text(&output.stderr), output.status.code()), ("error: kaistad does not answer\n", Some(1)));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert_eq!(fs::read_to_string(here.path().join("file")).unwrap(), "an earlier capture");
+    }
+    let silent = thread::spawn(|| {
+        given_up(|_| {
+            thread::sleep(Duration::from_secs(1000));
+            Ok(())
+        });
+    });
+    given_up(|output| output.write_all(&[0; 4096]));
+    silent.join().unwrap();
 }
 
 #[test]

@@ -137,6 +137,7 @@ impl Daemon {
                 }
             }
         }
+        names.iter().for_each(|name| worker::keep_cores(&self.node, name));
         let mut slices = self.slices();
         for name in names {
             let handle = self.start_worker(&name)?;

@@ -149,6 +149,11 @@ impl Function {
         self.capture = None;
     }
 
+    /// Whether nobody has begun to take it away.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// Who it is.
     pub(crate) fn id(&self) -> &FunctionId {
         &self.id
@@ -329,6 +334,19 @@ impl Supervise for Function {
             tracing::error!("{}: {e}", self.id);
         }
     }
+}
+
+/// Lets a function go on with the cores that it has for itself, if it runs.
+pub(crate) fn keep_cores(node: &Node, id: &FunctionId, count: usize) -> Result<()> {
+    let runtime = node.runtime()?;
+    for unit in [id.clone(), id.beside()] {
+        let container = Container::new(&node.layout, &runtime, &unit);
+        let had = container.cores()?;
+        if had.len() == count && container.first_process().is_some() {
+            node.cores().keep(&id.to_string(), &had);
+        }
+    }
+    Ok(())
 }
 
 /// Ends functions together: asks, waits a little, then takes their containers away. The sandboxes stay.

@@ -1,7 +1,7 @@
 //! Starts a node: takes the lock that makes it the only one, and gives it to a keeper.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -89,8 +89,14 @@ fn start_keeper(lock: File, log: Stdio, stay: bool) -> Result<Child> {
 /// What keeper, daemon and pumps say.
 fn open_log(paths: &Paths) -> Result<File> {
     let path = paths.daemon_log();
-    bound_log(&path)?;
-    OpenOptions::new().create(true).append(true).mode(0o640).open(&path).with_context(|| path.display().to_string())
+    let bounded = bound_log(&path);
+    let log = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
+    let mut log = log.with_context(|| path.display().to_string())?;
+    if let Err(e) = bounded {
+        // A node starts all the same, on a full disk as well, where this line is lost, too.
+        let _ = writeln!(log, "{}: what it held is not kept: {e}", path.display());
+    }
+    Ok(log)
 }
 
 /// Begins the log anew where it has grown large, also while others write to it: they append, to the file that they have. What they
@@ -108,8 +114,6 @@ pub(crate) fn bound_log(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     #[test]
@@ -125,5 +129,16 @@ mod tests {
         writer.write_all(b"more\n").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"more\n");
         assert_eq!(path.with_extension("log.1").metadata().unwrap().len(), (9 << 20) + 7);
+    }
+
+    #[test]
+    fn a_node_starts_where_a_large_log_cannot_be_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths { run: directory.path().join("run"), state: directory.path().to_owned() };
+        std::fs::write(paths.daemon_log(), vec![b'x'; 9 << 20]).unwrap();
+        // As a full disk does, it takes no copy.
+        std::fs::create_dir(paths.daemon_log().with_extension("log.1")).unwrap();
+        let log = open_log(&paths).unwrap();
+        assert!((1..1_000).contains(&log.metadata().unwrap().len()), "begun anew, with a line that says why");
     }
 }

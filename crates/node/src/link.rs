@@ -80,6 +80,8 @@ pub(crate) struct ActiveLink {
     pub(crate) spec: Link,
     /// Its pump, if it has one.
     pub(crate) pump: Option<Pump>,
+    /// Whether nobody has begun to take it away.
+    pub(crate) is_whole: bool,
 }
 
 /// What makes a link the same link whatever it is called: its two ends.
@@ -119,7 +121,7 @@ pub(crate) fn establish(
         _ => join_ports(node, slice, link, kind, &ends, former),
     };
     let pump = made.with_context(|| format!("link {}", link.label()))?;
-    Ok(ActiveLink { spec: link.clone(), pump })
+    Ok(ActiveLink { spec: link.clone(), pump, is_whole: true })
 }
 
 fn join_ports(
@@ -346,7 +348,8 @@ impl Pump {
         node.keeper.discard(&interface_label(id));
         let directory = node.paths.pump(id.slice(), id.function());
         if !directory.exists() {
-            return Ok(());
+            // It may have had no more than its ids when it failed.
+            return Ok(IdRanges::release(&node.layout, id)?);
         }
         let ids = IdRanges::allocate(&node.layout, id)?;
         process::kill_all_of(ids.first, &node.paths.run);

@@ -13,6 +13,8 @@ use runtime::{FunctionId, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
 
+pub(crate) use resuming::keep_cores;
+
 use crate::backoff::Backoff;
 use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
 use crate::cores;
@@ -450,6 +452,7 @@ impl Worker {
     /// Does what lies between what exists and `target`, and nothing else. Whatever was done is noted when it fails, so that
     /// converging again goes on from there.
     fn converge(&mut self, target: &Slice, events: &Sender<Event>) -> Result<usize> {
+        self.remove_halves()?;
         let plan = Plan::new(&self.actual(), target, &self.there());
         if plan.is_empty() {
             return Ok(0);
@@ -474,7 +477,8 @@ impl Worker {
                 active.spec = link.clone();
             }
         }
-        let leaving = self.node.pools.leave(&self.node, plan.leave.iter().map(|name| self.id(name)).collect(), &say);
+        let node = self.node.clone();
+        let leaving = node.pools.leave(&node, plan.leave.iter().map(|name| self.id(name)).collect(), &say);
         let stop: Vec<&mut Function> = self
             .functions
             .iter_mut()
@@ -483,12 +487,7 @@ impl Worker {
             .collect();
         function::stop(&mut { stop })?;
         for name in &plan.remove {
-            if let Some(function) = self.functions.get_mut(name) {
-                function.end_capture();
-            }
-            // Known until it is gone, so that another attempt is made.
-            function::remove(&self.node, &self.name, name)?;
-            self.functions.remove(name);
+            self.remove_function(name)?;
             say(format!("function {name}"), "removed");
         }
         drop(leaving);
@@ -523,6 +522,30 @@ impl Worker {
         }
         self.store_record(&[], &[]);
         Ok(plan.count)
+    }
+
+    /// Takes away what a former attempt has left half of: if it shall be, it is made anew.
+    fn remove_halves(&mut self) -> Result<()> {
+        let links = self.links.iter().filter(|(_, link)| !link.is_whole).map(|(key, _)| key.clone());
+        let functions =
+            self.functions.iter().filter(|(_, function)| !function.is_whole()).map(|(name, _)| name.clone());
+        let (links, functions): (Vec<_>, Vec<_>) = (links.collect(), functions.collect());
+        links.iter().try_for_each(|key| self.remove_link(key))?;
+        functions.iter().try_for_each(|name| self.remove_function(name))?;
+        if !links.is_empty() || !functions.is_empty() {
+            self.store_record(&[], &[]);
+        }
+        Ok(())
+    }
+
+    fn remove_function(&mut self, name: &str) -> Result<()> {
+        if let Some(function) = self.functions.get_mut(name) {
+            function.end_capture();
+        }
+        // Known until it is gone, so that another attempt is made.
+        function::remove(&self.node, &self.name, name)?;
+        self.functions.remove(name);
+        Ok(())
     }
 
     fn add_link(&mut self, link: &Link) -> Result<()> {
@@ -565,7 +588,7 @@ impl Worker {
         let removed = link::remove(&self.node, &self.name, &link, &|at| ports.port(at).cloned());
         if removed.is_err() {
             // Known yet, so that another attempt is made.
-            self.links.insert(key.to_owned(), ActiveLink { spec: link, pump: None });
+            self.links.insert(key.to_owned(), ActiveLink { spec: link, pump: None, is_whole: false });
         }
         removed
     }

@@ -49,11 +49,12 @@ pub(crate) fn directory(layout: &Layout, id: &FunctionId) -> PathBuf {
 
 /// Makes bundle, root filesystem, port directory and state directory anew.
 pub(crate) fn make(layout: &Layout, id: &FunctionId, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<()> {
-    let (dir, bundle, ports) = (layout.container_dir(id), directory(layout, id), layout.ports_dir(id));
+    let (bundle, ports) = (directory(layout, id), layout.ports_dir(id));
     for dir in [&bundle, &ports] {
         fs::create_dir_all(dir).attempt(|| format!("making {}", dir.display()))?;
     }
-    let root = Root::new(&dir, &wanted.image.rootfs, sandbox.ids());
+    close(&bundle, sandbox.ids())?;
+    let root = Root::new(&bundle, &wanted.image.rootfs, sandbox.ids());
     let user = &wanted.image.user;
     root.begin()?;
     if let Some(state) = &wanted.state_directory {
@@ -79,6 +80,14 @@ pub(crate) fn make(layout: &Layout, id: &FunctionId, sandbox: &Sandbox, wanted: 
     text.and_then(|text| fs::write(&path, text)).attempt(|| format!("writing {}", path.display()))
 }
 
+/// Environment, files and image are nobody's on the host. The container's own root passes: by then it has no rights over what
+/// belongs to the host's.
+fn close(bundle: &Path, ids: IdRange) -> Result<()> {
+    chown(bundle, Some(0), Some(ids.first))
+        .and_then(|()| fs::set_permissions(bundle, fs::Permissions::from_mode(0o710)))
+        .attempt(|| format!("setting owner and mode of {}", bundle.display()))
+}
+
 /// The state directory on the host, and the place where it is mounted.
 fn make_state(state: &StateDirectory, root: &Root<'_>, user: &User, ids: IdRange) -> Result<()> {
     if !is_plain_absolute(&state.container) || state.container == Path::new("/") {
@@ -93,7 +102,7 @@ fn make_state(state: &StateDirectory, root: &Root<'_>, user: &User, ids: IdRange
 }
 
 fn config(layout: &Layout, id: &FunctionId, sandbox: &Sandbox, wanted: &ContainerSpec) -> Result<Spec> {
-    let root = Root::mount_point(&layout.container_dir(id));
+    let root = Root::mount_point(&directory(layout, id));
     let ids = LinuxIdMappingBuilder::default().container_id(0u32).host_id(sandbox.ids().first).size(IdRange::SIZE);
     let ids = vec![built(ids.build())?];
     let linux = LinuxBuilder::default()

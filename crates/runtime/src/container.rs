@@ -249,13 +249,9 @@ struct Said {
 pub(crate) fn remove(layout: &Layout, id: &FunctionId) -> Result<()> {
     end_processes(layout, id)?;
     Group::of(layout, id)?.remove()?;
-    let dir = layout.container_dir(id);
-    for mounted in ["rootfs", "lower"] {
-        rootfs::unmount_below(&dir.join(mounted))?;
-    }
-    for made in ["rootfs", "lower", "skeleton", "bundle"] {
-        remove_dir_all(&dir.join(made))?;
-    }
+    let bundle = bundle::directory(layout, id);
+    rootfs::unmount_below(&bundle)?;
+    remove_dir_all(&bundle)?;
     remove_dir_all(&layout.runtime_root().join(id.container()))
 }
 

@@ -24,7 +24,7 @@ use crate::{Error, IdRange, Result, Sandbox, ffi};
 /// Where tmpfs, proc and such are mounted: nothing may be laid there, it would not be seen.
 const HIDDEN: &[&str] = &["proc", "sys", "dev", "tmp", "run"];
 
-/// The root filesystem of one container, below `<run>/<slice>/<function>`.
+/// The root filesystem of one container, in its bundle.
 pub(crate) struct Root<'a> {
     dir: &'a Path,
     image: &'a Path,

@@ -4,7 +4,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use runtime::{
     Container, ContainerSpec, Exec, FunctionId, IdRange, IdRanges, Sandbox, State, StateDirectory, Terminal,
@@ -78,6 +81,33 @@ fn a_container_sees_its_own_mounts_and_no_other() {
         assert!(seen.contains_key(point), "{point} is not in {seen:?}");
     }
     assert_eq!(fs::read_to_string(state.host.join("x")).expect("written by the function"), "kept\n");
+}
+
+#[test]
+fn what_a_container_is_given_is_seen_by_no_other_user_of_the_host() {
+    needs!("what_a_container_is_given_is_seen_by_no_other_user_of_the_host", containers());
+    let node = Node::new();
+    let image = node.busybox(|root| fs::write(root.join("etc/secret"), "xyzzy").expect("written"));
+    // The other user does not find it in the image's directory.
+    fs::set_permissions(&image.rootfs, fs::Permissions::from_mode(0o700)).expect("permissions");
+    let id = node.function("closed");
+    let spec = ContainerSpec {
+        command: shell("cat /etc/secret /etc/laid; echo $WORD; sleep 1000"),
+        env: [("WORD".to_owned(), "xyzzy".to_owned())].into(),
+        files: [(PathBuf::from("/etc/laid"), "xyzzy".to_owned())].into(),
+        ..ContainerSpec::new(image, "closed")
+    };
+    let container = node.launch(&id, &spec);
+    eventually("it has all of it", || container.printed() == "xyzzyxyzzyxyzzy\n");
+    let found_by = |uid: u32| {
+        let mut grep = Command::new("grep");
+        grep.args(["-r", "-l", "xyzzy"]).arg(node.layout.run()).uid(uid).gid(uid);
+        String::from_utf8_lossy(&grep.output().expect("grep").stdout).lines().count()
+    };
+    assert!(found_by(0) >= 3);
+    assert_eq!(found_by(65534), 0);
+    let neighbour = Sandbox::create(&node.layout, &node.function("neighbour")).expect("a sandbox").ids();
+    assert_eq!(found_by(neighbour.first), 0, "nor by another container's root");
 }
 
 #[test]

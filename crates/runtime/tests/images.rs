@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use runtime::{ContainerSpec, Image, Layout, Source};
 use sha2::{Digest, Sha256};
@@ -21,7 +22,8 @@ enum Put<'a> {
     Special(&'a str, EntryType),
     Owned(&'a str, u64),
     Setuid(&'a str),
-    Huge(&'a str),
+    /// A sparse file that is one hole of so many bytes.
+    Hole(&'a str, u64),
     /// What the next entry is called or how it is, of so many bytes.
     Long(EntryType, usize),
     /// A sparse file with so many blocks of headers that say where its holes are.
@@ -51,7 +53,7 @@ fn layer(content: &[Put<'_>]) -> Vec<u8> {
             Put::HardLink(path, target) => (*path, EntryType::Link, *target, ""),
             Put::Special(path, kind) => (*path, *kind, "", ""),
             Put::Owned(path, _) | Put::Setuid(path) => (*path, EntryType::Regular, "", "x"),
-            Put::Huge(path) => (*path, EntryType::GNUSparse, "", ""),
+            Put::Hole(path, _) => (*path, EntryType::GNUSparse, "", ""),
             Put::Long(..) | Put::Sieve(_) => unreachable!("handled above"),
         };
         let old = header.as_old_mut();
@@ -64,11 +66,10 @@ fn layer(content: &[Put<'_>]) -> Vec<u8> {
         header.set_gid(owner);
         header.set_mtime(1);
         header.set_size(text.len() as u64);
-        if matches!(put, Put::Huge(_)) {
-            // One hole of a tebibyte.
+        if let Put::Hole(_, hole) = put {
             let gnu = header.as_gnu_mut().expect("a GNU header");
-            gnu.set_real_size(1 << 40);
-            gnu.sparse[0].set_offset(1 << 40);
+            gnu.set_real_size(*hole);
+            gnu.sparse[0].set_offset(*hole);
             gnu.sparse[0].set_length(0);
         }
         header.set_cksum();
@@ -82,7 +83,7 @@ fn append_long(tar: &mut tar::Builder<Vec<u8>>, kind: EntryType, length: usize) 
     header.set_entry_type(kind);
     header.set_size(length as u64);
     header.set_cksum();
-    tar.append(&header, vec![b'n'; length].as_slice()).expect("appended");
+    tar.append(&header, &b"n/".repeat(length)[..length]).expect("appended");
 }
 
 fn append_sieve(tar: &mut tar::Builder<Vec<u8>>, blocks: usize) {
@@ -234,11 +235,15 @@ fn an_image_with_what_no_function_needs_is_refused() {
     assert!(refusal(&[Put::Special("mem", EntryType::Char)]).contains("device node"));
     assert!(refusal(&[Put::Owned("x", 65536)]).contains("beyond"));
     assert!(refusal(&[Put::File(".wh.", "")]).contains("whiteout"));
-    assert!(refusal(&[Put::Huge("hole")]).contains("too large"));
+    assert!(refusal(&[Put::Hole("hole", 1 << 40)]).contains("too large"));
     let deep = "d/".repeat(45);
     let (a, b) = (format!("{deep}x"), format!("x/{deep}y"));
     let content = [Put::Symlink("x", &deep), Put::Dir(&deep), Put::File(&a, ""), Put::File(&b, "")];
     unpack(&[&content]).1.expect("ninety deep is fine");
+
+    let link_of = |parts: usize| [Put::Long(EntryType::GNULongLink, 2 * parts - 1), Put::Symlink("x", "y")];
+    assert!(refusal(&link_of(129)).contains("too many parts"));
+    unpack(&[&link_of(128)]).1.expect("so many are fine");
 
     let (_dir, image) = unpack(&[&[Put::Setuid("su")]]);
     let mode =
@@ -266,6 +271,28 @@ fn an_image_takes_no_more_memory_than_it_may() {
     fs::write(&file, layer(&[Put::Long(EntryType::GNULongName, 65 << 20), Put::File("x", "x")])).expect("written");
     let said = Image::resolve(&place, &Source::Archive { file, tag: None }).expect_err("refused").to_string();
     assert!(said.contains("too long"), "{said}");
+}
+
+#[test]
+fn what_an_image_claims_is_counted_whether_or_not_anything_is_made_of_it() {
+    needs!("what_an_image_claims_is_counted_whether_or_not_anything_is_made_of_it", root());
+    for name in ["./", ".wh.x", ".wh..wh..opq", ".wh..wh.plnk", "dev/null"] {
+        assert!(refusal(&[Put::Hole(name, 1 << 62)]).contains("too large"), "{name}");
+        // Nor may several make up what one may not claim.
+        assert!(refusal(&[Put::Hole(name, 1), Put::Hole(name, 16 << 30)]).contains("too large"), "{name}");
+    }
+}
+
+#[test]
+fn an_opaque_directory_is_gone_through_once_a_layer() {
+    needs!("an_opaque_directory_is_gone_through_once_a_layer", root());
+    let names: Vec<String> = (0..8_000).map(|n| format!("d/{n}")).collect();
+    let mut content: Vec<Put<'_>> = names.iter().map(|name| Put::File(name, "")).collect();
+    content.extend(names.iter().map(|_| Put::File("d/.wh..wh..opq", "")));
+    let begin = Instant::now();
+    let (_dir, image) = unpack(&[&[Put::File("d/older", "")], &content, &[Put::File("d/.wh..wh..opq", "")]]);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert_eq!(walk(&image.expect("an image").rootfs).len(), 1, "and once in every layer");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, 
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
 use pcap_file::{DataLink, Endianness};
-use runtime::net::{PacketTap, packet_tap};
+use runtime::net::{PacketTap, Sniffed, packet_tap};
 use runtime::{FunctionId, Sandbox};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vport::broker::{Direction, Observer};
@@ -29,6 +29,8 @@ const BUSY_PERIOD: Duration = Duration::from_micros(20);
 const IDLE_PERIOD: Duration = Duration::from_micros(200);
 /// For how long after a frame the next one is expected.
 const BUSY_FOR: Duration = Duration::from_millis(5);
+/// How many frames of an interface are taken before it is looked whether to stop: under load there is always one more.
+const FRAMES_A_TURN: usize = 256;
 
 /// Captures until told to stop, until enough was captured, or until nobody reads.
 pub(super) fn serve(
@@ -116,14 +118,22 @@ fn from_interface(lines: &Lines, tap: &PacketTap, file: &mut Capture) -> io::Res
         if !fds[1].revents().is_empty() {
             break;
         }
-        while file.wants_more()
-            && let Some(seen) = tap.receive()?
-        {
-            let direction = if seen.outgoing { Direction::Sent } else { Direction::Received };
-            file.packet(seen.at.duration_since(UNIX_EPOCH).unwrap_or_default(), direction, &seen.frame)?;
-        }
+        take_turn(|| tap.receive(), file)?;
         file.missed = tap.dropped();
         file.flush()?;
+    }
+    Ok(())
+}
+
+/// Takes the frames that are there, or some of them.
+fn take_turn(mut receive: impl FnMut() -> io::Result<Option<Sniffed>>, file: &mut Capture) -> io::Result<()> {
+    for _ in 0..FRAMES_A_TURN {
+        if !file.wants_more() {
+            break;
+        }
+        let Some(seen) = receive()? else { break };
+        let direction = if seen.outgoing { Direction::Sent } else { Direction::Received };
+        file.packet(seen.at.duration_since(UNIX_EPOCH).unwrap_or_default(), direction, &seen.frame)?;
     }
     Ok(())
 }
@@ -240,6 +250,21 @@ mod tests {
     use super::*;
     use pcap_file::pcapng::{Block, PcapNgReader};
     use std::io::Read;
+
+    #[test]
+    fn an_interface_on_which_there_is_always_one_more_frame_does_not_keep_a_capture_from_being_stopped() {
+        let (read, write) = io::pipe().unwrap();
+        let reader = std::thread::spawn(move || io::copy(&mut { read }, &mut io::sink()));
+        let seen = || Ok(Some(Sniffed { at: SystemTime::now(), outgoing: true, frame: vec![0; 60] }));
+        let mut capture = Capture::begin(write.into(), "s/f/p", None, Some(1_000_000)).unwrap();
+        take_turn(seen, &mut capture).unwrap();
+        assert!(capture.wants_more() && capture.packets > 0);
+        capture.left = Some(1);
+        take_turn(seen, &mut capture).unwrap();
+        assert!(!capture.wants_more());
+        drop(capture);
+        reader.join().unwrap().unwrap();
+    }
 
     #[test]
     fn a_capture_reads_back_with_times_directions_lengths_and_losses() {

@@ -235,11 +235,23 @@ fn mistakes(report: slice::Report) -> Failure {
 
 /// The slice that has such a function, as it shall be.
 fn described(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, Slice), Failure> {
-    let descriptor =
-        |(name, _): (String, Handle)| Some((name.clone(), record::load_descriptor(&daemon.node.paths, &name).ok()??));
-    let slices = daemon.workers().into_iter().filter_map(descriptor);
-    choose(wanted, slices, |slice| slice.function(&wanted.function).is_some())?
-        .ok_or_else(|| refuse(format!("there is no function {wanted}")))
+    let (mut slices, mut unreadable) = (Vec::new(), None);
+    for (name, _) in daemon.workers().into_iter().filter(|(name, _)| is_named(wanted, name)) {
+        match record::load_descriptor(&daemon.node.paths, &name) {
+            Ok(slice) => slices.extend(slice.map(|slice| (name, slice))),
+            Err(e) => unreadable = Some(e),
+        }
+    }
+    let found = choose(wanted, slices.into_iter(), |slice| slice.function(&wanted.function).is_some())?;
+    found.ok_or_else(|| match unreadable {
+        Some(e) => refuse(format!("it cannot be told whether there is a function {wanted}: {e}")),
+        None => refuse(format!("there is no function {wanted}")),
+    })
+}
+
+/// Whether the slice is not another one than that which is named.
+fn is_named(wanted: &FunctionRef, slice: &str) -> bool {
+    wanted.slice.as_ref().is_none_or(|named| named == slice)
 }
 
 /// The one slice of those named whose description has what is wanted, if any has.
@@ -248,8 +260,7 @@ fn choose<T>(
     slices: impl Iterator<Item = (String, T)>,
     has: impl Fn(&T) -> bool,
 ) -> Result<Option<(String, T)>, Failure> {
-    let named = |name: &String| wanted.slice.as_ref().is_none_or(|slice| slice == name);
-    let mut found: Vec<(String, T)> = slices.filter(|(name, slice)| named(name) && has(slice)).collect();
+    let mut found: Vec<(String, T)> = slices.filter(|(name, slice)| is_named(wanted, name) && has(slice)).collect();
     if found.len() > 1 {
         let names: Vec<String> = found.iter().map(|(slice, _)| format!("{slice}/{}", wanted.function)).collect();
         let message = format!("several slices have a function {}: say which: {}", wanted.function, names.join(", "));

@@ -4,11 +4,35 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use runtime::FunctionId;
+use slice::Cores;
 
 use super::Worker;
 use crate::function::{self, Function};
 use crate::link;
+use crate::node::Node;
 use crate::record::{self, ProcessRecord, Record};
+
+/// Has what runs of a slice go on with the cores that it has for itself. To be done for every slice before anybody is given any:
+/// what does not run takes what is left.
+pub(crate) fn keep_cores(node: &Node, slice: &str) {
+    let former = Record::load(&node.paths, slice).unwrap_or_else(|_| of_descriptor(node, slice));
+    let Some(former) = former else { return };
+    former.runtime.iter().for_each(|runtime| node.goes_on_with(runtime));
+    for spec in &former.actual.spec.functions {
+        let Cores::Exclusive(count) = spec.cores else { continue };
+        for name in spec.containers() {
+            let id = FunctionId::new(slice, &name).map_err(Into::into);
+            if let Err(e) = id.and_then(|id| function::keep_cores(node, &id, count as usize)) {
+                tracing::error!("slice {slice}: {e:#}");
+            }
+        }
+    }
+}
+
+/// What can be known where there is no record to be read.
+fn of_descriptor(node: &Node, slice: &str) -> Option<Record> {
+    record::load_descriptor(&node.paths, slice).ok()?.map(Record::of_unknown)
+}
 
 impl Worker {
     /// Goes on with what a former daemon made. Whether there was or shall be anything.
@@ -16,7 +40,7 @@ impl Worker {
         let described = record::load_descriptor(&self.node.paths, &self.name);
         let former = Record::load(&self.node.paths, &self.name).unwrap_or_else(|e| {
             tracing::error!("slice {}: {e}; what runs is looked for by name", self.name);
-            described.as_ref().ok()?.clone().map(Record::of_unknown)
+            of_descriptor(&self.node, &self.name)
         });
         if let Some(former) = &former {
             self.since_ms = former.since_ms;

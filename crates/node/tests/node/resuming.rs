@@ -105,6 +105,31 @@ fn functions_are_on_the_cores_that_they_had_before_the_daemon_died() {
 }
 
 #[test]
+fn what_does_not_run_takes_no_cores_from_what_does() {
+    if skipped("what_does_not_run_takes_no_cores_from_what_does") {
+        return;
+    }
+    let node = TestNode::start();
+    let ended = r#"{name: a, image: {rootfs: rootfs}, restart: never, command: ["true"]}"#;
+    let exclusive = SLEEPER.replace("one,", "one, cores: exclusive,");
+    node.up(&slice("s", &format!("{ended}, {exclusive}"), "")).unwrap();
+    eventually("it has ended", || node.process("a").state == ProcessState::Ended);
+    let before = node.process("one");
+    // What is known of it says that it was to have cores for itself, too.
+    let [_, record] = node.files_of("s");
+    let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let functions = known["actual"]["spec"]["functions"].as_array_mut().unwrap();
+    let [a, one] = &mut functions[..] else { panic!("two functions") };
+    a["cores"] = one["cores"].clone();
+    std::fs::write(&record, known.to_string()).unwrap();
+
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.cpus), (before.pid, before.cpus));
+    node.down_and_check();
+}
+
+#[test]
 fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
     if skipped("what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be") {
         return;
@@ -135,6 +160,32 @@ fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
 }
 
 #[test]
+fn a_function_whose_descriptor_cannot_be_read_is_not_said_to_be_none() {
+    if skipped("a_function_whose_descriptor_cannot_be_read_is_not_said_to_be_none") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let refusal = |function: &str| match node.call(&Request::Scale { function: function.parse().unwrap(), replicas: 2 })
+    {
+        Err(CallError::Failed(failure)) => failure.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal("one").contains("is no pool"));
+    let [descriptor, _] = node.files_of("s");
+    let text = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, "another version's words").unwrap();
+    for name in ["one", "s/one"] {
+        let said = refusal(name);
+        assert!(said.contains("cannot be told") && said.contains(&descriptor.display().to_string()), "{said}");
+    }
+    assert!(refusal("other/one").contains("there is no function other/one"));
+    std::fs::write(&descriptor, text).unwrap();
+    assert!(refusal("two").contains("there is no function two"));
+    node.down_and_check();
+}
+
+#[test]
 fn what_cannot_be_taken_away_is_not_forgotten() {
     if skipped("what_cannot_be_taken_away_is_not_forgotten") {
         return;
@@ -147,6 +198,37 @@ fn what_cannot_be_taken_away_is_not_forgotten() {
         assert!(matches!(answer, Err(CallError::Failed(_))), "{attempt}: {answer:?}");
     }
     node.mend_ids(&ids);
+    node.down_and_check();
+}
+
+#[test]
+fn what_was_half_taken_away_is_made_anew_where_it_shall_be_again() {
+    if skipped("what_was_half_taken_away_is_made_anew_where_it_shall_be_again") {
+        return;
+    }
+    let node = TestNode::start();
+    let function = |name: &str| {
+        format!(
+            "{{name: {name}, image: {{rootfs: rootfs}}, command: [reflect, p, q], ports: [{{name: p}}, {{name: q}}]}}"
+        )
+    };
+    let linked = format!("{}, {}", function("a"), function("b"));
+    let alone = format!("{SLEEPER}, {}", SLEEPER.replace("one,", "two,"));
+    // Where there are links, no more than the first one is begun with; else no more than the first function.
+    for (functions, links, ports) in [(linked, "{between: [a/p, b/p]}, {between: [a/q, b/q]}", 4), (alone, "", 0)] {
+        let text = slice("s", &functions, links);
+        node.up(&text).unwrap();
+        let ids = node.spoil_ids();
+        assert!(matches!(node.call(&Request::Down { slices: Vec::new() }), Err(CallError::Failed(_))), "{links}");
+        node.mend_ids(&ids);
+        node.up(&text).unwrap();
+        eventually("they run, and have their ports", || {
+            let (processes, there) = (node.processes(), node.stats().ports);
+            let all_run = processes.iter().all(|process| process.state == ProcessState::Running);
+            (processes.len(), there.len()) == (2, ports) && all_run && there.iter().all(|port| port.attached)
+        });
+        assert_eq!(node.up(&text).unwrap(), 0);
+    }
     node.down_and_check();
 }
 

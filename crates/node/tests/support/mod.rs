@@ -386,6 +386,8 @@ impl TestNode {
         let left: Vec<String> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         let expected = ["kaistad.lock", ".records", ".runc", ".pumps"];
         assert!(left.iter().all(|name| expected.contains(&name.as_str())), "{left:?}");
+        let ids = fs::read_to_string(self.paths.state.join("id-ranges.json")).unwrap_or_default();
+        assert!(!ids.contains("/pump-"), "{ids}");
     }
 
     /// cgroups of this node, in all hierarchies.

@@ -33,8 +33,8 @@ impl Files {
         let length = file.read_at(&mut magic, 0)?;
         if Compression::of(&magic[..length]) != Compression::None {
             let mut plain = tempfile::tempfile_in(scratch)?;
-            let mut content = limits::Bounded::new(decompress(BufReader::new(file))?, limits::IMAGE_BYTES);
-            io::copy(&mut content, &mut plain)?;
+            let content = decompress(BufReader::new(file))?;
+            io::copy(&mut limits::Bounded::new(content, &mut { limits::IMAGE_BYTES }), &mut plain)?;
             plain.flush()?;
             file = plain;
         }
@@ -64,7 +64,7 @@ impl Files {
     /// Reads a small file whole.
     pub(super) fn read(&self, name: &Path) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
-        limits::Bounded::new(self.open(name)?, limits::DOCUMENT_BYTES).read_to_end(&mut text)?;
+        limits::Bounded::new(self.open(name)?, &mut { limits::DOCUMENT_BYTES }).read_to_end(&mut text)?;
         Ok(text)
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown,
-    futimens, linkat, mkdirat, mknodat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
+    fstat, futimens, linkat, mkdirat, mknodat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
@@ -31,6 +31,8 @@ pub(super) struct Unpacker {
     last: Option<(PathBuf, OwnedFd)>,
     /// Inodes that the current layer made: an opaque directory hides only what older layers did.
     made: HashSet<u64>,
+    /// Inodes of directories in which nothing is left of what older layers did.
+    opaque: HashSet<u64>,
     entries: u64,
     bytes: u64,
 }
@@ -38,12 +40,13 @@ pub(super) struct Unpacker {
 impl Unpacker {
     pub(super) fn new(root: &Path) -> io::Result<Self> {
         let root = openat(CWD, root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { root, last: None, made: HashSet::new(), entries: 0, bytes: 0 })
+        Ok(Self { root, last: None, made: HashSet::new(), opaque: HashSet::new(), entries: 0, bytes: 0 })
     }
 
     /// Unpacks one layer, given as a plain tar stream, over those before.
     pub(super) fn layer(&mut self, stream: impl Read) -> io::Result<()> {
         self.made.clear();
+        self.opaque.clear();
         // Some tools leave out the padding at the end; nothing can hide behind it, the stream has a digest.
         let stream = stream.chain(io::repeat(0).take(2048));
         let may_read = Cell::new(limits::HEADER_BYTES);
@@ -51,10 +54,6 @@ impl Unpacker {
         for entry in archive.entries()? {
             let mut entry = entry?;
             may_read.set(u64::MAX);
-            self.entries += 1;
-            if self.entries > limits::ENTRIES {
-                return Err(io::Error::other("it holds too many files"));
-            }
             let name = entry.path_bytes().into_owned();
             self.entry(&mut entry, Path::new(OsStr::from_bytes(&name))).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(&name)))
@@ -67,6 +66,8 @@ impl Unpacker {
     }
 
     fn entry(&mut self, entry: &mut Entry<'_, impl Read>, path: &Path) -> io::Result<()> {
+        self.count()?;
+        self.hold(entry.size())?;
         let kind = entry.header().entry_type();
         if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
             return Ok(());
@@ -92,6 +93,19 @@ impl Unpacker {
         }
     }
 
+    /// Directories that an entry has made on its way count, too: one name may have a hundred of them.
+    fn count(&mut self) -> io::Result<()> {
+        self.entries += 1;
+        if self.entries > limits::ENTRIES { Err(io::Error::other("it holds too many files")) } else { Ok(()) }
+    }
+
+    /// Counts the content of any entry, wanted or not: all of it is read, and of a sparse one the size is that of the file, not
+    /// that of what the archive holds of it.
+    fn hold(&mut self, size: u64) -> io::Result<()> {
+        self.bytes = self.bytes.saturating_add(size);
+        if self.bytes > limits::IMAGE_BYTES { Err(io::Error::other("the image is too large")) } else { Ok(()) }
+    }
+
     fn directory(&mut self, entry: &Entry<'_, impl Read>, name: &OsStr) -> io::Result<()> {
         let owner = owner(entry)?;
         let parent = self.parent();
@@ -112,7 +126,10 @@ impl Unpacker {
         self.clear(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(self.parent(), name, flags, Mode::RUSR | Mode::WUSR)?);
-        self.copy(entry, &mut file)?;
+        let size = entry.size();
+        if io::copy(&mut entry.take(size), &mut file)? != size {
+            return Err(io::Error::other("its content is cut short"));
+        }
         fchown(&file, Some(owner.0), Some(owner.1))?;
         fchmod(&file, Mode::from_raw_mode(mode))?;
         let time = Timespec { tv_sec: i64::try_from(time).unwrap_or(0), tv_nsec: 0 };
@@ -120,21 +137,14 @@ impl Unpacker {
         self.remember(name)
     }
 
-    /// The size of a sparse entry is that of the file, not that of what the archive holds of it.
-    fn copy(&mut self, from: &mut Entry<'_, impl Read>, to: &mut File) -> io::Result<()> {
-        let size = from.size();
-        self.bytes = self.bytes.saturating_add(size);
-        if self.bytes > limits::IMAGE_BYTES {
-            return Err(io::Error::other("the image is too large"));
-        }
-        let copied = io::copy(&mut from.take(size), to)?;
-        if copied == size { Ok(()) } else { Err(io::Error::other("its content is cut short")) }
-    }
-
     /// The target is only text: it is followed by whoever uses the image, within it.
     fn symlink(&mut self, entry: &Entry<'_, impl Read>, name: &OsStr) -> io::Result<()> {
         let owner = owner(entry)?;
         let target = entry.link_name_bytes().ok_or_else(|| io::Error::other("a link without a target"))?;
+        if target.split(|byte| *byte == b'/').count() > limits::DEPTH {
+            // Whoever looks by this name goes all that way, and links lead to links.
+            return Err(io::Error::other("its target has too many parts"));
+        }
         self.clear(name)?;
         symlinkat(OsStr::from_bytes(&target), self.parent(), name)?;
         chownat(self.parent(), name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -169,12 +179,21 @@ impl Unpacker {
     /// `.wh.NAME` removes what older layers have there; `.wh..wh..opq` all that they have in this directory.
     fn whiteout(&mut self, hidden: &OsStr) -> io::Result<()> {
         match hidden.as_bytes() {
-            b".wh..opq" => prune(self.parent(), &self.made),
+            b".wh..opq" => self.hide_older(),
             // Bookkeeping of the union filesystem that began this.
             other if other.starts_with(b".wh.") => Ok(()),
             b"" | b"." | b".." => Err(io::Error::other("a whiteout of nothing")),
             _ => self.clear(hidden),
         }
+    }
+
+    /// Once a layer: nothing older comes back, and going through all that is new again and again would take days.
+    fn hide_older(&mut self) -> io::Result<()> {
+        let dir = fstat(self.parent())?.st_ino;
+        if self.opaque.insert(dir) {
+            prune(self.parent(), &self.made)?;
+        }
+        Ok(())
     }
 
     /// Removes what is at `name` in the current directory, be it a file or a tree.
@@ -213,28 +232,20 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Opens a directory of the image, links followed within it; makes what is missing.
+    /// Opens a directory of the image, links followed within it; makes what is missing. Begins at the end, since each look may have the
+    /// kernel follow forty links.
     fn open(&mut self, path: &Path) -> io::Result<OwnedFd> {
         match self.open_in_root(path) {
             Err(Errno::NOENT) => {}
             answer => return Ok(answer?),
         }
-        let mut at = PathBuf::new();
-        let mut dir = self.open_in_root(&at)?;
-        for part in path {
-            at.push(part);
-            let next = match self.open_in_root(&at) {
-                Err(Errno::NOENT) => {
-                    mkdirat(&dir, part, Mode::from_raw_mode(0o755))?;
-                    let next = self.open_in_root(&at)?;
-                    self.made.insert(rustix::fs::fstat(&next)?.st_ino);
-                    next
-                }
-                answer => answer?,
-            };
-            dir = next;
-        }
-        Ok(dir)
+        let (parent, name) = path.parent().zip(path.file_name()).ok_or(Errno::NOENT)?;
+        let parent = self.open(parent)?;
+        self.count()?;
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        let made = self.open_in_root(path)?;
+        self.made.insert(fstat(&made)?.st_ino);
+        Ok(made)
     }
 
     fn open_in_root(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -308,5 +319,21 @@ pub(super) fn remove_tree(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_an_image_does_not_list_are_counted() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut unpacker = Unpacker::new(root.path()).expect("opened");
+        unpacker.entries = limits::ENTRIES - 3;
+        unpacker.open(Path::new("a/b")).expect("as many as it may have");
+        unpacker.open(Path::new("a/b")).expect("they are there");
+        unpacker.open(Path::new("a/b/c")).expect("the last one");
+        assert!(unpacker.open(Path::new("a/d")).expect_err("refused").to_string().contains("too many files"));
     }
 }

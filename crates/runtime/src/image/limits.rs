@@ -5,6 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 /// Unpacked, all layers together.
 pub(super) const IMAGE_BYTES: u64 = 16 << 30;
+/// Layers as they are read, all together: what lies between and behind their files as well.
+pub(super) const STREAM_BYTES: u64 = 2 * IMAGE_BYTES;
 /// Index, manifest, configuration: each.
 pub(super) const DOCUMENT_BYTES: u64 = 4 << 20;
 /// Files, directories and links, all layers together.
@@ -22,22 +24,22 @@ pub(super) const LAYERS: usize = 512;
 /// Directories within each other.
 pub(super) const DEPTH: usize = 128;
 
-/// A reader that fails, rather than ends, where its source is longer than allowed.
-pub(super) struct Bounded<R> {
+/// A reader that fails, rather than ends, where its source is longer than allowed. What one leaves of its limit is the next one's.
+pub(super) struct Bounded<'a, R> {
     source: R,
-    left: u64,
+    left: &'a mut u64,
 }
 
-impl<R: Read> Bounded<R> {
-    pub(super) fn new(source: R, limit: u64) -> Self {
-        Self { source, left: limit }
+impl<'a, R: Read> Bounded<'a, R> {
+    pub(super) fn new(source: R, left: &'a mut u64) -> Self {
+        Self { source, left }
     }
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
-        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other("it is too large"))?;
+        *self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other("it is too large"))?;
         Ok(read)
     }
 }
@@ -68,5 +70,20 @@ impl<R: Read> Read for Headers<'_, R> {
 impl<R: Seek> Seek for Headers<'_, R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.source.seek(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_may_read_together_does_not_begin_anew_with_each() {
+        let mut left = 5;
+        let mut read =
+            |bytes: usize| Bounded::new(io::repeat(0).take(bytes as u64), &mut left).read_to_end(&mut vec![]);
+        assert_eq!(read(3).unwrap(), 3);
+        assert_eq!(read(2).unwrap(), 2);
+        assert!(read(1).unwrap_err().to_string().contains("too large"));
     }
 }

@@ -65,8 +65,9 @@ fn unpack(root: &Path, manifest: &Manifest, files: &Files) -> io::Result<()> {
     fs::create_dir(root)?;
     fs::set_permissions(root, Permissions::from_mode(0o755))?;
     let mut unpacker = Unpacker::new(root)?;
+    let mut may_read = limits::STREAM_BYTES;
     for (number, layer) in manifest.layers.iter().enumerate() {
-        apply(&mut unpacker, layer, files)
+        apply(&mut unpacker, layer, files, &mut may_read)
             .map_err(|error| io::Error::new(error.kind(), format!("layer {}: {error}", number + 1)))?;
     }
     // Before it gets its name, so that a power failure cannot leave a named image with holes.
@@ -75,9 +76,9 @@ fn unpack(root: &Path, manifest: &Manifest, files: &Files) -> io::Result<()> {
 }
 
 /// Unpacks a layer and checks that all of it, trailing bytes included, was what the digests say.
-fn apply(unpacker: &mut Unpacker, layer: &Layer, files: &Files) -> io::Result<()> {
+fn apply(unpacker: &mut Unpacker, layer: &Layer, files: &Files, may_read: &mut u64) -> io::Result<()> {
     let mut packed = Hashed::new(files.open(&layer.name)?);
-    let plain = limits::Bounded::new(decompress(&mut packed)?, 2 * limits::IMAGE_BYTES);
+    let plain = limits::Bounded::new(decompress(&mut packed)?, may_read);
     let mut plain = Hashed::new(plain);
     unpacker.layer(&mut plain)?;
     let diff_id = plain.finish()?;
