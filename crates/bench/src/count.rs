@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::json;
 
 mod callgrind;
@@ -85,11 +85,16 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
-        for way in Way::BOTH {
-            let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
+        let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
+        progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
+        // Beside each other, as no time is taken.
+        let counted = std::thread::scope(|scope| {
+            let both = Way::BOTH.map(|way| scope.spawn(move || counts(subject, way, pdrs)));
+            both.map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a count panicked"))))
+        });
+        for (way, counts) in Way::BOTH.into_iter().zip(counted) {
+            let counts = counts?;
             let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
-            progress.step(&format!("counting {name}"))?;
-            let counts = [count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?];
             samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
             if subject == Subject::Upf && pdrs == 1 {
                 for (stage, cost) in of_stages(&counts)? {
@@ -152,6 +157,11 @@ fn of_stages(counts: &[Count; 2]) -> anyhow::Result<Vec<(Stage, f64)>> {
 struct Count {
     instructions: u64,
     profile: Profile,
+}
+
+/// Of the shorter and the longer run.
+fn counts(subject: Subject, way: Way, pdrs: u16) -> anyhow::Result<[Count; 2]> {
+    Ok([count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?])
 }
 
 fn count(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::Result<Count> {

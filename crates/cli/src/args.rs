@@ -312,6 +312,9 @@ pub struct Upf {
     /// Run a UPF with this configuration, see docs/upf.md
     #[arg(long, value_name = "FILE", required = true)]
     pub config: Option<PathBuf>,
+    /// End when the process ends that started this one, however it ends
+    #[arg(long, hide = true)]
+    pub die_with_parent: bool,
 }
 
 #[derive(Debug, Subcommand)]

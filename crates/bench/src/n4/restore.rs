@@ -97,7 +97,7 @@ impl Restarted {
     /// Starts the process; when that was.
     fn start(&mut self) -> anyhow::Result<Instant> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("upf").arg("--config").arg(self.folder.path().join("upf.yaml"));
+        command.args(["upf", "--die-with-parent", "--config"]).arg(self.folder.path().join("upf.yaml"));
         command.env("KAISTA_PORTS", self.links.socket("upf"));
         // With RUST_LOG the process says what it does.
         if std::env::var_os("RUST_LOG").is_none() {

@@ -59,42 +59,46 @@ pub fn be_contained(asked: &Contained) -> anyhow::Result<()> {
 }
 
 /// Measures both ways; `program` is `kaista`. Where no container can be made that is said.
+#[expect(clippy::too_many_arguments, reason = "what is measured, how, and where it is told")]
 pub(super) fn measure(
     program: &Path,
     rounds: u32,
     window: Duration,
     load: Load,
     core: usize,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let node = match Node::new(program) {
         Ok(node) => node,
         Err(error) => {
             let reason = format!("not measurable here: {error:#}");
             progress.note(&format!("container: {reason}"));
-            return Ok(reason.into());
+            *how = reason.into();
+            return Ok(());
         }
     };
     let mut runs = vec![];
-    for round in 1..=rounds {
-        for way in Way::BOTH {
-            progress.step(&format!("container, round {round} of {rounds}: {}", way.name()))?;
-            let Load { sessions, active, payload, .. } = load;
-            let asked = Contained { way, sessions, active, payload, core, milliseconds: window.as_millis() as u64 };
-            let (bare_ns, container_ns) = (bare(program, &asked)?, node.run(&asked)?);
-            let name = |metric: &str| format!("upf.container.{}.{metric}", way.name());
-            samples.add(name("bare_ns"), bare_ns, "ns");
-            samples.add(name("container_ns"), container_ns, "ns");
-            samples.add(name("over_bare"), container_ns / bare_ns, "1");
-            runs.push(json!({"round": round, "way": way.name(), "bare_ns": bare_ns, "container_ns": container_ns}));
-        }
-    }
-    Ok(json!({
+    let mut each = (1..=rounds).flat_map(|round| Way::BOTH.map(|way| (round, way)));
+    let outcome = each.try_for_each(|(round, way)| {
+        progress.step(&format!("container, round {round} of {rounds}: {}", way.name()))?;
+        let Load { sessions, active, payload, .. } = load;
+        let asked = Contained { way, sessions, active, payload, core, milliseconds: window.as_millis() as u64 };
+        let (bare_ns, container_ns) = (bare(program, &asked)?, node.run(&asked)?);
+        let name = |metric: &str| format!("upf.container.{}.{metric}", way.name());
+        samples.add(name("bare_ns"), bare_ns, "ns");
+        samples.add(name("container_ns"), container_ns, "ns");
+        samples.add(name("over_bare"), container_ns / bare_ns, "1");
+        runs.push(json!({"round": round, "way": way.name(), "bare_ns": bare_ns, "container_ns": container_ns}));
+        Ok(())
+    });
+    *how = json!({
         "what": "busy nanoseconds of a packet in one worker that runs to completion, synthetic ports; the same program as a process of the host and as one of a container, in turns",
         "container": format!("no capability, own user namespace, system call filter, read-only root, one core, by {}", node.runtime.version()),
         "runs": runs,
-    }))
+    });
+    outcome
 }
 
 fn bare(program: &Path, asked: &Contained) -> anyhow::Result<f64> {
@@ -186,8 +190,9 @@ mod tests {
         let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
         let core = traffic::cores::allowed().expect("cores")[0];
         let window = Duration::from_millis(20);
-        let found = measure(&program, 1, window, load, core, &mut samples, &progress).expect("a run");
-        if let Some(reason) = found.as_str() {
+        let mut how = Value::Null;
+        measure(&program, 1, window, load, core, &mut how, &mut samples, &progress).expect("a run");
+        if let Some(reason) = how.as_str() {
             println!("SKIPPED {name}: {reason}");
             return;
         }

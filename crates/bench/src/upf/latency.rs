@@ -39,17 +39,18 @@ pub(super) fn measure(
     rounds: u32,
     window: Duration,
     load: Load,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
     let (mut runs, mut missing) = (vec![], vec![]);
-    for round in 1..=rounds {
-        for (name, model) in MODELS {
+    let outcome =
+        (1..=rounds).flat_map(|round| MODELS.map(|model| (round, model))).try_for_each(|(round, (name, model))| {
             let threads = threads(model, 1);
             if threads > cores.len() {
                 missing.push(lacking(name, model, 1, cores.len()));
-                continue;
+                return Ok(());
             }
             progress.step(&format!("latency, round {round} of {rounds}: {name}"))?;
             let (highest_pps, found) = against_load(model, load, window, &cores[..threads])?;
@@ -60,16 +61,17 @@ pub(super) fn measure(
                 }
             }
             runs.push(json!({"round": round, "model": name, "zero_loss_mpps": highest_pps / 1e6, "loads": found}));
-        }
-    }
+            Ok(())
+        });
     missing.dedup();
-    Ok(json!({
+    *how = json!({
         "what": "one way, from when a packet is due to when the sink has it; uplink, one worker, shared-memory ports",
         "source": "source and sink ride in the polls of whoever receives: the worker (rtc), the dispatcher (pipeline)",
         "limit": "the pauses of the threads' cores: p99.9 and maximum are those of the machine, too",
         "not_measurable": missing,
         "runs": runs,
-    }))
+    });
+    outcome
 }
 
 fn against_load(model: Model, load: Load, window: Duration, cores: &[usize]) -> anyhow::Result<(f64, Vec<Found>)> {

@@ -175,27 +175,25 @@ impl Part {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Measures; `how` becomes how that was done.
+    /// Measures; `how` becomes how that was done, whether or not it ends well.
     fn measure(self, args: &Args, how: &mut Value, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
         let pair = cores::pair().ok();
         let (rounds, load, window) = (args.rounds, args.load(), args.window());
-        *how = match self {
-            // What these took before something fails is in `how` all the same.
-            Self::Worker => return worker::measure(rounds, window, args.many(), pair, how, samples, progress),
-            Self::Sessions => return sessions::measure(rounds, window, load.payload, pair, how, samples, progress),
-            Self::Dpdk => return dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
-            Self::Payload => payload::measure(rounds, window, load, pair, samples, progress)?,
-            Self::Workers => workers::measure(rounds, load, samples, progress)?,
-            Self::Latency => latency::measure(rounds, window, load, samples, progress)?,
-            Self::Models => models::measure(rounds, window, load, pair, samples, progress)?,
-            Self::Scaling => scaling::measure(load, pair, samples, progress)?,
-            Self::Skew => skew::measure(rounds, load, samples, progress)?,
+        match self {
+            Self::Worker => worker::measure(rounds, window, args.many(), pair, how, samples, progress),
+            Self::Payload => payload::measure(rounds, window, load, pair, how, samples, progress),
+            Self::Sessions => sessions::measure(rounds, window, load.payload, pair, how, samples, progress),
+            Self::Workers => workers::measure(rounds, load, how, samples, progress),
+            Self::Latency => latency::measure(rounds, window, load, how, samples, progress),
+            Self::Models => models::measure(rounds, window, load, pair, how, samples, progress),
+            Self::Scaling => scaling::measure(load, pair, how, samples, progress),
+            Self::Skew => skew::measure(rounds, load, how, samples, progress),
+            Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
             Self::Container => {
                 let core = pair.map_or(0, |pair| pair[1]);
-                container::measure(&container::program()?, rounds, window, load, core, samples, progress)?
+                container::measure(&container::program()?, rounds, window, load, core, how, samples, progress)
             }
-        };
-        Ok(())
+        }
     }
 }
 

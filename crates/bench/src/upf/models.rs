@@ -55,15 +55,16 @@ pub(super) fn measure(
     window: Duration,
     load: Load,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let mut runs = vec![];
     let core = pair.map_or(0, |pair| pair[1]);
-    for round in 1..=rounds {
+    let outcome = (1..=rounds).try_for_each(|round| {
         let rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
         rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
-        for way in Way::BOTH {
+        Way::BOTH.into_iter().try_for_each(|way| {
             progress.step(&format!("models, round {round} of {rounds}: {}", way.name()))?;
             let mut both = Both::new(way, load)?;
             let rtc_ns = rtc(&mut both.rtc, window, core)?;
@@ -73,14 +74,16 @@ pub(super) fn measure(
             runs.push(json!({
                 "round": round, "way": way.name(), "link_rtt_ns": rtt_ns, "rtc_ns": rtc_ns, "one_core": together, "two_cores": apart
             }));
-        }
-    }
-    Ok(json!({
+            Ok(())
+        })
+    });
+    *how = json!({
         "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled",
         "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
         "dispatcher_limit": "its own core: polling the source, finding buckets, telling workers where packets lie",
         "runs": runs,
-    }))
+    });
+    outcome
 }
 
 impl Both {

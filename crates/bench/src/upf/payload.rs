@@ -20,33 +20,35 @@ pub(super) fn measure(
     window: Duration,
     load: Load,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<()> {
     let mut runs = vec![];
     let core = pair.map_or(0, |pair| pair[1]);
-    for round in 1..=rounds {
-        for way in Way::BOTH {
-            for payload in PAYLOADS {
-                progress.step(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()))?;
-                let load = Load { payload, ..load };
-                let ns = std::thread::spawn(move || cost(way, load, window, core))
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
-                let models = Both::new(way, load)?.compare(window, core, pair)?;
-                let prefix = format!("upf.payload.{}.{payload}B", way.name());
-                samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
-                samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
-                models.add(&prefix, samples);
-                runs.push(
-                    json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}),
-                );
-            }
-        }
-    }
-    Ok(
-        json!({"what": "synthetic ports, payload copied once; models: busy nanoseconds of a packet in all threads", "sessions": load.sessions, "active": load.active, "runs": runs}),
-    )
+    let each = (1..=rounds).flat_map(|round| Way::BOTH.map(|way| (round, way)));
+    let mut each = each.flat_map(|(round, way)| PAYLOADS.map(|payload| (round, way, payload)));
+    let outcome = each.try_for_each(|(round, way, payload)| {
+        progress.step(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()))?;
+        let load = Load { payload, ..load };
+        let ns = std::thread::spawn(move || cost(way, load, window, core))
+            .join()
+            .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
+        let models = Both::new(way, load)?.compare(window, core, pair)?;
+        let prefix = format!("upf.payload.{}.{payload}B", way.name());
+        samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
+        samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
+        models.add(&prefix, samples);
+        runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}));
+        Ok(())
+    });
+    *how = json!({
+        "what": "synthetic ports, payload copied once; models: busy nanoseconds of a packet in all threads",
+        "sessions": load.sessions,
+        "active": load.active,
+        "runs": runs,
+    });
+    outcome
 }
 
 fn cost(way: Way, load: Load, window: Duration, core: usize) -> anyhow::Result<f64> {

@@ -36,10 +36,10 @@ pub(super) const MODELS: [(&str, Model); 2] = [("rtc", Model::RunToCompletion), 
 pub(super) fn measure(
     load: Load,
     pair: Option<[usize; 2]>,
+    how: &mut Value,
     samples: &mut Samples,
     progress: &Progress,
-) -> anyhow::Result<Value> {
-    let mut found = serde_json::Map::new();
+) -> anyhow::Result<()> {
     if let Some(pair) = pair {
         progress.step("scaling: how still the cores are")?;
         let pauses_us = longest_pauses_us(&pair, 2 * TIMES * STEPS.len(), STRETCH)?;
@@ -67,15 +67,12 @@ pub(super) fn measure(
             Model::Pipeline => "three threads on two cores: latency with a core for each is not measurable here",
         };
         let throughput = "not measurable here: more workers than cores";
-        found.insert(
-            name.into(),
-            json!({
-                "placement": placement, "stepped": stepped,
-                "oversubscribed": {"workers": MANY, "packets": tally, "throughput": throughput},
-            }),
-        );
+        how[name] = json!({
+            "placement": placement, "stepped": stepped,
+            "oversubscribed": {"workers": MANY, "packets": tally, "throughput": throughput},
+        });
     }
-    Ok(found.into())
+    Ok(())
 }
 
 /// What decides over two workers. Those of a pipeline share two cores with their dispatcher: together they are not busy for more

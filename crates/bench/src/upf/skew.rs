@@ -49,19 +49,24 @@ struct Found {
 }
 
 /// Measures both models.
-pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
+pub(super) fn measure(
+    rounds: u32,
+    load: Load,
+    how: &mut Value,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
     ensure!(
         load.active <= ACTIVE_MAX,
         "skew: at most {ACTIVE_MAX} active sessions, for each has several flows (--active)"
     );
-    let mut all = serde_json::Map::new();
-    for (name, model) in MODELS {
+    MODELS.into_iter().try_for_each(|(name, model)| {
         let threads = usize::from(WORKERS) + usize::from(model == Model::Pipeline);
         // Where they share cores the system divides these.
         let own_cores = if cores.len() < threads { &[][..] } else { &cores[..threads] };
         let mut runs = vec![];
-        for round in 1..=rounds {
+        let outcome = (1..=rounds).try_for_each(|round| {
             progress.step(&format!("skew, {name}, round {round} of {rounds}"))?;
             let elasticity = Elasticity { signal: Signal::Busy, terms: terms(own_cores.is_empty()) };
             let crew = Crew::new(model, WORKERS, elasticity, load)?;
@@ -72,15 +77,16 @@ pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: 
             samples.add(name("lost"), found.lost as f64, "packets");
             samples.add(name("refused"), found.refused_skewed as f64, "packets");
             runs.push(found);
-        }
+            Ok(())
+        });
         let placement = match own_cores {
             [] => format!("{threads} threads share {} cores, which the system divides", cores.len()),
             _ => "a core for each thread".into(),
         };
         let limit = "the cores, which source and sink ride on";
-        all.insert(name.into(), json!({"placement": placement, "limit": limit, "runs": runs}));
-    }
-    Ok(all.into())
+        how[name] = json!({"placement": placement, "limit": limit, "runs": runs});
+        outcome
+    })
 }
 
 /// What decides over buckets: workers that share cores with others are never busy all the time.

@@ -19,7 +19,13 @@ const COUNTS: [u16; 4] = [1, 2, 4, 8];
 const LOSS: f64 = 0.01;
 
 /// Measures what there are cores for.
-pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: &Progress) -> anyhow::Result<Value> {
+pub(super) fn measure(
+    rounds: u32,
+    load: Load,
+    how: &mut Value,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
     let cases = || MODELS.into_iter().flat_map(|(name, model)| COUNTS.map(|workers| (name, model, workers)));
     let missing = cases().filter(|(_, model, workers)| threads(*model, *workers) > cores.len());
@@ -27,24 +33,25 @@ pub(super) fn measure(rounds: u32, load: Load, samples: &mut Samples, progress: 
         missing.map(|(name, model, workers)| lacking(name, model, workers, cores.len())).collect();
     missing.iter().for_each(|what| progress.note(&format!("not measurable here: {what}")));
     let mut runs = vec![];
-    for round in 1..=rounds {
-        for (name, model, workers) in cases() {
-            let threads = threads(model, workers);
-            if threads > cores.len() {
-                continue;
-            }
-            progress.step(&format!("workers, round {round} of {rounds}: {workers}, {name}"))?;
-            let mpps = highest(model, workers, load, &cores[..threads])? / 1e6;
-            samples.add(format!("upf.workers.{name}.{workers}.mpps"), mpps, "Mpps");
-            runs.push(json!({"round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps}));
+    let mut each = (1..=rounds).flat_map(|round| cases().map(move |case| (round, case)));
+    let outcome = each.try_for_each(|(round, (name, model, workers))| {
+        let threads = threads(model, workers);
+        if threads > cores.len() {
+            return Ok(());
         }
-    }
-    Ok(json!({
+        progress.step(&format!("workers, round {round} of {rounds}: {workers}, {name}"))?;
+        let mpps = highest(model, workers, load, &cores[..threads])? / 1e6;
+        samples.add(format!("upf.workers.{name}.{workers}.mpps"), mpps, "Mpps");
+        runs.push(json!({"round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps}));
+        Ok(())
+    });
+    *how = json!({
         "what": "the highest rate, in open loop, at which ports refuse one packet in a hundred at most; uplink, shared-memory ports",
         "limit": "the cores of the UPF's threads, on which source and sink ride",
         "not_measurable": missing,
         "runs": runs,
-    }))
+    });
+    outcome
 }
 
 /// A core each.

@@ -12,6 +12,7 @@ use crate::{
 };
 use call::{Call, Heard};
 use nix::sys::signal::Signal;
+use rustix::process::set_parent_process_death_signal;
 use std::process::ExitCode;
 use std::time::Instant;
 use upf::control::{Detail, Dropped, Event, Request, Seid, Summary};
@@ -23,6 +24,9 @@ pub fn run(args: &Upf) -> Outcome {
         (Some(UpfCommand::Drops(of)), _) => drops(of),
         (Some(UpfCommand::Trace(args)), _) => trace(args),
         (None, Some(config)) => {
+            if args.die_with_parent {
+                let _ = set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            }
             upf::program::run(config)?;
             Ok(ExitCode::SUCCESS)
         }
