@@ -1,6 +1,7 @@
 //! The campaigns of `make soak`, for seconds: the same code.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::Result;
 use soak::course::Course;
 use soak::outcome::Outcome;
 use soak::site::Site;
-use soak::{hostile, kills, pools, replace, restarts, upf_kills};
+use soak::{kills, pools, replace, restarts, upf_kills};
 
 /// One after the other: each has processes enough for two cores.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -19,10 +20,6 @@ fn program() -> &'static Path {
 
 fn clean(seconds: u64, events: u64, run: impl FnOnce(&Course) -> Result<Outcome>) {
     let _machine = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    clean_beside_others(seconds, events, run);
-}
-
-fn clean_beside_others(seconds: u64, events: u64, run: impl FnOnce(&Course) -> Result<Outcome>) {
     let outcome = run(&Course::begin(Duration::from_secs(seconds), events, false)).unwrap();
     outcome.remarks().for_each(|remark| println!("{remark}"));
     println!("{outcome}");
@@ -58,8 +55,11 @@ fn a_pool_that_is_scaled_loses_nothing_and_a_member_that_is_killed_only_what_it_
 
 #[test]
 fn a_hostile_peer_harms_nobody_but_itself() {
-    // For a minute, in which nothing needs to be fast.
-    clean_beside_others(60, 100, |course| hostile::run(course, program()));
+    // Beside the others, as nothing needs to be fast; in a process of its own, as they count what theirs holds.
+    let minute = ["--seconds-each", "60", "--events", "100", "hostile"];
+    let output = Command::new(program()).args(minute).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
