@@ -1,8 +1,9 @@
 //! DPDK's drivers as backends, and what each declares.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use dpdk::name::Name;
 use dpdk::{Device, Settings};
@@ -128,9 +129,21 @@ fn open(name: &str) -> (Port, Arc<Device>) {
     dpdk::open(&Name::parse(name).unwrap(), &OpenOptions::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// A server of vhost-user. DPDK begins to look at its socket when something comes to another one, or a second later.
+fn open_server(name: &str) -> (Port, Arc<Device>) {
+    static OTHER: LazyLock<(Mutex<Port>, PathBuf)> = LazyLock::new(|| {
+        let socket = socket();
+        let port = open(&format!("net_vhost{},iface={}", turn(), socket.display())).0;
+        (Mutex::new(port), socket)
+    });
+    let (_, other) = &*OTHER;
+    let opened = open(name);
+    UnixStream::connect(other).expect("it listens");
+    opened
+}
+
 /// A server, whose client is at the far end and may come again.
-fn of_server(server: &str, client: String) -> Rig {
-    let (near, near_device) = open(server);
+fn of_server((near, near_device): (Port, Arc<Device>), client: String) -> Rig {
     let (mut far, far_device) = open(&client);
     until("both ends meet", || near_device.has_peer() && far_device.has_peer());
     drop((near_device, far_device));
@@ -163,13 +176,13 @@ fn vhost_names(server: &PortInfo, client: &PortInfo, queues: u16) -> (String, St
 
 fn vhost(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let (server, client) = vhost_names(&near, &far, near.queues.max(far.queues));
-    let rig = of_server(&server, client);
+    let rig = of_server(open_server(&server), client);
     Rig::new(rig.port, rig.far, frames)
 }
 
 fn virtio_user(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let (server, client) = vhost_names(&far, &near, 1);
-    let (far, far_device) = open(&server);
+    let (far, far_device) = open_server(&server);
     let near = open(&client).0;
     until("both ends meet", || far_device.has_peer());
     Rig::new(near, Far::port(far, || unreachable!("it does not come back")), frames)
@@ -185,7 +198,7 @@ fn memif(near: PortInfo, far: PortInfo, frames: Vec<Vec<u8>>) -> Rig {
     let other = socket.parent().unwrap().join(".").join(socket.file_name().unwrap());
     let server = end("server", 2 * turn, socket.display().to_string(), &near);
     let other = other.display().to_string().replace("/./", "//");
-    let rig = of_server(&server, end("client", 2 * turn + 1, other, &far));
+    let rig = of_server(open(&server), end("client", 2 * turn + 1, other, &far));
     Rig::new(rig.port, rig.far, frames)
 }
 
