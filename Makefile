@@ -30,9 +30,10 @@ help:
 demo: setup build images
 	examples/first-slice/demo.sh
 
-# Nothing is built twice here that an incremental build would make quicker.
+# Nothing is built twice here that an incremental build would make quicker, and nobody looks at it with a debugger.
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
 test: export CARGO_INCREMENTAL := 0
+test: export CARGO_PROFILE_DEV_DEBUG := false
 test: setup build images lint models fuzz
 	scripts/test.sh
 
