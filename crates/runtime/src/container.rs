@@ -249,9 +249,12 @@ struct Said {
 pub(crate) fn remove(layout: &Layout, id: &FunctionId) -> Result<()> {
     end_processes(layout, id)?;
     Group::of(layout, id)?.remove()?;
-    let bundle = bundle::directory(layout, id);
-    rootfs::unmount_below(&bundle)?;
-    remove_dir_all(&bundle)?;
+    let dir = layout.container_dir(id);
+    // The last three are those of a container that an earlier version has made, which had them beside its bundle.
+    for made in ["bundle", "rootfs", "lower", "skeleton"].map(|name| dir.join(name)) {
+        rootfs::unmount_below(&made)?;
+        remove_dir_all(&made)?;
+    }
     remove_dir_all(&layout.runtime_root().join(id.container()))
 }
 
