@@ -255,7 +255,6 @@ impl Group {
         self.ports.iter().for_each(|port| port.cells[worker].nudge());
     }
 
-    #[inline]
     fn wake_carrier(&self) {
         if let Some(carrier) = &self.carrier {
             let _ = write(carrier, &1_u64.to_ne_bytes());

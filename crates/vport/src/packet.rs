@@ -176,7 +176,6 @@ impl<'a> PacketRef<'a> {
     }
 
     /// Writes the frame to a device or socket, with one call. Returns how many bytes were taken.
-    #[inline]
     pub fn write_to(&self, to: BorrowedFd<'_>) -> io::Result<usize> {
         let parts = [
             libc::iovec { iov_base: self.head.as_ptr().cast_mut().cast(), iov_len: self.head.len() },

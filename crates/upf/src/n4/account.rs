@@ -26,7 +26,7 @@ const AFT: u8 = 2;
 const UBE: u8 = 8;
 /// So many monitoring times may pass without a report before usage is not told apart by further ones. All that there is to
 /// report of a session has room in one message.
-pub(super) const BEFORE_MOST: usize = 4;
+const BEFORE_MOST: usize = 4;
 
 /// The account: the counters, and what is written down about them.
 #[derive(Debug)]
