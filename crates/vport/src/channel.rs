@@ -24,7 +24,7 @@ impl Inlet {
     #[inline(always)]
     pub(crate) fn fill(&mut self, slots: &mut [Slot], peek: usize, wanted: impl FnMut(&Slot, u64) -> Wanted) -> Filled {
         match self {
-            Self::Records { reader, source } => reader.fill(source, slots, peek, wanted),
+            Self::Records { reader, source } => reader.fill(source.seen(), slots, peek, wanted),
             Self::Buffers(taker) => taker.fill(slots, peek, wanted),
         }
     }
@@ -37,7 +37,7 @@ impl Inlet {
             Wanted::Yes
         };
         match self {
-            Self::Records { reader, source } => reader.fill(&Unseen(source), slots, 0, wanted),
+            Self::Records { reader, source } => reader.fill(Unseen(source.seen()), slots, 0, wanted),
             Self::Buffers(taker) => taker.fill(slots, 0, wanted),
         }
     }
@@ -90,7 +90,7 @@ impl Inlet {
     /// The head that the sender has published.
     pub(crate) fn head(&self) -> u64 {
         match self {
-            Self::Records { source, .. } => source.head(),
+            Self::Records { source, .. } => source.seen().head(),
             Self::Buffers(taker) => taker.published(),
         }
     }
@@ -106,7 +106,7 @@ impl Inlet {
     /// See [`Reader::has_more`].
     pub(crate) fn has_more(&self) -> bool {
         match self {
-            Self::Records { reader, source } => reader.has_more(source),
+            Self::Records { reader, source } => reader.has_more(source.seen()),
             Self::Buffers(taker) => taker.has_more(),
         }
     }

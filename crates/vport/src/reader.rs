@@ -44,7 +44,7 @@ pub trait Source {
         self.take(offset, 0, len, slot);
     }
 
-    /// Soon bytes at `offset` will be read.
+    /// Soon bytes at `offset`, which may lie past the ring's end, will be read.
     fn prefetch(&self, _offset: usize) {}
 }
 
@@ -75,7 +75,7 @@ impl Taking {
     #[inline(always)]
     fn take<S: Source>(
         &mut self,
-        source: &S,
+        source: S,
         ring: Ring,
         (len, next): (usize, u64),
         slots: &mut [Slot],
@@ -95,6 +95,54 @@ impl Taking {
         }
         self.tail = next;
         self.taken.unwanted < UNWANTED_MAX && (self.taken.packets as usize) < slots.len()
+    }
+
+    /// Takes the frames whose records are as usual, while one is the next, with all of it before the end of what lies there. False
+    /// as for [`Taking::take`].
+    #[inline(always)]
+    fn take_usual<S: Source>(
+        &mut self,
+        source: S,
+        ring: Ring,
+        (usual, head): (Usual, u64),
+        slots: &mut [Slot],
+        peek: usize,
+        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+    ) -> bool {
+        let (len, short) = (usual.len(), usual.len().min(peek));
+        let end = ring.stretch(self.tail, head);
+        let (begin, mut left) = (ring.offset(self.tail), end.wrapping_sub(self.tail));
+        let known = AHEAD.saturating_sub(head.wrapping_sub(end));
+        let (mut offset, mut packets, mut unwanted, mut more) = (begin, 0, self.taken.unwanted, true);
+        let free = &mut slots[self.taken.packets as usize..];
+        while more && left >= usual.bytes && source.header(offset) == usual.header {
+            let Some(slot) = free.get_mut(packets as usize) else {
+                more = false;
+                break;
+            };
+            if left > known {
+                source.prefetch(offset + AHEAD as usize);
+            }
+            source.take(offset + HEADER as usize, short, len - short, slot);
+            match wanted(slot, self.tail.wrapping_add((offset - begin) as u64)) {
+                Wanted::Yes => packets += 1,
+                Wanted::No => {
+                    unwanted += 1;
+                    more = unwanted < UNWANTED_MAX;
+                }
+                Wanted::NotYet => {
+                    more = false;
+                    break;
+                }
+            }
+            offset += usual.bytes as usize;
+            left -= usual.bytes;
+        }
+        self.tail = self.tail.wrapping_add((offset - begin) as u64);
+        self.taken.packets += packets;
+        self.taken.bytes += u64::from(packets) * len as u64;
+        self.taken.unwanted = unwanted;
+        more && (packets as usize) < free.len()
     }
 }
 
@@ -116,16 +164,16 @@ impl Usual {
         Self { header: frame_header(len), bytes: record_bytes(len) }
     }
 
-    /// Whether such a record is the next one, with all of it before the end of what lies there.
+    /// How many bytes.
     #[inline(always)]
-    fn is_next<S: Source>(self, source: &S, ring: Ring, tail: u64, end: u64) -> bool {
-        end.wrapping_sub(tail) >= self.bytes && source.header(ring.offset(tail)) == self.header
+    fn len(self) -> usize {
+        self.header as usize
     }
 }
 
 /// Asks for what lies ahead, as far as it is published: of a busy writer it would be taken away while it writes.
 #[inline(always)]
-fn expect<S: Source>(source: &S, ring: Ring, tail: u64, head: u64) {
+fn expect(source: impl Source, ring: Ring, tail: u64, head: u64) {
     if head.wrapping_sub(tail) > AHEAD {
         source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
     }
@@ -202,9 +250,9 @@ impl Reader {
     /// `wanted`, which is also told their positions and may be asked twice, refuses are passed over. After a violation, which
     /// [`Reader::broken`] names, nothing more is read.
     #[inline(always)]
-    pub fn fill<S: Source>(
+    pub fn fill<S: Source + Copy>(
         &mut self,
-        source: &S,
+        source: S,
         slots: &mut [Slot],
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
@@ -226,9 +274,9 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn fill_wide<S: Source>(
+    fn fill_wide<S: Source + Copy>(
         &mut self,
-        source: &S,
+        source: S,
         slots: &mut [Slot],
         peek: usize,
         wanted: impl FnMut(&Slot, u64) -> Wanted,
@@ -239,9 +287,9 @@ impl Reader {
 
     /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.
     #[inline(always)]
-    fn take_lone<S: Source>(
+    fn take_lone<S: Source + Copy>(
         &mut self,
-        source: &S,
+        source: S,
         slots: &mut [Slot],
         peek: usize,
         wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
@@ -261,9 +309,9 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn fill_all<S: Source>(
+    fn fill_all<S: Source + Copy>(
         &mut self,
-        source: &S,
+        source: S,
         slots: &mut [Slot],
         peek: usize,
         mut wanted: impl FnMut(&Slot, u64) -> Wanted,
@@ -286,12 +334,7 @@ impl Reader {
                     break;
                 }
             }
-            let stretch = ring.stretch(call.tail, head);
-            while more && usual.is_next(source, ring, call.tail, stretch) {
-                expect(source, ring, call.tail, head);
-                let next = call.tail.wrapping_add(usual.bytes);
-                more = call.take(source, ring, (usual.header as usize, next), slots, peek, &mut wanted);
-            }
+            more = call.take_usual(source, ring, (usual, head), slots, peek, &mut wanted);
             if !more || call.tail == head {
                 continue;
             }
@@ -320,7 +363,7 @@ impl Reader {
 
     /// The end of what is there after `tail`.
     #[inline(always)]
-    fn look<S: Source>(&mut self, source: &S, tail: u64) -> u64 {
+    fn look(&mut self, source: impl Source + Copy, tail: u64) -> u64 {
         let head = source.head();
         if head == tail {
             self.wait(source, tail);
@@ -349,7 +392,7 @@ impl Reader {
     /// Who has taken one packet, and then polled for a while, waits for one. Of a lone one all comes with the head; otherwise the
     /// lines of its record are asked for with the head. Of a busy writer they would be taken away while it writes them.
     #[inline(always)]
-    fn wait<S: Source>(&mut self, source: &S, tail: u64) {
+    fn wait(&mut self, source: impl Source, tail: u64) {
         source.expect_lone();
         self.idle_looks = self.idle_looks.saturating_add(1);
         if self.idle_looks > IDLE_LOOKS && self.single {
@@ -391,7 +434,7 @@ impl Reader {
     }
 
     /// Whether there is something to read.
-    pub fn has_more<S: Source>(&self, source: &S) -> bool {
+    pub fn has_more(&self, source: impl Source) -> bool {
         if self.broken.is_some() || self.head != self.tail {
             return self.broken.is_none();
         }
@@ -431,9 +474,10 @@ pub(crate) struct Mapped {
 unsafe impl Send for Mapped {}
 
 /// The same, of which nothing but headers is read: frames are named where they lie, whatever `peek` is.
-pub(crate) struct Unseen<'s, S>(pub &'s S);
+#[derive(Clone, Copy)]
+pub(crate) struct Unseen<S>(pub S);
 
-impl<S: Source> Source for Unseen<'_, S> {
+impl<S: Source> Source for Unseen<S> {
     #[inline(always)]
     fn head(&self) -> u64 {
         self.0.head()
@@ -504,13 +548,29 @@ impl Mapped {
         let Heads { head, stamp, lone } = words(index);
         Self { data, head, stamp, lone, keep: [records.clone(), index.clone()] }
     }
+
+    /// To fill slots from.
+    #[inline(always)]
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        // SAFETY: the mappings are kept.
+        unsafe { Seen { data: self.data, head: &*self.head, stamp: &*self.stamp, lone: &*self.lone } }
+    }
 }
 
-impl Source for Mapped {
+/// What a reader looks at while it fills slots: kept in registers, where what is written to slots could be the [`Mapped`] itself, for
+/// all that the compiler knows.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'m> {
+    data: *const u8,
+    head: &'m AtomicU64,
+    stamp: &'m AtomicU64,
+    lone: &'m lone::Words,
+}
+
+impl Source for Seen<'_> {
     #[inline(always)]
     fn head(&self) -> u64 {
-        // SAFETY: the mapping is kept.
-        unsafe { &*self.head }.load(Ordering::Acquire)
+        self.head.load(Ordering::Acquire)
     }
 
     #[inline(always)]
@@ -525,20 +585,18 @@ impl Source for Mapped {
 
     #[inline(always)]
     fn stamp(&self) -> u64 {
-        // SAFETY: the mapping is kept.
-        unsafe { &*self.stamp }.load(Ordering::Relaxed)
+        self.stamp.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     fn lone(&self, tail: u64, slot: &mut Slot) -> Option<usize> {
-        // SAFETY: the mapping is kept.
-        lone::find(unsafe { &*self.lone }, tail, slot)
+        lone::find(self.lone, tail, slot)
     }
 
     #[inline(always)]
     fn expect_lone(&self) {
         // The second half: the first one is in the head's line.
-        prefetch::to_read(self.head.cast::<u8>().wrapping_add(64));
+        prefetch::to_read(core::ptr::from_ref(self.head).cast::<u8>().wrapping_add(64));
     }
 
     #[inline(always)]
@@ -576,7 +634,7 @@ mod tests {
         head: Cell<u64>,
     }
 
-    impl Source for Frames {
+    impl Source for &Frames {
         fn head(&self) -> u64 {
             self.head.get()
         }

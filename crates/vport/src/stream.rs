@@ -3,6 +3,7 @@
 use crate::packet::PacketRef;
 
 const WORD: usize = 8;
+const PAIR: usize = 2 * WORD;
 const LINE: usize = 64;
 
 /// Writes `first` and, behind it, the packet. What is written is seen by others only after [`fence`].
@@ -53,7 +54,8 @@ pub(crate) fn fence() {
     }
 }
 
-/// Writes so many words: whole cache lines at once, and what lies before the first and behind the last.
+/// Writes so many words: whole cache lines at once, pairs of words before the first and behind the last, and single words where
+/// these are not aligned.
 ///
 /// # Safety
 /// Both must be mapped for `count` words, `to` aligned to 8; for `WIDE` see [`record`].
@@ -61,36 +63,48 @@ pub(crate) fn fence() {
 #[inline(always)]
 unsafe fn words<const WIDE: bool>(from: *const u8, to: *mut u8, count: usize) {
     let bytes = count * WORD;
-    let before = to.align_offset(LINE).min(bytes);
-    let behind = bytes - (bytes - before) % LINE;
-    // SAFETY: by contract; whole lines begin on one.
+    let (pairs, lines) = (to.align_offset(PAIR), to.align_offset(LINE).min(bytes));
+    let mut at = 0;
+    // SAFETY: by contract; whole lines begin on one, and pairs on a multiple of their size.
     unsafe {
         let word = |at: usize| put(to.add(at), from.add(at).cast::<u64>().read_unaligned());
-        (0..before).step_by(WORD).for_each(word);
-        for at in (before..behind).step_by(LINE) {
+        if pairs > 0 && bytes > 0 {
+            word(0);
+            at = WORD;
+        }
+        while at + PAIR <= lines {
+            put_pair(from.add(at), to.add(at));
+            at += PAIR;
+        }
+        while at + LINE <= bytes {
             match WIDE {
                 true => put_line_wide(from.add(at), to.add(at)),
-                false => put_line(from.add(at), to.add(at)),
+                false => (0..LINE).step_by(PAIR).for_each(|pair| put_pair(from.add(at + pair), to.add(at + pair))),
             }
+            at += LINE;
         }
-        (behind..bytes).step_by(WORD).for_each(word);
+        while at + PAIR <= bytes {
+            put_pair(from.add(at), to.add(at));
+            at += PAIR;
+        }
+        if at < bytes {
+            word(at);
+        }
     }
 }
 
 /// # Safety
-/// Both must be mapped for a line, and `to` aligned to one.
+/// Both must be mapped for two words, and `to` aligned to their size.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn put_line(from: *const u8, to: *mut u8) {
+unsafe fn put_pair(from: *const u8, to: *mut u8) {
     use core::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
     // SAFETY: by contract.
-    (0..LINE).step_by(16).for_each(|at| unsafe {
-        _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
-    });
+    unsafe { _mm_stream_si128(to.cast(), _mm_loadu_si128(from.cast())) };
 }
 
 /// # Safety
-/// As [`put_line`], on a processor of which [`crate::wide::is_here`] holds.
+/// Both must be mapped for a line, and `to` aligned to one, on a processor of which [`crate::wide::is_here`] holds.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]

@@ -333,17 +333,57 @@ impl Run {
         next: &mut Option<P>,
         each: &mut impl Iterator<Item = P>,
     ) {
+        let record_bytes = record_bytes(len);
+        let mut room = self.limit.wrapping_sub(self.head);
+        // SAFETY: the offset is within the ring.
+        let mut record = unsafe { to.data.add(to.ring.offset(self.head)) };
+        let mut packets = 0;
         while let Some(packet) = next {
             let packet: &PacketRef<'_> = (*packet).borrow();
-            let fits = self.limit.wrapping_sub(self.head) >= record_bytes(len);
-            if packet.head.len() != len || !packet.rest.is_empty() || !fits {
-                return;
+            if packet.head.len() != len || !packet.rest.is_empty() || room < record_bytes {
+                break;
             }
             // SAFETY: by contract, and within the limit.
-            unsafe { to.write_blocks::<BLOCK>(self.head, packet.head) };
-            self.appended(len);
+            record = unsafe {
+                write_blocks::<BLOCK>(record, packet.head);
+                record.add(record_bytes as usize)
+            };
+            room -= record_bytes;
+            packets += 1;
             *next = each.next();
         }
+        self.head = self.limit.wrapping_sub(room);
+        self.pushed += packets;
+        self.bytes += u64::from(packets) * len as u64;
+    }
+}
+
+/// Writes the record of a frame in one piece, which is between one `BLOCK` and two long.
+///
+/// # Safety
+/// There must be room for it at `record`, a multiple of 8, in bytes that nobody looks at until the next head is published.
+#[inline(always)]
+unsafe fn write_blocks<const BLOCK: usize>(record: *mut u8, frame: &[u8]) {
+    let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
+    // SAFETY: by contract; two blocks that meet or overlap cover the frame, and no more. The first word is atomic, since the reader
+    // may look at it.
+    unsafe {
+        let body = record.add(HEADER as usize);
+        sync::writes(body, frame.len());
+        expect_lines(frame.len(), |line| record.wrapping_add(AHEAD as usize + line));
+        AtomicU64::from_ptr(record.cast()).store(frame_header(frame.len()), Ordering::Relaxed);
+        core::ptr::copy_nonoverlapping(from, body, BLOCK);
+        core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
+    }
+}
+
+/// Soon about so many bytes will be written, whose lines are `at` multiples of their size.
+#[inline(always)]
+fn expect_lines(bytes: usize, at: impl Fn(usize) -> *mut u8) {
+    prefetch::to_write(at(0));
+    // Apart, so that small frames cost no loop.
+    if bytes > 64 {
+        (64..bytes).step_by(64).for_each(|line| prefetch::to_write(at(line)));
     }
 }
 
@@ -375,41 +415,14 @@ impl Records {
                 STREAMING_WIDE => return stream::record::<true>(header, packet, record),
                 _ => {}
             }
-            self.expect_lines(head.wrapping_add(AHEAD), packet.len());
+            expect_lines(packet.len(), |line| {
+                self.data.wrapping_add(self.ring.offset(head.wrapping_add(AHEAD + line as u64)))
+            });
             self.begin(head, header, Ordering::Relaxed);
             copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
                 copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
             }
-        }
-    }
-
-    /// The same for a frame in one piece, which is between one `BLOCK` and two long.
-    ///
-    /// # Safety
-    /// As [`Records::write`].
-    #[inline(always)]
-    unsafe fn write_blocks<const BLOCK: usize>(self, head: u64, frame: &[u8]) {
-        let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
-        // SAFETY: as in `write`; two blocks that meet or overlap cover the frame, and no more.
-        unsafe {
-            let body = self.data.add(self.ring.offset(head) + HEADER as usize);
-            sync::writes(body, frame.len());
-            self.expect_lines(head.wrapping_add(AHEAD), frame.len());
-            self.begin(head, frame_header(frame.len()), Ordering::Relaxed);
-            core::ptr::copy_nonoverlapping(from, body, BLOCK);
-            core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
-        }
-    }
-
-    /// Soon a record of about `bytes` will be written at a position.
-    #[inline(always)]
-    fn expect_lines(self, at: u64, bytes: usize) {
-        let expect = |at: u64| prefetch::to_write(self.data.wrapping_add(self.ring.offset(at)));
-        expect(at);
-        // Apart, so that small frames cost no loop.
-        if bytes > 64 {
-            (64..bytes).step_by(64).for_each(|line| expect(at.wrapping_add(line as u64)));
         }
     }
 
@@ -506,7 +519,7 @@ mod tests {
         }
 
         fn receive(&mut self) -> Vec<Vec<u8>> {
-            let filled = self.reader.fill(&self.source, &mut self.slots, 64, |_, _| Wanted::Yes);
+            let filled = self.reader.fill(self.source.seen(), &mut self.slots, 64, |_, _| Wanted::Yes);
             assert_eq!(self.reader.broken(), None);
             let received = crate::packet::Burst::new(&mut self.slots[..filled.packets as usize]);
             let copy = |n| {
