@@ -21,7 +21,7 @@ SESSIONS ?= 100000
 install_tool := CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install --locked --debug --root $(tools) --target $(host)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup build images bench lint models sanitize soak fuzz install uninstall clean
+.PHONY: help demo test setup build images bench lint tidy models sanitize soak fuzz install uninstall clean
 
 help:
 	@sed -n 's/^#: //p' $(MAKEFILE_LIST)
@@ -30,11 +30,12 @@ help:
 demo: setup build images
 	examples/first-slice/demo.sh
 
-# Nothing is built twice here that an incremental build would make quicker, and nobody looks at it with a debugger.
+# Nothing is built twice here that an incremental build would make quicker, and nobody looks at it with a debugger. Clippy compiles the
+# tests and the fuzzers, which takes less than to look at everything beforehand.
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
 test: export CARGO_INCREMENTAL := 0
 test: export CARGO_PROFILE_DEV_DEBUG := false
-test: setup build images lint models fuzz
+test: setup build images tidy models fuzz
 	scripts/test.sh
 
 setup:
@@ -67,10 +68,12 @@ bench: setup build
 	target/release/kaista bench upf --json target/bench/upf.json --plots target/bench/upf
 	target/release/kaista bench n4 --json target/bench/n4.json
 
-#: make lint       formatting, clippy, licences
-lint: $(tools)/bin/cargo-deny
-	$(CARGO) fmt --check
+#: make lint       formatting, licences, clippy
+lint: tidy
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+tidy: $(tools)/bin/cargo-deny
+	$(CARGO) fmt --check
 	$(tools)/bin/cargo-deny --log-level error check licenses bans sources
 
 #: make models     explores executions of the ring, the doorbell, changes of the bucket table and take-overs of ports (loom); says how many of each

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test of the workspace and closes with what passed, failed and was skipped: each skip with its reason, and last of all, where
+# Runs every test of the workspace, which Clippy compiles and looks at, and closes with what passed, failed and was skipped: each skip with its reason, and last of all, where
 # the end of a long log is looked at first, each failure with what it said.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ limit_seconds=1200
 # In a process group of its own, which ends with this script. --show-output, so that a test that skips itself is heard.
 : >"$log"
 set -m
-cargo test --workspace --locked --no-fail-fast -- --show-output </dev/null >"$log" 2>&1 &
+RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo test --workspace --locked --no-fail-fast -- --show-output </dev/null >"$log" 2>&1 &
 tests=$!
 set +m
 trap 'kill -KILL -- -"$tests" 2>/dev/null' EXIT
