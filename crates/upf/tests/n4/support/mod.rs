@@ -2,6 +2,7 @@
 #![allow(dead_code)] // No test uses all of it.
 
 pub mod drive;
+pub mod metered;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
