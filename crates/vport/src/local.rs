@@ -37,32 +37,42 @@ pub struct LocalSource {
     slots: Box<[Slot]>,
     origins: Origins,
     reader: Reader,
-    records: Mapped,
-    then: Then,
-    /// Of frames that are repeated.
-    head: Cell<u64>,
+    source: Lap,
     index: Arc<Mapping>,
     peek: usize,
     counters: RxCounters,
 }
 
 /// A ring whose records stand as they are: all that a peer would come to is that the head moves on by a lap.
-#[derive(Clone, Copy)]
-struct Lap<'s> {
-    records: Seen<'s>,
-    ring_bytes: u64,
+struct Lap {
+    records: Mapped,
+    ring: Ring,
     then: Then,
-    head: &'s Cell<u64>,
+    head: Cell<u64>,
 }
 
-impl Source for Lap<'_> {
+impl Lap {
+    #[inline(always)]
+    fn seen(&self) -> SeenLap<'_> {
+        SeenLap { records: self.records.seen(), lap: self }
+    }
+}
+
+/// The same to fill slots from (see [`Seen`]).
+#[derive(Clone, Copy)]
+struct SeenLap<'l> {
+    records: Seen<'l>,
+    lap: &'l Lap,
+}
+
+impl Source for SeenLap<'_> {
     /// Called by a reader that has read up to the last head.
     #[inline(always)]
     fn head(&self) -> u64 {
-        let before = self.head.get();
-        if self.then == Then::Repeat {
-            self.head.set(before.wrapping_add(self.ring_bytes));
-            return self.head.get();
+        let Lap { ring, then, head, .. } = self.lap;
+        if *then == Then::Repeat {
+            head.set(head.get().wrapping_add(ring.size()));
+            return head.get();
         }
         self.records.head()
     }
@@ -88,11 +98,6 @@ impl Source for Lap<'_> {
     }
 }
 
-#[inline(always)]
-fn lap<'s>(records: &'s Mapped, reader: &Reader, then: Then, head: &'s Cell<u64>) -> Lap<'s> {
-    Lap { records: records.seen(), ring_bytes: reader.ring().size(), then, head }
-}
-
 impl LocalSource {
     /// A queue that receives `frames`, of 1 to [`FRAME_MAX`] bytes each. To be repeated, they are laid out as often as
     /// they fit the ring.
@@ -114,9 +119,7 @@ impl LocalSource {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             origins: Origins::new(),
             reader: Reader::new(ring),
-            records,
-            then,
-            head: Cell::new(0),
+            source: Lap { records, ring, then, head: Cell::new(0) },
             index,
             peek: peek.clamp(64, HEAD_MAX),
             counters: RxCounters::default(),
@@ -130,11 +133,10 @@ impl LocalSource {
         if let Some(tail) = self.reader.release(false) {
             self.index.word(TAIL).store(tail, Ordering::Release);
         }
-        let lap = lap(&self.records, &self.reader, self.then, &self.head);
-        let filled = self.reader.fill(lap, &mut self.slots, self.peek, |_, _| Wanted::Yes);
+        let filled = self.reader.fill(self.source.seen(), &mut self.slots, self.peek, |_, _| Wanted::Yes);
         self.count(filled);
         let packets = filled.packets as usize;
-        let coming = self.reader.coming(self.records.places(self.reader.ring()), packets);
+        let coming = self.reader.coming(self.source.records.places(self.source.ring), packets);
         Burst::new(&mut self.slots[..packets]).before(coming)
     }
 
@@ -142,20 +144,19 @@ impl LocalSource {
     #[inline]
     pub fn recv_held(&mut self, look: Look) -> Held<'_> {
         self.counters.polls += 1;
-        let (places, mut taken) = (self.records.places(self.reader.ring()), 0);
+        let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
         let note = |_: &Slot, at| {
             self.origins.note(taken, places.frame(at));
             taken += 1;
             Wanted::Yes
         };
-        let lap = lap(&self.records, &self.reader, self.then, &self.head);
         let filled = match look {
-            Look::Heads => self.reader.fill(lap, &mut self.slots, self.peek, note),
-            Look::Nothing => self.reader.fill(Unseen(lap), &mut self.slots, self.peek, note),
+            Look::Heads => self.reader.fill(self.source.seen(), &mut self.slots, self.peek, note),
+            Look::Nothing => self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note),
         };
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
-        Held::new(burst, self.origins.of(filled.packets as usize), self.records.mapping(), self.reader.tail())
+        Held::new(burst, self.origins.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
     }
 
     /// Gives packets back, up to a position that a [`Held`] has said the end of.
@@ -175,7 +176,7 @@ impl LocalSource {
 
     /// Whether a receive would find something.
     pub fn has_more(&self) -> bool {
-        self.then == Then::Repeat || self.reader.has_more(self.records.seen())
+        self.source.then == Then::Repeat || self.reader.has_more(self.source.records.seen())
     }
 
     /// What this half has counted.

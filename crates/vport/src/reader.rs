@@ -112,7 +112,8 @@ impl Taking {
         let (len, short) = (usual.len(), usual.len().min(peek));
         let end = ring.stretch(self.tail, head);
         let (begin, mut left) = (ring.offset(self.tail), end.wrapping_sub(self.tail));
-        let known = AHEAD.saturating_sub(head.wrapping_sub(end));
+        // With no more than so much left, what lies ahead is not published.
+        let unasked = AHEAD.saturating_sub(head.wrapping_sub(end));
         let (mut offset, mut packets, mut unwanted, mut more) = (begin, 0, self.taken.unwanted, true);
         let free = &mut slots[self.taken.packets as usize..];
         while more && left >= usual.bytes && source.header(offset) == usual.header {
@@ -120,7 +121,7 @@ impl Taking {
                 more = false;
                 break;
             };
-            if left > known {
+            if left > unasked {
                 source.prefetch(offset + AHEAD as usize);
             }
             source.take(offset + HEADER as usize, short, len - short, slot);
