@@ -35,8 +35,8 @@ demo: setup build images
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
 test: export CARGO_INCREMENTAL := 0
 test: export CARGO_PROFILE_DEV_DEBUG := false
-test: setup build images tidy models fuzz
-	scripts/test.sh
+test: setup build images fuzz
+	scripts/test.sh tidy models
 
 setup:
 	scripts/setup.sh test

@@ -1,9 +1,11 @@
 #!/bin/bash
-# Runs every test of the workspace, which Clippy compiles and looks at, and closes with what passed, failed and was skipped: each skip with its reason, and last of all, where
+# Runs every test of the workspace, which Clippy compiles and looks at, and beside them, in the time in which they wait, what is named
+# of the Makefile's: test.sh TARGET... Closes with what passed, failed and was skipped: each skip with its reason, and last of all, where
 # the end of a long log is looked at first, each failure with what it said.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=target/test.log
+beside_log=target/test-beside.log
 
 # Twice what they take on two cores: a test that hangs is to be named, not waited for.
 limit_seconds=1200
@@ -14,8 +16,17 @@ set -m
 RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo test --workspace --locked --no-fail-fast -- --show-output </dev/null >"$log" 2>&1 &
 tests=$!
 set +m
-trap 'kill -KILL -- -"$tests" 2>/dev/null' EXIT
+beside=
+trap 'kill -KILL -- -"$tests" ${beside:+-"$beside"} 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
+
+# Cargo compiles one thing at a time: whoever waits for no lock goes first, and that are to be the tests.
+start_beside() {
+    set -m
+    chrt --idle 0 make --no-print-directory "$@" </dev/null >"$beside_log" 2>&1 &
+    beside=$!
+    set +m
+}
 
 # Results as they come, of programs that have tests.
 tail -n +1 -s 0.2 --pid "$tests" -f "$log" |
@@ -34,6 +45,7 @@ unfinished() {
 overdue=
 for ((second = 0; second < limit_seconds; second++)); do
     kill -0 "$tests" 2>/dev/null || break
+    [[ -n $beside ]] || ! grep -q '^     Running' "$log" || start_beside "$@"
     sleep 1
 done
 if kill -0 "$tests" 2>/dev/null; then
@@ -43,6 +55,10 @@ fi
 wait "$tests" 2>/dev/null
 status=$?
 wait "$results"
+[[ -n $beside ]] || start_beside "$@"
+wait "$beside"
+beside_status=$?
+grep -vE '^ *(Compiling|Downloaded) ' "$beside_log"
 
 skips() { { grep -hE '^SKIPPED ' "$log"; sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/SKIPPED \1: \3/p' "$log"; } | sort -u; }
 skips
@@ -62,7 +78,8 @@ if [[ -n $overdue ]]; then
     echo "$overdue"
     echo "FAILED to end within $limit_seconds s"
 fi
+((beside_status == 0)) || echo "FAILED make $*: see above"
 sum() { awk -v word="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$log"; }
 skipped=$(skips | wc -l)
 echo "$(sum passed) passed, $(sum failed) failed, $skipped skipped"
-exit "$status"
+exit $((status ? status : beside_status))
