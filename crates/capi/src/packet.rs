@@ -104,6 +104,7 @@ impl Packet {
 
 /// Copies the first `size` bytes of the frame, or all of it where it is shorter, to `to`. Returns how many were copied, or
 /// -EINVAL. What was copied from the rest is what its sender had there at that moment: look at the copy, and send the copy.
+/// Where `to` is must be none of the packet's own bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaista_packet_copy(packet: *const Packet, to: *mut c_void, size: usize) -> c_int {
     // SAFETY: the caller's packet, null or whole.

@@ -3,11 +3,12 @@
 //! A queue has several descriptors, and others after a change of its link. They are gathered in an epoll set, whose own
 //! descriptor stays the same, together with a timer: what relies on a peer to end a sleep must also end without it.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use port::RxQueue;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
@@ -17,6 +18,9 @@ use crate::edge::ignore;
 const BACKSTOP: Duration = Duration::from_millis(10);
 /// The longest that a wait polls on before it sleeps.
 const SPIN_MAX: Duration = Duration::from_micros(50);
+/// What the set says of the timer, and of each of the queue's descriptors.
+const TIMER: u64 = 0;
+const QUEUE: u64 = 1;
 
 pub(crate) struct Sleeper {
     set: OwnedFd,
@@ -33,7 +37,7 @@ impl Sleeper {
     pub(crate) fn new() -> Result<Self, Errno> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        watch(&set, timer.as_fd())?;
+        watch(&set, timer.as_fd(), TIMER)?;
         Ok(Self { set, timer, watched: Vec::new(), armed: false, spin: Duration::ZERO, idle: None })
     }
 
@@ -72,7 +76,7 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps until there is something to receive: true; or the time is over. Polling on, where that has paid lately,
+    /// Sleeps until there may be something to receive: true; or the time is over. Polling on, where that has paid lately,
     /// means to return at once.
     pub(crate) fn wait(&mut self, queue: &mut dyn RxQueue, timeout: Option<Duration>) -> Result<bool, Errno> {
         let begin = Instant::now();
@@ -92,14 +96,24 @@ impl Sleeper {
             let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             let limit =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-            let polled = poll(&mut [PollFd::new(&self.set, PollFlags::IN)], limit.as_ref());
+            let rung = self.rung(limit.as_ref());
             self.disarm(queue);
-            polled?;
+            // Whether for something only a receive tells: some queues cannot say, and of others peers ring for nothing.
+            if rung? {
+                return Ok(true);
+            }
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Sleeps until a descriptor is readable or the time is over. Whether one of the queue's is.
+    fn rung(&self, limit: Option<&Timespec>) -> Result<bool, Errno> {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 2];
+        let (events, _) = epoll::wait(&self.set, &mut events, limit)?;
+        Ok(events.iter().any(|event| event.data.u64() == QUEUE))
     }
 
     /// Makes the set that of the descriptors that the queue has now.
@@ -110,7 +124,7 @@ impl Sleeper {
         }
         // One that has the number of an earlier one is not in the set: each is added, and may be there already.
         for fd in now {
-            watch(&self.set, fd)?;
+            watch(&self.set, fd, QUEUE)?;
             self.watched.push(fd.as_raw_fd());
         }
         Ok(())
@@ -124,8 +138,8 @@ impl Sleeper {
     }
 }
 
-fn watch(set: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    match epoll::add(set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
+fn watch(set: &OwnedFd, fd: BorrowedFd<'_>, whose: u64) -> Result<(), Errno> {
+    match epoll::add(set, fd, epoll::EventData::new_u64(whose), epoll::EventFlags::IN) {
         Err(Errno::EXIST) => Ok(()),
         other => other,
     }
@@ -135,6 +149,7 @@ fn watch(set: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use port::{Burst, RxCounters};
+    use rustix::event::{PollFd, PollFlags, poll};
     use rustix::io::{dup2, write};
     use rustix::pipe::pipe;
 
@@ -198,6 +213,22 @@ mod tests {
         queue.0.extend(muted);
         armed(&mut sleeper, &mut queue);
         assert!(is_readable(&sleeper), "it is listened to again");
+    }
+
+    #[test]
+    fn a_wait_ends_when_a_descriptor_says_so_though_the_queue_cannot_say_what_for() {
+        let (readable, bell) = pipe().unwrap();
+        let (mut sleeper, mut queue) = (Sleeper::new().unwrap(), Bare(vec![readable]));
+        write(&bell, &[1]).unwrap();
+        assert_eq!(sleeper.wait(&mut queue, None), Ok(true));
+    }
+
+    #[test]
+    fn a_wait_lasts_as_long_as_it_may_however_often_the_backstop_ends_a_sleep() {
+        let (mut sleeper, mut queue) = (Sleeper::new().unwrap(), Bare(Vec::new()));
+        let (begin, limit) = (Instant::now(), 3 * BACKSTOP);
+        assert_eq!(sleeper.wait(&mut queue, Some(limit)), Ok(false));
+        assert!(begin.elapsed() >= limit);
     }
 
     #[test]
