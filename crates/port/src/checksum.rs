@@ -30,6 +30,11 @@ impl Unfinished {
         Self { flags: header[0], gso: header[1], gso_size: word(4), csum_start: word(6), csum_offset: word(8) }
     }
 
+    /// The same of a frame whose upper layers begin so many bytes later.
+    pub(crate) fn moved(self, bytes: usize) -> Self {
+        Self { csum_start: self.csum_start + bytes, ..self }
+    }
+
     /// Whether the frame is complete as it is.
     pub(crate) fn is_nothing(self) -> bool {
         self.flags & NEEDS_CSUM == 0 && self.gso == GSO_NONE
@@ -93,7 +98,7 @@ struct Layers {
 impl Layers {
     fn of(frame: &[u8]) -> Option<Self> {
         let ip = match frame.get(12..14)? {
-            [0x81, 0x00] => 18,
+            [0x81, 0x00] | [0x88, 0xa8] => 18,
             _ => 14,
         };
         match *frame.get(ip - 2..ip)? {
@@ -233,6 +238,19 @@ mod tests {
         let header = Unfinished::parse([NEEDS_CSUM, 0, 0, 0, 0, 0, 34, 0, TCP_CHECKSUM as u8, 0]);
         assert!(header.complete(&mut frame));
         assert!(is_sound(&frame));
+    }
+
+    #[test]
+    fn so_is_one_behind_a_tag_of_which_the_header_does_not_know() {
+        let tag = [0x81, 0x00, 0, 5];
+        let (plain, at) = (tcp_frame(true, 99), 34 + TCP_CHECKSUM);
+        let mut tagged = plain.clone();
+        tagged.splice(12..12, tag);
+        let header = Unfinished::parse([NEEDS_CSUM, 0, 0, 0, 0, 0, 34, 0, TCP_CHECKSUM as u8, 0]);
+        let mut finished = plain.clone();
+        assert!(header.complete(&mut finished) && header.moved(tag.len()).complete(&mut tagged));
+        assert_eq!(tagged[tag.len()..][at..at + 2], finished[at..at + 2]);
+        assert_ne!(finished, plain);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use vport::frames::FrameStore;
 use vport::packet::{BURST_MAX, Burst, FRAME_MAX, PacketRef};
 
 use crate::checksum::{Unfinished, VNET_HEADER};
+use crate::interface::Tag;
 use crate::{OpenError, OpenOptions, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue, interface};
 
 pub(crate) fn open_tap(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
@@ -17,7 +18,17 @@ pub(crate) fn open_tap(name: &str, options: &OpenOptions) -> Result<Port, OpenEr
 
 pub(crate) fn open_packet(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
     let socket = interface::open_packet(name)?;
-    Ok(from_packet_fd(interface::describe(name)?, vec![socket], options.peek_bytes)?)
+    let port = port(interface::describe(name)?, vec![socket], |fd| {
+        let rx = PacketRx {
+            fd: fd.try_clone()?,
+            store: FrameStore::new(options.peek_bytes),
+            large: vec![0; LARGE_MAX].into_boxed_slice(),
+            cut: VecDeque::new(),
+            counters: RxCounters::default(),
+        };
+        Ok(QueuePair { rx: Box::new(rx), tx: Box::new(Tx::new(fd, true)) })
+    });
+    Ok(port?)
 }
 
 pub(crate) fn from_tap_fd(info: PortInfo, queues: Vec<OwnedFd>, peek: usize) -> io::Result<Port> {
@@ -25,20 +36,6 @@ pub(crate) fn from_tap_fd(info: PortInfo, queues: Vec<OwnedFd>, peek: usize) -> 
     port(info, queues, |fd| {
         let rx = TapRx { fd: fd.try_clone()?, store: FrameStore::new(peek), counters: RxCounters::default() };
         Ok(QueuePair { rx: Box::new(rx), tx: Box::new(Tx::new(fd, false)) })
-    })
-}
-
-pub(crate) fn from_packet_fd(info: PortInfo, queues: Vec<OwnedFd>, peek: usize) -> io::Result<Port> {
-    queues.iter().try_for_each(interface::prepare_packet)?;
-    port(info, queues, |fd| {
-        let rx = PacketRx {
-            fd: fd.try_clone()?,
-            store: FrameStore::new(peek),
-            large: vec![0; LARGE_MAX].into_boxed_slice(),
-            cut: VecDeque::new(),
-            counters: RxCounters::default(),
-        };
-        Ok(QueuePair { rx: Box::new(rx), tx: Box::new(Tx::new(fd, true)) })
     })
 }
 
@@ -108,9 +105,9 @@ impl RxQueue for PacketRx {
         for _ in 0..BURST_MAX {
             let taken = match self.cut.pop_front() {
                 Some(frame) => self.store.put(packets, &frame).then_some(frame.len()),
-                None => match rustix::io::read(&self.fd, &mut *self.large) {
-                    Ok(len) => self.take(packets, len),
-                    Err(_) => break,
+                None => match interface::receive(self.fd.as_fd(), &mut self.large) {
+                    Some((len, tag)) => self.take(packets, len, tag),
+                    None => break,
                 },
             };
             match taken {
@@ -149,9 +146,8 @@ impl RxQueue for PacketRx {
 
 impl PacketRx {
     /// Finishes the frame just read and puts it into slot `i`; returns its length, 0 if it was cut.
-    fn take(&mut self, i: usize, len: usize) -> Option<usize> {
-        let (header, frame) = self.large[..len].split_first_chunk_mut::<VNET_HEADER>()?;
-        let unfinished = Unfinished::parse(*header);
+    fn take(&mut self, i: usize, len: usize, tag: Option<Tag>) -> Option<usize> {
+        let (unfinished, frame) = unfinished(self.large.get_mut(..len)?, tag)?;
         if unfinished.is_large() {
             self.cut = unfinished.cut(frame)?.into();
             return Some(0);
@@ -162,6 +158,19 @@ impl PacketRx {
         let len = frame.len();
         (len > 0 && self.store.put(i, frame)).then_some(len)
     }
+}
+
+/// What is missing from a frame that was received with its header, and the frame, the tag put back that was taken out of it.
+fn unfinished(received: &mut [u8], tag: Option<Tag>) -> Option<(Unfinished, &mut [u8])> {
+    const ADDRESSES: usize = 12;
+    let unfinished = Unfinished::parse(*received.first_chunk()?);
+    let Some(tag) = tag else { return Some((unfinished, &mut received[VNET_HEADER..])) };
+    let begin = VNET_HEADER - tag.len();
+    received.get(..VNET_HEADER + ADDRESSES)?;
+    // Over the header, which was read.
+    received.copy_within(VNET_HEADER..VNET_HEADER + ADDRESSES, begin);
+    received[begin + ADDRESSES..][..tag.len()].copy_from_slice(&tag);
+    Some((unfinished.moved(tag.len()), &mut received[begin..]))
 }
 
 fn count(counters: &mut RxCounters, packets: usize) {

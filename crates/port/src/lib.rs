@@ -260,8 +260,3 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
 pub fn from_tap_fd(info: PortInfo, queues: Vec<OwnedFd>) -> io::Result<Port> {
     kernel::from_tap_fd(info, queues, OpenOptions::default().peek_bytes)
 }
-
-/// A port over bound `AF_PACKET` sockets of type `SOCK_RAW`, one a queue pair.
-pub fn from_packet_fd(info: PortInfo, queues: Vec<OwnedFd>) -> io::Result<Port> {
-    kernel::from_packet_fd(info, queues, OpenOptions::default().peek_bytes)
-}

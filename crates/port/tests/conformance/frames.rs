@@ -3,7 +3,7 @@
 use port::{BURST_MAX, FRAME_MAX, LONG_BURST_MAX, PacketRef};
 
 use crate::backend::{Backend, Declared};
-use crate::rig::{OURS, copied, frame, gather, numbered, packets, receive, until};
+use crate::rig::{OURS, copied, frame, gather, numbered, packets, receive, tagged, until};
 
 pub fn frames_arrive_whole_and_in_order(backend: &Backend) -> Declared {
     let frames = numbered(0, 20_000);
@@ -32,6 +32,14 @@ pub fn frames_of_every_length_arrive(backend: &Backend) -> Declared {
 pub fn frames_of_every_length_leave(backend: &Backend) -> Declared {
     let frames = of_every_length(backend);
     assert!(backend.open().leaving(&frames) == frames);
+    Ok(())
+}
+
+pub fn frames_keep_the_tags_of_virtual_networks(backend: &Backend) -> Declared {
+    let tag = |n: u64| [0x81, 0x00, n as u8, 0xff - n as u8];
+    let frames: Vec<_> = (0..60).map(|n| tagged(frame(n, 60 + 20 * n as usize), tag(n))).collect();
+    assert!(backend.open().leaving(&frames) == frames);
+    assert!(backend.open_with(frames.clone()).arriving(frames.len()) == frames);
     Ok(())
 }
 

@@ -51,9 +51,19 @@ pub fn packets(frames: &[Vec<u8>]) -> Vec<PacketRef<'_>> {
     frames.iter().map(|frame| PacketRef::from_slice(frame)).collect()
 }
 
-/// Those frames that are the test's.
+/// The same frame with the tag of a virtual network.
+pub fn tagged(mut frame: Vec<u8>, tag: [u8; 4]) -> Vec<u8> {
+    frame.splice(12..12, tag);
+    frame
+}
+
+/// Those frames that are the test's, tagged ones among them.
 pub fn ours(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    frames.retain(|frame| frame.len() < 14 || frame[12..14] == OURS);
+    frames.retain(|frame| match frame.get(12..18) {
+        Some([0x81, 0x00, _, _, kind @ ..]) => *kind == OURS,
+        Some(types) => types[..2] == OURS,
+        None => true,
+    });
     frames
 }
 

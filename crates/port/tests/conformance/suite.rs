@@ -15,6 +15,7 @@ macro_rules! conformance {
                 frames_leave_whole_and_in_order
                 frames_of_every_length_arrive
                 frames_of_every_length_leave
+                frames_keep_the_tags_of_virtual_networks
                 lengths_that_it_does_not_carry_are_taken_and_counted
                 received_frames_can_be_changed_and_sent_on
                 a_burst_is_sent_on_as_its_packets_are
