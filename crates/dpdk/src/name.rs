@@ -170,11 +170,15 @@ impl Name {
     fn check_slots(&self) -> Result<(), String> {
         // Before the frame stands what the kernel says of it (`TPACKET2_HDRLEN`, rounded up).
         const BEFORE: usize = 96;
+        const SLOT_MAX: usize = 32 << 10;
         let wanted = self.frame_max() + BEFORE;
         match self.slot_bytes() {
             Some(slot) if slot < wanted => {
                 let slot = wanted.next_power_of_two();
                 Err(format!("port-mtu={} needs framesz={slot},blocksz={slot} or more", self.mtu))
+            }
+            Some(slot) if slot > SLOT_MAX => {
+                Err(format!("framesz={slot} is more than a packet buffer has room for: give {SLOT_MAX} at most"))
             }
             _ => Ok(()),
         }
@@ -310,6 +314,7 @@ mod tests {
             ("net_null0,port-colour=red", "no port-colour"),
             ("net_memif0,zero-copy=yes", "the peer"),
             ("net_af_packet0,iface=eth0,port-mtu=9000", "framesz=16384"),
+            ("net_af_packet0,iface=eth0,framesz=65536,blocksz=65536", "give 32768 at most"),
         ] {
             let error = Name::parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

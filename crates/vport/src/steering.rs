@@ -296,6 +296,28 @@ mod tests {
         assert_eq!(hash(&input), 0x4020_7d3d);
     }
 
+    /// Those that docs/ports.md names.
+    #[test]
+    fn buckets_are_the_documented_ones() {
+        let address = |address: &str| address_bucket(address.parse().unwrap());
+        assert_eq!(teid_bucket(0xdead_beef), 3);
+        assert_eq!((address("10.0.0.2"), address("2001:db8:0:7::1")), (27, 74));
+        let tuple = [[66, 9, 149, 187], [161, 142, 100, 80], [0x0a, 0xea, 0x06, 0xe6]].concat();
+        assert_eq!(bucket_of(hash(&tuple)), 120);
+    }
+
+    #[test]
+    fn no_fragment_and_no_answer_to_the_port_has_a_teid() {
+        let gtpu = [0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef];
+        let whole = udp_frame(false, 0, GTPU_PORT, &gtpu);
+        let mut first = whole.clone();
+        first[14 + 6] = 0x20;
+        let from_the_port = [&whole[..34], &[0x08, 0x68, 0, 53], &whole[38..]].concat();
+        let prime = udp_frame(false, 0, GTPU_PORT, &[&[0x20], &gtpu[1..]].concat());
+        assert_ne!(Steering::Teid.bucket(&whole), 0);
+        [first, from_the_port, prime].iter().for_each(|frame| assert_eq!(Steering::Teid.bucket(frame), 0));
+    }
+
     fn udp_frame(tagged: bool, options: usize, to_port: u16, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 12];
         if tagged {
