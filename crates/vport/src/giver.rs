@@ -10,6 +10,7 @@ use crate::lent::Place;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, HEADROOM, LONG_BURST_MAX, PacketRef, copy_bytes};
 use crate::prefetch;
+use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::stamp::{Sampling, Unit};
 use crate::sync::AtomicU64;
@@ -41,8 +42,7 @@ pub(crate) struct Giver {
     stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
     tail_word: *const AtomicU64,
-    /// The processor has wide registers.
-    wide: bool,
+    registers: Registers,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 4],
 }
@@ -91,7 +91,7 @@ impl Giver {
             stamp_word,
             returns: returns.area(returns_at, count * size_of::<u32>()).cast(),
             tail_word: tail_word(peer),
-            wide: crate::wide::is_here(),
+            registers: Registers::here(),
             _keep: [descriptors.clone(), index.clone(), returns.clone(), peer.clone()],
         }
     }
@@ -99,7 +99,7 @@ impl Giver {
     /// As [`crate::writer::Writer::push_burst`].
     #[inline]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
-        crate::wide::dispatch!(self.wide, self.push_all(packets))
+        registers::dispatch!(self.registers, self.push_all(packets))
     }
 
     #[inline(always)]
@@ -149,15 +149,10 @@ impl Giver {
         let head = self.head;
         let bytes = match count {
             // Of a length that the compiler knows.
-            BURST_MAX => self.push_words_wide(&words[..BURST_MAX], place),
-            _ => self.push_words_wide(&words[..count], place),
+            BURST_MAX => registers::dispatch!(self.registers, self.push_words(&words[..BURST_MAX], place)),
+            _ => registers::dispatch!(self.registers, self.push_words(&words[..count], place)),
         }?;
         Some(Pushed { packets: self.head.wrapping_sub(head) as u32, discarded: 0, bytes })
-    }
-
-    #[inline(always)]
-    fn push_words_wide(&mut self, words: &[u64], place: Place) -> Option<u64> {
-        crate::wide::dispatch!(self.wide, self.push_words(words, place))
     }
 
     /// Bytes of the packets that were sent, in registers as [`Pushed`] is.

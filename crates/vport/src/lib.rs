@@ -76,6 +76,7 @@ pub mod pool;
 mod prefetch;
 pub mod raw_copy;
 pub mod reader;
+mod registers;
 pub mod relay;
 pub mod ring;
 mod rx;
@@ -90,7 +91,6 @@ mod table;
 mod taker;
 pub mod tally;
 mod tx;
-mod wide;
 pub mod wire;
 mod writer;
 

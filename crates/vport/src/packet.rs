@@ -22,6 +22,7 @@ pub use burst::Burst;
 pub(crate) use burst::Slots;
 pub(crate) use coming::Coming;
 pub(crate) use copy::copy_bytes;
+pub(crate) use slot::BLOCK;
 pub use slot::{PacketMut, Placed, Slot};
 
 /// Longest frame that a port carries, in bytes, Ethernet header included, frame check sequence excluded.
@@ -202,7 +203,7 @@ impl<'a> PacketRef<'a> {
 /// Packets to send, wherever they stand.
 pub(crate) trait Packets {
     /// All of them, in order.
-    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>>;
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> + Clone;
 
     /// How many there are.
     #[inline(always)]
@@ -219,7 +220,7 @@ pub(crate) trait Packets {
 
 impl Packets for [PacketRef<'_>] {
     #[inline(always)]
-    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> {
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> + Clone {
         self.iter()
     }
 }

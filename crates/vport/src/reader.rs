@@ -8,8 +8,9 @@ use crate::latency::Histogram;
 use crate::layout::Heads;
 use crate::lone;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Coming, HEAD_MAX, Slot};
+use crate::packet::{BLOCK, BURST_MAX, Coming, HEAD_MAX, Slot};
 use crate::prefetch;
+use crate::registers::{self, Registers};
 use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
@@ -109,22 +110,42 @@ impl Taking {
         peek: usize,
         wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
     ) -> bool {
-        let (len, short) = (usual.len(), usual.len().min(peek));
+        match usual.len() {
+            // Of lengths of which the compiler knows that one block is enough, and nothing is left.
+            len if len <= peek.min(BLOCK) => {
+                self.take_alike(source, ring, (usual, head), slots, (len.min(BLOCK), 0), wanted)
+            }
+            len => self.take_alike(source, ring, (usual, head), slots, (len.min(peek), len - len.min(peek)), wanted),
+        }
+    }
+
+    /// The same of frames with so many bytes to copy, and so many behind them.
+    #[inline(always)]
+    fn take_alike<S: Source>(
+        &mut self,
+        source: S,
+        ring: Ring,
+        (usual, head): (Usual, u64),
+        slots: &mut [Slot],
+        (short, rest): (usize, usize),
+        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+    ) -> bool {
         let end = ring.stretch(self.tail, head);
-        let (begin, mut left) = (ring.offset(self.tail), end.wrapping_sub(self.tail));
-        // With no more than so much left, what lies ahead is not published.
-        let unasked = AHEAD.saturating_sub(head.wrapping_sub(end));
+        let begin = ring.offset(self.tail);
+        let to = begin + end.wrapping_sub(self.tail) as usize;
+        // Behind there what lies ahead is not published.
+        let asked_to = to - AHEAD.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
         let (mut offset, mut packets, mut unwanted, mut more) = (begin, 0, self.taken.unwanted, true);
         let free = &mut slots[self.taken.packets as usize..];
-        while more && left >= usual.bytes && source.header(offset) == usual.header {
-            let Some(slot) = free.get_mut(packets as usize) else {
+        while more && to - offset >= usual.bytes as usize && source.header(offset) == usual.header {
+            let Some(slot) = free.get_mut(packets) else {
                 more = false;
                 break;
             };
-            if left > unasked {
+            if offset < asked_to {
                 source.prefetch(offset + AHEAD as usize);
             }
-            source.take(offset + HEADER as usize, short, len - short, slot);
+            source.take(offset + HEADER as usize, short, rest, slot);
             match wanted(slot, self.tail.wrapping_add((offset - begin) as u64)) {
                 Wanted::Yes => packets += 1,
                 Wanted::No => {
@@ -137,13 +158,12 @@ impl Taking {
                 }
             }
             offset += usual.bytes as usize;
-            left -= usual.bytes;
         }
         self.tail = self.tail.wrapping_add((offset - begin) as u64);
-        self.taken.packets += packets;
-        self.taken.bytes += u64::from(packets) * len as u64;
+        self.taken.packets += packets as u32;
+        self.taken.bytes += (packets * (short + rest)) as u64;
         self.taken.unwanted = unwanted;
-        more && (packets as usize) < free.len()
+        more && packets < free.len()
     }
 }
 
@@ -211,8 +231,7 @@ pub struct Reader {
     stopwatch: Stopwatch,
     /// Bytes of the records that were taken last, from the first to the end of the last.
     taken: u64,
-    /// The processor has wide registers.
-    wide: bool,
+    registers: Registers,
 }
 
 /// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see
@@ -237,7 +256,7 @@ impl Reader {
             usual: Usual::NONE,
             stopwatch: Stopwatch::new(Unit::Records),
             taken: 0,
-            wide: crate::wide::is_here(),
+            registers: Registers::here(),
         }
     }
 
@@ -245,6 +264,12 @@ impl Reader {
     pub(crate) fn with_latency(mut self, histogram: Histogram) -> Self {
         self.stopwatch = self.stopwatch.into(histogram);
         self
+    }
+
+    /// Takes frames as a processor with such registers would.
+    #[cfg(test)]
+    pub(crate) fn with_registers(self, registers: Registers) -> Self {
+        Self { registers, ..self }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -271,19 +296,7 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
-        self.fill_wide(source, slots, peek, wanted, looked)
-    }
-
-    #[inline(always)]
-    fn fill_wide<S: Source + Copy>(
-        &mut self,
-        source: S,
-        slots: &mut [Slot],
-        peek: usize,
-        wanted: impl FnMut(&Slot, u64) -> Wanted,
-        looked: bool,
-    ) -> Filled {
-        crate::wide::dispatch!(self.wide, self.fill_all(source, slots, peek, wanted, looked))
+        registers::dispatch!(self.registers, self.fill_all(source, slots, peek, wanted, looked))
     }
 
     /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.
@@ -544,7 +557,6 @@ impl Mapped {
         index: &Arc<Mapping>,
         words: impl Fn(&Mapping) -> Heads<'_>,
     ) -> Self {
-        const BLOCK: usize = 64;
         let data = records.area(offset, ring.size() as usize + BLOCK);
         let Heads { head, stamp, lone } = words(index);
         Self { data, head, stamp, lone, keep: [records.clone(), index.clone()] }

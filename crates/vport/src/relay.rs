@@ -17,6 +17,7 @@ use crate::layout::RECORDS_PAD;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
 use crate::prefetch;
+use crate::registers::{self, Registers};
 use crate::ring::Ring;
 use crate::steering::{BUCKETS, Steering};
 use crate::sync::{self, AtomicBool, AtomicU64};
@@ -83,8 +84,7 @@ pub struct RelayRx {
     /// How the sender found buckets, and in how many bytes of a frame at most.
     steering: (Steering, usize),
     counters: RxCounters,
-    /// The processor has wide registers.
-    wide: bool,
+    registers: Registers,
 }
 
 /// What both ends have.
@@ -163,7 +163,7 @@ fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Resul
         peek: peek.clamp(64, HEAD_MAX),
         steering,
         counters: RxCounters::default(),
-        wide: crate::wide::is_here(),
+        registers: Registers::here(),
     };
     Ok((tx, rx))
 }
@@ -410,12 +410,7 @@ impl RelayRx {
         if self.head == self.tail {
             return 0;
         }
-        self.take_wide()
-    }
-
-    #[inline(always)]
-    fn take_wide(&mut self) -> usize {
-        crate::wide::dispatch!(self.wide, self.take())
+        registers::dispatch!(self.registers, self.take())
     }
 
     /// Up to which entry packets may be taken. The epoch is loaded after the head that shows an entry: none of a later epoch is taken for

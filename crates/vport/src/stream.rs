@@ -10,17 +10,17 @@ const LINE: usize = 64;
 ///
 /// # Safety
 /// `to` must be a multiple of 8 and mapped for writing for 8 bytes and the packet's length, rounded up to a multiple of 8. Where
-/// `WIDE`, [`crate::wide::is_here`] must have said so.
+/// `LINES` go by one store each, this processor must have registers of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(crate) unsafe fn record<const WIDE: bool>(first: u64, packet: &PacketRef<'_>, to: *mut u8) {
+pub(crate) unsafe fn record<const LINES: bool>(first: u64, packet: &PacketRef<'_>, to: *mut u8) {
     let (head, rest) = (packet.head, packet.rest);
     let (head_words, rest_start) = (head.len() / WORD, WORD - head.len() % WORD);
     // SAFETY: all words lie within what `to` is mapped for, and each source within its part of the packet.
     unsafe {
         let body = to.add(WORD);
         put(to, first);
-        words::<WIDE>(head.as_ptr(), body, head_words);
+        words::<LINES>(head.as_ptr(), body, head_words);
         if rest.is_empty() {
             last(&head[head_words * WORD..], [].as_ptr(), 0, body.add(head_words * WORD));
             return;
@@ -30,14 +30,14 @@ pub(crate) unsafe fn record<const WIDE: bool>(first: u64, packet: &PacketRef<'_>
         last(&head[head_words * WORD..], rest.as_ptr(), meeting, body.add(head_words * WORD));
         let (from, left) = (rest.as_ptr().add(meeting), rest.len() - meeting);
         let to = body.add((head_words + 1) * WORD);
-        words::<WIDE>(from, to, left / WORD);
+        words::<LINES>(from, to, left / WORD);
         last(&[], from.add(left / WORD * WORD), left % WORD, to.add(left / WORD * WORD));
     }
 }
 
 /// Elsewhere there is no such store in stable Rust.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn record<const WIDE: bool>(_first: u64, _packet: &PacketRef<'_>, _to: *mut u8) {
+pub(crate) unsafe fn record<const LINES: bool>(_first: u64, _packet: &PacketRef<'_>, _to: *mut u8) {
     unreachable!("records are streamed on x86-64 only")
 }
 
@@ -58,10 +58,10 @@ pub(crate) fn fence() {
 /// these are not aligned.
 ///
 /// # Safety
-/// Both must be mapped for `count` words, `to` aligned to 8; for `WIDE` see [`record`].
+/// Both must be mapped for `count` words, `to` aligned to 8; for `LINES` see [`record`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn words<const WIDE: bool>(from: *const u8, to: *mut u8, count: usize) {
+unsafe fn words<const LINES: bool>(from: *const u8, to: *mut u8, count: usize) {
     let bytes = count * WORD;
     let (pairs, lines) = (to.align_offset(PAIR), to.align_offset(LINE).min(bytes));
     let mut at = 0;
@@ -77,8 +77,8 @@ unsafe fn words<const WIDE: bool>(from: *const u8, to: *mut u8, count: usize) {
             at += PAIR;
         }
         while at + LINE <= bytes {
-            match WIDE {
-                true => put_line_wide(from.add(at), to.add(at)),
+            match LINES {
+                true => put_line(from.add(at), to.add(at)),
                 false => (0..LINE).step_by(PAIR).for_each(|pair| put_pair(from.add(at + pair), to.add(at + pair))),
             }
             at += LINE;
@@ -104,11 +104,11 @@ unsafe fn put_pair(from: *const u8, to: *mut u8) {
 }
 
 /// # Safety
-/// Both must be mapped for a line, and `to` aligned to one, on a processor of which [`crate::wide::is_here`] holds.
+/// Both must be mapped for a line, and `to` aligned to one, on a processor with registers of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn put_line_wide(from: *const u8, to: *mut u8) {
+unsafe fn put_line(from: *const u8, to: *mut u8) {
     use core::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
     // SAFETY: by contract.
     unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
@@ -146,13 +146,14 @@ unsafe fn put(to: *mut u8, word: u64) {
 mod tests {
     use super::*;
     use crate::packet::Rest;
+    use crate::registers::Registers;
 
     /// Writes a record, in whole lines of either kind where it has some.
-    fn write<const WIDE: bool>(packet: &PacketRef<'_>, to: &mut [u64]) {
+    fn write<const LINES: bool>(packet: &PacketRef<'_>, to: &mut [u64]) {
         let (len, room) = (8 + packet.len(), 8 * to.len());
         assert!(len.next_multiple_of(8) <= room);
-        // SAFETY: there is room, and the tests ask whether the processor is wide.
-        unsafe { record::<WIDE>(0x1234, packet, to.as_mut_ptr().cast()) };
+        // SAFETY: there is room, and the tests ask what registers there are.
+        unsafe { record::<LINES>(0x1234, packet, to.as_mut_ptr().cast()) };
         fence();
     }
 
@@ -161,11 +162,11 @@ mod tests {
         struct Lines([u64; 64]);
         let packet = PacketRef { head, rest: Rest::from_slice(rest) };
         let len = packet.len();
-        for wide in [false, true] {
+        for lines in [false, true] {
             let mut memory = Lines([u64::from_ne_bytes([0xee; 8]); 64]);
             let (before, to) = memory.0.split_at_mut(at);
-            match wide {
-                true if !crate::wide::is_here() => continue,
+            match lines {
+                true if Registers::here() != Registers::Bytes64 => continue,
                 true => write::<true>(&packet, to),
                 false => write::<false>(&packet, to),
             }

@@ -15,6 +15,7 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Lease, Slot, copy_bytes};
 use crate::prefetch;
 use crate::reader::{Filled, Wanted};
+use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::AtomicU64;
@@ -41,8 +42,7 @@ pub(crate) struct Taker {
     /// Holds what was taken.
     sender: HolderId,
     descriptors: *const Word,
-    /// The processor has wide registers.
-    wide: bool,
+    registers: Registers,
     head_word: *const AtomicU64,
     stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
@@ -83,7 +83,7 @@ impl Taker {
             released: 0,
             asked: 0,
             asked_lines: 0,
-            wide: crate::wide::is_here(),
+            registers: Registers::here(),
             broken: None,
             stopwatch: Stopwatch::new(Unit::Descriptors),
             arena,
@@ -167,11 +167,11 @@ impl Taker {
         if count == 0 {
             return Filled::default();
         }
-        if count == BURST_MAX {
+        match count {
             // Of a length that the compiler knows.
-            return crate::wide::dispatch!(self.wide, self.lend_all(lent, BURST_MAX, peek));
+            BURST_MAX => registers::dispatch!(self.registers, self.lend_all(lent, BURST_MAX, peek)),
+            _ => registers::dispatch!(self.registers, self.lend_all(lent, count, peek)),
         }
-        crate::wide::dispatch!(self.wide, self.lend_all(lent, count, peek))
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, Packets, copy_bytes};
 use crate::prefetch;
+use crate::registers::{self, Registers};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream;
@@ -35,8 +36,7 @@ pub(crate) struct Writer {
     sampling: Sampling,
     /// Records go past the caches.
     streaming: bool,
-    /// The processor has wide registers.
-    wide: bool,
+    registers: Registers,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 3],
 }
@@ -96,7 +96,7 @@ impl Writer {
             distance: Distance::default(),
             sampling: Sampling::new(),
             streaming: false,
-            wide: crate::wide::is_here(),
+            registers: Registers::here(),
             _keep: [records.clone(), own.clone(), peer.clone()],
         }
     }
@@ -114,20 +114,19 @@ impl Writer {
         self.expect(packets.bytes());
         match self.streaming {
             true => self.stream_all(packets),
-            // Where there is one, the call would cost more than wide registers save.
+            // Where there is one, the call would cost more than registers save.
             false if packets.count() == 1 => self.push_all::<ORDINARY>(packets),
-            false => self.push_wide(packets),
+            false => registers::dispatch!(self.registers, self.push_all::<ORDINARY>(packets)),
         }
     }
 
     #[inline(always)]
     fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
-        crate::wide::dispatch!(self.wide, self.push_all::<STREAMING_WIDE>(packets), self.push_all::<STREAMING>(packets))
-    }
-
-    #[inline(always)]
-    fn push_wide(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
-        crate::wide::dispatch!(self.wide, self.push_all::<ORDINARY>(packets))
+        registers::dispatch!(
+            self.registers,
+            self.push_all::<STREAMING_LINES>(packets),
+            self.push_all::<STREAMING>(packets)
+        )
     }
 
     #[inline(always)]
@@ -137,13 +136,15 @@ impl Writer {
         let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
         let mut discarded = 0;
         let mut each = packets.each();
-        let mut next = each.next();
-        while let Some(packet) = &next {
+        loop {
+            // What does not go is to be the next again.
+            let mut behind = each.clone();
+            let Some(packet) = behind.next() else { break };
             let packet: &PacketRef<'_> = packet.borrow();
             let len = packet.len();
             if !is_sendable(len) {
                 discarded += 1;
-                next = each.next();
+                each = behind;
                 continue;
             }
             if run.limit.wrapping_sub(run.head) < record_bytes(len) {
@@ -154,16 +155,16 @@ impl Writer {
             let alike = HOW == ORDINARY && packet.rest.is_empty();
             match len {
                 // SAFETY: records end before the limit.
-                32..=64 if alike => unsafe { run.append_alike::<32, _>(to, len, &mut next, &mut each) },
+                32..=64 if alike => unsafe { run.append_alike::<32, _>(to, len, &mut each) },
                 // SAFETY: the same.
-                65..=128 if alike => unsafe { run.append_alike::<64, _>(to, len, &mut next, &mut each) },
+                65..=128 if alike => unsafe { run.append_alike::<64, _>(to, len, &mut each) },
                 // SAFETY: the same.
-                129..=256 if alike => unsafe { run.append_alike::<128, _>(to, len, &mut next, &mut each) },
+                129..=256 if alike => unsafe { run.append_alike::<128, _>(to, len, &mut each) },
                 _ => {
                     // SAFETY: the same.
                     unsafe { to.write::<HOW>(run.head, frame_header(len), packet) };
                     run.appended(len);
-                    next = each.next();
+                    each = behind;
                 }
             }
         }
@@ -320,7 +321,7 @@ impl Run {
         self.bytes += len as u64;
     }
 
-    /// Appends frames that lie in one piece of `len` bytes, which are between one `BLOCK` and two, while one is `next` and there is
+    /// Appends frames that lie in one piece of `len` bytes, which are between one `BLOCK` and two, while one is next and there is
     /// room: mostly all of a burst are alike, and what depends on the length is found out once.
     ///
     /// # Safety
@@ -330,16 +331,16 @@ impl Run {
         &mut self,
         to: Records,
         len: usize,
-        next: &mut Option<P>,
-        each: &mut impl Iterator<Item = P>,
+        each: &mut (impl Iterator<Item = P> + Clone),
     ) {
         let record_bytes = record_bytes(len);
         let mut room = self.limit.wrapping_sub(self.head);
         // SAFETY: the offset is within the ring.
         let mut record = unsafe { to.data.add(to.ring.offset(self.head)) };
         let mut packets = 0;
-        while let Some(packet) = next {
-            let packet: &PacketRef<'_> = (*packet).borrow();
+        let mut behind = each.clone();
+        while let Some(packet) = behind.next() {
+            let packet: &PacketRef<'_> = packet.borrow();
             if packet.head.len() != len || !packet.rest.is_empty() || room < record_bytes {
                 break;
             }
@@ -350,7 +351,7 @@ impl Run {
             };
             room -= record_bytes;
             packets += 1;
-            *next = each.next();
+            *each = behind.clone();
         }
         self.head = self.limit.wrapping_sub(room);
         self.pushed += packets;
@@ -394,10 +395,10 @@ struct Records {
     data: *mut u8,
 }
 
-/// How records are written: with ordinary stores, or past the caches, there with wide registers or without.
+/// How records are written: with ordinary stores, or past the caches, there by a line at once or by parts of it.
 const ORDINARY: u8 = 0;
 const STREAMING: u8 = 1;
-const STREAMING_WIDE: u8 = 2;
+const STREAMING_LINES: u8 = 2;
 
 impl Records {
     /// # Safety
@@ -412,7 +413,7 @@ impl Records {
             sync::writes(body, packet.len());
             match HOW {
                 STREAMING => return stream::record::<false>(header, packet, record),
-                STREAMING_WIDE => return stream::record::<true>(header, packet, record),
+                STREAMING_LINES => return stream::record::<true>(header, packet, record),
                 _ => {}
             }
             expect_lines(packet.len(), |line| {
@@ -500,6 +501,12 @@ mod tests {
             Latency::read(Index::new(1), &self.own)
         }
 
+        /// Both ends as on a processor with such registers.
+        fn with_registers(self, registers: Registers) -> Self {
+            let (writer, reader) = (Writer { registers, ..self.writer }, self.reader.with_registers(registers));
+            Self { writer, reader, ..self }
+        }
+
         /// Offers frames, each cut in two at a place that differs, and returns how many were taken.
         fn send(&mut self, frames: &[Vec<u8>]) -> usize {
             let packets: Vec<PacketRef<'_>> = frames
@@ -536,8 +543,10 @@ mod tests {
         }
     }
 
-    fn check(ring_bytes: u64, distance: Distance, bursts: &[(Vec<usize>, u8)]) {
-        check_ends(Ends::new(ring_bytes, distance), bursts);
+    fn check(ring_bytes: u64, distance: fn() -> Distance, bursts: &[(Vec<usize>, u8)]) {
+        for registers in [Registers::Bytes16, Registers::here()] {
+            check_ends(Ends::new(ring_bytes, distance()).with_registers(registers), bursts);
+        }
     }
 
     fn check_ends(mut ends: Ends, bursts: &[(Vec<usize>, u8)]) {
@@ -567,8 +576,8 @@ mod tests {
         fn what_is_taken_comes_out_whole_and_in_order(
             bursts in prop::collection::vec((prop::collection::vec(1..=2_000_usize, 0..32), 0..4_u8), 1..60),
         ) {
-            check(16 << 10, Distance::near(), &bursts);
-            check(16 << 10, Distance::far(), &bursts);
+            check(16 << 10, Distance::near, &bursts);
+            check(16 << 10, Distance::far, &bursts);
         }
     }
 
@@ -577,8 +586,8 @@ mod tests {
         fn so_it_does_where_a_record_is_much_of_the_ring(
             bursts in prop::collection::vec((prop::collection::vec(1..=56_usize, 0..8), 0..4_u8), 1..60),
         ) {
-            check(128, Distance::near(), &bursts);
-            check(128, Distance::far(), &bursts);
+            check(128, Distance::near, &bursts);
+            check(128, Distance::far, &bursts);
         }
     }
 
@@ -590,8 +599,9 @@ mod tests {
         ) {
             let alike = |&(len, count, receives): &(usize, usize, u8)| (vec![len; count], receives);
             let bursts: Vec<_> = runs.iter().map(alike).collect();
-            for whole in [true, false] {
-                check_ends(Ends { whole, ..Ends::new(16 << 10, Distance::near()) }, &bursts);
+            for (whole, registers) in [(true, Registers::Bytes16), (true, Registers::here()), (false, Registers::here())] {
+                let ends = Ends { whole, ..Ends::new(16 << 10, Distance::near()) };
+                check_ends(ends.with_registers(registers), &bursts);
             }
         }
     }

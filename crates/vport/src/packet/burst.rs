@@ -141,7 +141,7 @@ pub(crate) struct Slots<'a>(&'a [Slot]);
 
 impl Packets for Slots<'_> {
     #[inline(always)]
-    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> {
+    fn each(&self) -> impl ExactSizeIterator<Item: Borrow<PacketRef<'_>>> + Clone {
         self.0.iter().map(slot_ref)
     }
 }

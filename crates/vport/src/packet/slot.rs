@@ -6,6 +6,9 @@ use core::sync::atomic::Ordering;
 use super::{HEAD_MAX, HEADROOM, Lease, PacketRef, Rest};
 use crate::lent::Lent;
 
+/// Heads are copied in blocks of so many bytes.
+pub(crate) const BLOCK: usize = 64;
+
 /// Where a frame stands that lies as a whole in the buffer that it was received in.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
@@ -71,15 +74,14 @@ impl Slot {
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
-    /// Copies a head of `len` bytes in blocks of 64, of which the last may run over the head's end, and names the `rest` bytes
+    /// Copies a head of `len` bytes in [`BLOCK`]s, of which the last may run over the head's end, and names the `rest` bytes
     /// behind it.
     ///
     /// # Safety
-    /// `len` must be at most [`HEAD_MAX`]. `from` and `len` bytes behind it, rounded up to a multiple of 64, must be mapped, and
+    /// `len` must be at most [`HEAD_MAX`]. `from` and `len` bytes behind it, rounded up to whole blocks, must be mapped, and
     /// the rest until the queue that owns this slot receives again or is dropped. Others may write them meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn copy_head(&mut self, from: *const u8, len: usize, rest: usize) {
-        const BLOCK: usize = 64;
         debug_assert!(len <= HEAD_MAX);
         let to = self.head[HEADROOM..].as_mut_ptr();
         let mut done = 0;
@@ -97,8 +99,10 @@ impl Slot {
         // SAFETY: no instructions.
         unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
         self.set_shape(HEADROOM, len, rest);
-        // SAFETY: by contract.
-        self.rest_ptr = unsafe { from.add(len) };
+        if rest > 0 {
+            // SAFETY: by contract.
+            self.rest_ptr = unsafe { from.add(len) };
+        }
         self.base = core::ptr::null_mut();
     }
 
