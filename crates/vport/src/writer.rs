@@ -1,20 +1,22 @@
 //! The writing end of one channel. Trusts the reader's tail only as far as it is possible.
 
+mod records;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use self::records::{ORDINARY, Records, Run, STREAMING, STREAMING_LINES};
 use crate::distance::Distance;
 use crate::layout::{Heads, RECORDS_PAD};
 use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
-use crate::packet::{FRAME_MAX, PacketRef, Packets, copy_bytes};
-use crate::prefetch;
+use crate::packet::{FRAME_MAX, PacketRef, Packets};
 use crate::registers::{self, Registers};
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream;
-use crate::sync::{self, AtomicU64};
+use crate::sync::AtomicU64;
 
 /// A ring in mapped memory, of which this is the only writer.
 #[derive(Debug)]
@@ -64,8 +66,6 @@ impl Pushed {
     }
 }
 
-/// How far ahead of the head cache lines are fetched for writing.
-const AHEAD: u64 = 512;
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
 /// memory does slowly.
 const STREAM_MIN: usize = 512;
@@ -299,150 +299,6 @@ impl Writer {
             Ok(()) => self.tail = tail,
             Err(violation) => self.broken = Some(violation),
         }
-    }
-}
-
-/// Frames on their way into the ring.
-struct Run {
-    /// Where the next record goes.
-    head: u64,
-    /// Up to where records can be written.
-    limit: u64,
-    pushed: u32,
-    bytes: u64,
-}
-
-impl Run {
-    /// A frame of so many bytes was written.
-    #[inline(always)]
-    fn appended(&mut self, len: usize) {
-        self.head = self.head.wrapping_add(record_bytes(len));
-        self.pushed += 1;
-        self.bytes += len as u64;
-    }
-
-    /// Appends frames that lie in one piece of `len` bytes, which are between one `BLOCK` and two, while one is next and there is
-    /// room: mostly all of a burst are alike, and what depends on the length is found out once.
-    ///
-    /// # Safety
-    /// As [`Records::write`], up to the limit.
-    #[inline(always)]
-    unsafe fn append_alike<'p, const BLOCK: usize, P: Borrow<PacketRef<'p>>>(
-        &mut self,
-        to: Records,
-        len: usize,
-        each: &mut (impl Iterator<Item = P> + Clone),
-    ) {
-        let record_bytes = record_bytes(len);
-        let mut room = self.limit.wrapping_sub(self.head);
-        // SAFETY: the offset is within the ring.
-        let mut record = unsafe { to.data.add(to.ring.offset(self.head)) };
-        let mut packets = 0;
-        let mut behind = each.clone();
-        while let Some(packet) = behind.next() {
-            let packet: &PacketRef<'_> = packet.borrow();
-            if packet.head.len() != len || !packet.rest.is_empty() || room < record_bytes {
-                break;
-            }
-            // SAFETY: by contract, and within the limit.
-            record = unsafe {
-                write_blocks::<BLOCK>(record, packet.head);
-                record.add(record_bytes as usize)
-            };
-            room -= record_bytes;
-            packets += 1;
-            *each = behind.clone();
-        }
-        self.head = self.limit.wrapping_sub(room);
-        self.pushed += packets;
-        self.bytes += u64::from(packets) * len as u64;
-    }
-}
-
-/// Writes the record of a frame in one piece, which is between one `BLOCK` and two long.
-///
-/// # Safety
-/// There must be room for it at `record`, a multiple of 8, in bytes that nobody looks at until the next head is published.
-#[inline(always)]
-unsafe fn write_blocks<const BLOCK: usize>(record: *mut u8, frame: &[u8]) {
-    let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
-    // SAFETY: by contract; two blocks that meet or overlap cover the frame, and no more. The first word is atomic, since the reader
-    // may look at it.
-    unsafe {
-        let body = record.add(HEADER as usize);
-        sync::writes(body, frame.len());
-        expect_lines(frame.len(), |line| record.wrapping_add(AHEAD as usize + line));
-        AtomicU64::from_ptr(record.cast()).store(frame_header(frame.len()), Ordering::Relaxed);
-        core::ptr::copy_nonoverlapping(from, body, BLOCK);
-        core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
-    }
-}
-
-/// Soon about so many bytes will be written, whose lines are `at` multiples of their size.
-#[inline(always)]
-fn expect_lines(bytes: usize, at: impl Fn(usize) -> *mut u8) {
-    prefetch::to_write(at(0));
-    // Apart, so that small frames cost no loop.
-    if bytes > 64 {
-        (64..bytes).step_by(64).for_each(|line| prefetch::to_write(at(line)));
-    }
-}
-
-/// Where records go.
-#[derive(Clone, Copy)]
-struct Records {
-    ring: Ring,
-    data: *mut u8,
-}
-
-/// How records are written: with ordinary stores, or past the caches, there by a line at once or by parts of it.
-const ORDINARY: u8 = 0;
-const STREAMING: u8 = 1;
-const STREAMING_LINES: u8 = 2;
-
-impl Records {
-    /// # Safety
-    /// The record must lie within one lap of the ring, in bytes that the reader has given back.
-    #[inline(always)]
-    unsafe fn write<const HOW: u8>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
-        // SAFETY: the offset is a multiple of 8, the record by contract in bytes that nobody looks at until the next head is
-        // published. Others only read.
-        unsafe {
-            let record = self.data.add(self.ring.offset(head));
-            let body = record.add(HEADER as usize);
-            sync::writes(body, packet.len());
-            match HOW {
-                STREAMING => return stream::record::<false>(header, packet, record),
-                STREAMING_LINES => return stream::record::<true>(header, packet, record),
-                _ => {}
-            }
-            expect_lines(packet.len(), |line| {
-                self.data.wrapping_add(self.ring.offset(head.wrapping_add(AHEAD + line as u64)))
-            });
-            self.begin(head, header, Ordering::Relaxed);
-            copy_bytes(packet.head.as_ptr(), body, packet.head.len());
-            if !packet.rest.is_empty() {
-                copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
-            }
-        }
-    }
-
-    /// Writes the word with which a record begins.
-    ///
-    /// # Safety
-    /// The word must lie in bytes that the reader has given back.
-    #[inline(always)]
-    unsafe fn begin(self, at: u64, header: u64, order: Ordering) {
-        // SAFETY: by contract.
-        unsafe { self.word(at) }.store(header, order);
-    }
-
-    /// # Safety
-    /// As [`Records::begin`], and not used longer than the ring is mapped.
-    #[inline(always)]
-    unsafe fn word<'a>(self, at: u64) -> &'a AtomicU64 {
-        // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
-        unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }
     }
 }
 
