@@ -3,8 +3,9 @@
 //! Loads are in workers: 1 is all that one can do. A bucket's load is its part of its worker's, by packets, averaged over some
 //! ticks.
 //!
-//! - *Rebalancing* takes buckets from the worker that has most to the one that has least, as long as that lowers what the
-//!   first has. It begins at a difference that is worth it, and ends when there is next to none, so that it comes to rest.
+//! - *Rebalancing* takes buckets from the worker that has most, of those that have one to give, to the one that has least, as long
+//!   as that lowers what the first has. It begins at a difference that is worth it, and ends when there is next to none, so that
+//!   it comes to rest.
 //! - *Scaling* adds a worker where those that there are have too much, on the average, and takes one away where one less
 //!   would have little. Between the two lies a gap, and a pause.
 //! - A bucket that fills a worker by itself cannot be divided. It stays where it is, others leave it, and it is reported.
@@ -212,13 +213,11 @@ impl Policy {
 
     fn rebalance(&self, owners: &[u8; BUCKETS]) -> Option<[u8; BUCKETS]> {
         let sums = sums(owners, &self.loads, self.workers);
-        let (most, least) = (sums[hottest(&sums)], sums[coolest(&sums)]);
+        let first = next_move(owners, &self.loads, &sums, &[false; BUCKETS])?;
+        let (most, least) = (sums[first.from], sums[first.to]);
         let begin = if most < FULL { SPREAD_BEGIN } else { SPREAD_BEGIN_FULL };
-        if most < self.terms.rebalance_above || most - least < begin {
-            return None;
-        }
-        let balanced = balanced(owners, &self.loads, self.workers);
-        (balanced != *owners).then_some(balanced)
+        let is_worth_it = most >= self.terms.rebalance_above && most - least >= begin;
+        is_worth_it.then(|| balanced(owners, &self.loads, self.workers))
     }
 
     fn watch_for_hot(&mut self) {
@@ -247,24 +246,37 @@ pub fn sums(owners: &[u8; BUCKETS], loads: &[f64; BUCKETS], workers: usize) -> V
     sums
 }
 
-/// Owners after buckets have gone from the worker with the largest load to that with the smallest, again and again, while
-/// that lowers the larger of the two. Large buckets go first, so that few do.
+/// Owners after buckets have gone from the worker with the largest load that has one worth moving to that with the smallest, again
+/// and again. Large buckets go first, so that few do.
 pub fn balanced(owners: &[u8; BUCKETS], loads: &[f64; BUCKETS], workers: usize) -> [u8; BUCKETS] {
     let mut owners = *owners;
     let mut sums = sums(&owners, loads, workers);
     // Each bucket moves once at most.
     let mut moved = [false; BUCKETS];
-    while let (from, to) = (hottest(&sums), coolest(&sums))
-        && let gap = sums[from] - sums[to]
-        && gap > SPREAD_END
-        && let Some(bucket) = best_to_move(&owners, loads, &moved, from, gap)
-    {
+    while let Some(Move { bucket, from, to }) = next_move(&owners, loads, &sums, &moved) {
         owners[bucket] = to as u8;
         moved[bucket] = true;
         sums[from] -= loads[bucket];
         sums[to] += loads[bucket];
     }
     owners
+}
+
+/// A bucket on its way from one worker to another.
+struct Move {
+    bucket: usize,
+    from: usize,
+    to: usize,
+}
+
+/// From the worker with the largest load to that with the smallest. One that has nothing worth moving, as a single bucket fills
+/// it, does not keep those behind it from giving theirs.
+fn next_move(owners: &[u8; BUCKETS], loads: &[f64; BUCKETS], sums: &[f64], moved: &[bool; BUCKETS]) -> Option<Move> {
+    let to = coolest(sums);
+    let mut givers: Vec<_> = (0..sums.len()).filter(|&from| sums[from] - sums[to] > SPREAD_END).collect();
+    givers.sort_by(|&a, &b| sums[b].total_cmp(&sums[a]));
+    let best = |from| best_to_move(owners, loads, moved, from, sums[from] - sums[to]);
+    givers.into_iter().find_map(|from| best(from).map(|bucket| Move { bucket, from, to }))
 }
 
 /// The bucket of worker `from` that comes next to half the gap between it and another one, if moving it gains anything. Of
@@ -317,10 +329,6 @@ fn evened(owners: &[u8; BUCKETS], loads: &[f64; BUCKETS], workers: usize) -> [u8
 
 fn larger(a: (usize, f64), b: (usize, f64)) -> (usize, f64) {
     if b.1 > a.1 { b } else { a }
-}
-
-fn hottest(sums: &[f64]) -> usize {
-    sums.iter().copied().enumerate().fold((0, f64::MIN), larger).0
 }
 
 fn coolest(sums: &[f64]) -> usize {

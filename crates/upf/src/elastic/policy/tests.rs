@@ -26,7 +26,7 @@ impl World {
 
     fn spread(&self) -> f64 {
         let sums = self.sums();
-        sums[hottest(&sums)] - sums[coolest(&sums)]
+        largest(&sums) - sums[coolest(&sums)]
     }
 
     fn tick(&mut self) -> Decision {
@@ -54,6 +54,15 @@ impl World {
     }
 }
 
+fn largest(sums: &[f64]) -> f64 {
+    sums.iter().copied().fold(0.0, f64::max)
+}
+
+/// One bucket that brings `elephant`, and others that bring the rest together.
+fn with_elephant(elephant: f64, others: f64) -> [f64; BUCKETS] {
+    std::array::from_fn(|bucket| if bucket == 1 { elephant } else { others / (BUCKETS - 1) as f64 })
+}
+
 /// Workers 2 to 8, and what 128 buckets bring: mostly alike, some much more.
 fn demands() -> impl Strategy<Value = (usize, [f64; BUCKETS])> {
     let weights = proptest::collection::vec(prop_oneof![4 => 0.8..1.2f64, 1 => 0.0..8.0f64], BUCKETS);
@@ -66,15 +75,17 @@ fn demands() -> impl Strategy<Value = (usize, [f64; BUCKETS])> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever has moved, nobody has more than the one who had most, and that one has less.
+    /// Whatever has moved, nobody has more than the one who had most, and loads are more alike.
     #[test]
-    fn what_moves_lowers_the_largest_load((workers, demand) in demands()) {
+    fn what_moves_makes_loads_more_alike((workers, demand) in demands()) {
         let before = std::array::from_fn(|bucket| (bucket % workers) as u8);
         let after = balanced(&before, &demand, workers);
-        let largest = |owners| { let sums = sums(owners, &demand, workers); sums[hottest(&sums)] };
+        let squares = |owners| sums(owners, &demand, workers).iter().map(|sum| sum * sum).sum::<f64>();
         if after != before {
-            prop_assert!(largest(&after) < largest(&before));
+            prop_assert!(squares(&after) < squares(&before));
         }
+        let largest = |owners| largest(&sums(owners, &demand, workers));
+        prop_assert!(largest(&after) <= largest(&before));
         prop_assert_eq!(balanced(&after, &demand, workers), after, "what is balanced stays");
     }
 
@@ -86,9 +97,28 @@ proptest! {
         let grain = demand.iter().copied().fold(0.0, f64::max);
         let sums = world.sums();
         let is_level = world.spread() <= SPREAD_BEGIN + grain
-            || sums[hottest(&sums)] <= world.policy.terms.rebalance_above + grain;
+            || largest(&sums) <= world.policy.terms.rebalance_above + grain;
         prop_assert!(is_level, "{:?}", world.sums());
         world.run(20);
+        let moves = world.moves;
+        world.run(200);
+        prop_assert_eq!(world.moves, moves, "it came to rest");
+    }
+
+    /// Whatever one bucket brings, the others are levelled among the workers that have room, and then nothing moves.
+    #[test]
+    fn beside_a_bucket_that_fills_a_worker_the_others_are_levelled(
+        (workers, mut demand) in demands(), elephant in 0.86..1.5f64, bucket in 0..BUCKETS,
+    ) {
+        demand[bucket] = elephant;
+        let mut world = World::new(Terms::fixed(workers), workers, demand);
+        world.run(40);
+        let grain = (0..BUCKETS).filter(|&other| other != bucket).map(|other| demand[other]).fold(0.0, f64::max);
+        let mut others = world.sums();
+        others.remove(usize::from(world.owners[bucket]));
+        let (most, least) = (largest(&others), others[coolest(&others)]);
+        let bound = world.policy.terms.rebalance_above;
+        prop_assert!(most - least <= SPREAD_BEGIN + grain || most <= bound + grain, "{:?}", world.sums());
         let moves = world.moves;
         world.run(200);
         prop_assert_eq!(world.moves, moves, "it came to rest");
@@ -145,6 +175,33 @@ fn a_bucket_that_fills_a_worker_is_named_and_stays() {
     world.demand[5] = 0.1;
     world.run(20);
     assert_eq!(world.policy.hot(), None);
+}
+
+#[test]
+fn a_bucket_that_fills_a_worker_does_not_keep_the_others_where_they_are() {
+    let mut world = World::new(Terms::fixed(3), 3, with_elephant(1.0, 1.2));
+    for bucket in 0..BUCKETS {
+        world.owners[bucket] = if bucket == 1 { 1 } else { 0 };
+    }
+    world.run(12);
+    let sums = world.sums();
+    assert!(sums.iter().all(|&sum| sum <= 1.0) && (sums[0] - sums[2]).abs() < SPREAD_BEGIN, "{sums:?}");
+    assert_eq!((sums[1], world.policy.hot()), (1.0, Some(1)));
+    let moves = world.moves;
+    world.run(200);
+    assert_eq!(world.moves, moves, "nothing is shuffled around");
+}
+
+#[test]
+fn a_worker_that_comes_beside_a_bucket_that_fills_one_has_its_part_of_the_others() {
+    let mut world = World::new(Terms { max: 3, ..Terms::fixed(2) }, 2, with_elephant(1.0, 0.85));
+    for bucket in 0..BUCKETS {
+        world.owners[bucket] = if bucket == 1 { 1 } else { 0 };
+    }
+    world.run(12);
+    assert_eq!(world.policy.workers(), 3);
+    let sums = world.sums();
+    assert!((sums[0] - sums[2]).abs() < SPREAD_BEGIN, "the new one has its part: {sums:?}");
 }
 
 #[test]
