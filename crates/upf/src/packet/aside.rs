@@ -161,9 +161,7 @@ fn forgo_by<'t, const V6: bool>(
     let Ok(packet) = Packet::<V6>::parse(&head[usize::from(at)..], len.into()) else { return Err(drop) };
     let substitute = rule.substitute(tables, packet.len()).filter(|_| reason == DropReason::QuotaExhausted);
     let verdict = match (substitute, arrival) {
-        (Some(other), Arrival::Tunnelled { v6, flow }) => {
-            treat_tunnelled(tables, state, other, &packet, at, v6, flow, now)
-        }
+        (Some(other), Arrival::Tunnelled { flow, .. }) => treat_tunnelled(tables, state, other, &packet, at, flow, now),
         (Some(other), Arrival::Plain) => treat_plain(tables, state, other, &packet, now),
         _ => Err(drop),
     };

@@ -102,24 +102,21 @@ fn decide_tunnelled<'t, const V6: bool>(
         IpError::Beyond => DropReason::GtpuTooLong,
     })?;
     let rule = find_tunnelled(tables, user, &inner, v6, flow)?;
-    treat_tunnelled(tables, state, rule, &inner, user.at, v6, flow, now)
+    treat_tunnelled(tables, state, rule, &inner, user.at, flow, now)
 }
 
-/// A packet that came by a tunnel over this version of IP, in this QoS flow, and begins at `at`, by the rule that it has
-/// matched.
+/// A packet that came by a tunnel in this QoS flow, and begins at `at`, by the rule that it has matched.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a packet with all that was found out about it")]
 pub(super) fn treat_tunnelled<'t, const V6: bool>(
     tables: &'t Version,
     state: &mut State,
     rule: Rule<'t>,
     inner: &Packet<'_, V6>,
     at: u16,
-    v6: bool,
     flow: Option<u8>,
     now: u64,
 ) -> Verdict<'t> {
-    if !rule.removes(v6) {
+    if !rule.removes_header() {
         return Err(unstripped(tables, state, rule, now));
     }
     let (uplink, len) = (rule.is_uplink(), inner.len());

@@ -14,7 +14,7 @@ use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::path::{Form, PathKey, Relay, Tunnel};
 use crate::policer::Meter;
-use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderRemoval, Pdr, Qer, Session};
+use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, Pdr, Qer, Session};
 use crate::side::{self, PortId, Sides};
 use crate::usage::Usage;
 
@@ -205,8 +205,8 @@ impl Compiler<'_> {
             v6: addresses_v6(pdr),
             framed: pdr.pdi.framed_routes.iter().map(|&route| network(route)).collect(),
             filters: pdr.pdi.sdf_filters.iter().map(|filter| filter::Draft::new(filter, uplink)).collect(),
-            removes_v4: removes(pdr, false),
-            removes_v6: removes(pdr, true),
+            // Which header came is the F-TEID's to say: some session managers go by the PDU session's type.
+            removes_header: pdr.outer_header_removal.is_some(),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
             meters: self.meters(&qers, uplink),
             uplink,
@@ -221,7 +221,7 @@ impl Compiler<'_> {
         // What waits is not copied, uses up no quota, and keeps the header that it came with.
         if matches!(rule.action, Action::Buffer(_)) {
             rule.copies.clear();
-            (rule.removes_v4, rule.removes_v6) = (false, false);
+            rule.removes_header = false;
         } else {
             rule.substitutes = self.substitutes(pdr, &rule, &qers);
         }
@@ -368,19 +368,6 @@ impl Compiler<'_> {
         });
         let own = |&address: &IpAddr| side.addresses.iter().any(|(own, _)| *own == address);
         heard.find(own).or_else(|| side.source_for(peer))
-    }
-}
-
-/// Whether the header of a tunnel over IPv6, or over IPv4, is taken off. Some session managers go by the PDU session's type; a
-/// tunnel of which one version alone is known has that one's header.
-fn removes(pdr: &Pdr, v6: bool) -> bool {
-    let is_known = |f_teid: FTeid| if v6 { f_teid.v4.is_none() } else { f_teid.v6.is_none() };
-    let is_only = pdr.pdi.f_teid.is_some_and(is_known);
-    match pdr.outer_header_removal {
-        None => false,
-        Some(OuterHeaderRemoval::GtpuUdpIp) => true,
-        Some(OuterHeaderRemoval::GtpuUdpIpv4) => !v6 || is_only,
-        Some(OuterHeaderRemoval::GtpuUdpIpv6) => v6 || is_only,
     }
 }
 

@@ -249,17 +249,17 @@ impl<'t> Rule<'t> {
         self.is_ue::<V6>(tables, packet.destination())
     }
 
-    /// Whether the PDR takes off outer headers of this version of IP.
+    /// Whether the PDR takes off the outer header.
     #[inline(always)]
-    pub fn removes(self, v6: bool) -> bool {
-        self.has(if v6 { flag::REMOVES_V6 } else { flag::REMOVES_V4 })
+    pub fn removes_header(self) -> bool {
+        self.has(flag::REMOVES_HEADER)
     }
 
     /// The port to a data network that an open rule without more to it routes a packet to, which came from the UE with the
     /// address `source` to `local` in a tunnel over IPv4, in this QoS flow. None where the rule is another one.
     #[inline(always)]
     pub(crate) fn usual_uplink(self, local: u32, source: u32, flow: Option<u8>) -> Option<PortId> {
-        const ALL: u64 = USUAL | flag::UPLINK | flag::REMOVES_V4 | flag::HAS_LOCAL_V4 | (kind::ROUTE as u64) << 8;
+        const ALL: u64 = USUAL | flag::UPLINK | flag::REMOVES_HEADER | flag::HAS_LOCAL_V4 | (kind::ROUTE as u64) << 8;
         let brief = self.brief();
         let is_it = brief & (UNUSUAL | ALL) == ALL
             && self.word(V4) == whole(local, source)

@@ -31,9 +31,8 @@ pub(in super::super) struct Draft {
     pub pdr: u16,
     /// Whether any UE address matches.
     pub any_ue: bool,
-    /// Which outer headers the PDR takes off.
-    pub removes_v4: bool,
-    pub removes_v6: bool,
+    /// Whether the PDR takes off the outer header.
+    pub removes_header: bool,
     /// Whether all gates are open.
     pub open: bool,
     /// Whether packets come from the UE.
@@ -101,8 +100,7 @@ impl Draft {
         let (matched, relay) = if kind == kind::TUNNEL { (tunnel, self.qfis) } else { (self.qfis, tunnel) };
         let flags = [
             (self.any_ue, flag::ANY_UE),
-            (self.removes_v4, flag::REMOVES_V4),
-            (self.removes_v6, flag::REMOVES_V6),
+            (self.removes_header, flag::REMOVES_HEADER),
             (self.open, flag::OPEN),
             (self.uplink, flag::UPLINK),
             (self.v4.ue.is_some(), flag::HAS_UE_V4),

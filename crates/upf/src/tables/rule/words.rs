@@ -49,8 +49,7 @@ pub(super) const RULE_LINES: usize = 2;
 /// Bits of [`BRIEF`].
 pub(super) mod flag {
     pub const ANY_UE: u64 = 1;
-    pub const REMOVES_V4: u64 = 2;
-    pub const REMOVES_V6: u64 = 4;
+    pub const REMOVES_HEADER: u64 = 2;
     pub const OPEN: u64 = 8;
     pub const UPLINK: u64 = 16;
     pub const HAS_UE_V4: u64 = 32;
