@@ -219,7 +219,7 @@ impl<T: RuleTables> Endpoint<T> {
         let mut datagrams = vec![];
         for receiver in &mut self.meters.alarms {
             if receiver.overflowed() {
-                datagrams.extend(self.node.look_at_all(now));
+                self.node.look_at_all();
             }
             for alarm in receiver.take_some() {
                 datagrams.extend(self.node.alarm(alarm, now));

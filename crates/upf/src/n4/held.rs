@@ -34,7 +34,7 @@ pub(super) struct Held {
 }
 
 /// A session but for its counters.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Packed {
     /// An [`Owner`], and a [`Body`] behind it, with zeros for the numbers.
     pattern: Arc<[u8]>,
@@ -198,9 +198,14 @@ impl Held {
         self.put_back(open, patterns);
     }
 
-    /// Puts the session back as `open` is now.
-    pub fn put_back(&mut self, open: Open, patterns: &mut Patterns) {
-        (self.packed, self.usages) = open.pack(patterns);
+    /// Puts the session back as `open` is now. Whether something else is to be kept of it than before.
+    pub fn put_back(&mut self, open: Open, patterns: &mut Patterns) -> bool {
+        let (packed, usages) = open.pack(patterns);
+        // A later epoch than the one that was kept is found again.
+        let has_others = !self.usages.iter().map(Usage::place).eq(usages.iter().map(Usage::place));
+        let is_other = has_others || packed != self.packed;
+        (self.packed, self.usages) = (packed, usages);
+        is_other
     }
 
     /// When it is to be looked at.

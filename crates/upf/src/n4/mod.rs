@@ -33,6 +33,7 @@ mod paths;
 mod postponed;
 mod reports;
 mod restore;
+mod round;
 mod sessions;
 mod translate;
 mod tunnels;

@@ -26,6 +26,7 @@ use super::outbox::{About, Outbox};
 use super::particulars::Patterns;
 use super::paths::{Echo, Paths};
 use super::postponed::Postponed;
+use super::round::Round;
 use super::tunnels::{Told, Tunnels};
 use super::{Config, RuleTables};
 use crate::clock::Clock;
@@ -75,6 +76,8 @@ pub struct Node<T> {
     pub(super) timers: BTreeSet<(u64, u64)>,
     /// Sessions whose reports wait until others are answered.
     pub(super) postponed: Postponed,
+    /// A look at all sessions, since alarms were lost.
+    pub(super) round: Round,
     /// What sessions have in common.
     pub(super) patterns: Patterns,
     /// Sessions by the tunnels that they have with peers.
@@ -116,6 +119,7 @@ impl<T: RuleTables> Node<T> {
             outbox: Outbox::new(pace, config.limits.reports),
             timers: BTreeSet::new(),
             postponed: Postponed::default(),
+            round: Round::default(),
             patterns: Patterns::default(),
             tunnels: Tunnels::default(),
             told: Told::default(),
@@ -345,8 +349,9 @@ impl<T: RuleTables> Node<T> {
     /// When [`Node::tick`] has something to do next.
     pub fn due(&self) -> Option<Instant> {
         let heartbeats = self.associations.values().map(Association::due);
-        let looks_ns = self.timers.first().map(|&(at_ns, _)| at_ns).into_iter().chain(self.postponed.due_ns());
-        let reports = looks_ns.min().map(|at_ns| self.clock.instant(at_ns));
+        let timers_ns = self.timers.first().map(|&(at_ns, _)| at_ns);
+        let looks_ns = [timers_ns, self.postponed.due_ns(), self.round.due_ns()];
+        let reports = looks_ns.into_iter().flatten().min().map(|at_ns| self.clock.instant(at_ns));
         heartbeats.chain(reports).chain(self.outbox.due()).chain(self.managers.due()).chain(self.paths.due()).min()
     }
 

@@ -23,6 +23,8 @@ use crate::usage::ACTIVITY;
 
 /// Least time between two looks at a session by the clock.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
+/// Sessions that a tick looks at for one reason: each may take some microseconds, and peers wait.
+const AT_A_TIME: usize = 256;
 
 impl<T: RuleTables> Node<T> {
     /// Another thread tells something.
@@ -71,21 +73,23 @@ impl<T: RuleTables> Node<T> {
         Some(self.outbox.send(&report, About::Session(up_seid), cp_seid, to, now))
     }
 
-    /// Looks at the counters of all rules of all sessions, since alarms were lost.
-    pub fn look_at_all(&mut self, now: Instant) -> Vec<Datagram> {
-        let seids: Vec<_> = self.sessions.keys().collect();
-        seids.into_iter().filter_map(|up_seid| self.look(up_seid, now)).collect()
+    /// Has the counters of all sessions looked at, some at each tick, since alarms were lost.
+    pub fn look_at_all(&mut self) {
+        self.round.begin();
     }
 
-    /// Reports that are due by the clock.
+    /// Reports that are due by the clock, or of which alarms may have been lost. Where there are many, the next ticks have the rest.
     pub(super) fn due_reports(&mut self, now: Instant) -> Vec<Datagram> {
         let now_ns = self.clock.ns(now);
-        let mut datagrams = vec![];
-        while let Some(&(at_ns, up_seid)) = self.timers.first().filter(|(at_ns, _)| *at_ns <= now_ns) {
+        let seids = self.round.take(&self.sessions, AT_A_TIME);
+        let mut datagrams: Vec<_> = seids.into_iter().filter_map(|up_seid| self.look(up_seid, now)).collect();
+        for _ in 0..AT_A_TIME {
+            let Some(&(at_ns, up_seid)) = self.timers.first().filter(|(at_ns, _)| *at_ns <= now_ns) else { break };
             self.timers.remove(&(at_ns, up_seid));
             datagrams.extend(self.look(up_seid, now));
         }
-        while let Some(up_seid) = self.postponed.take(now_ns) {
+        for _ in 0..AT_A_TIME {
+            let Some(up_seid) = self.postponed.take(now_ns) else { break };
             let peer = self.sessions.get(&up_seid).map(|held| held.owner().cp_f_seid.address);
             if peer.is_some_and(|peer| self.outbox.is_full(up_seid, peer)) {
                 self.postponed.add(up_seid, now_ns);

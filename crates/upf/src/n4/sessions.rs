@@ -153,9 +153,9 @@ impl<T: RuleTables> Node<T> {
     /// Puts a session back that was opened, and has it looked at when it is due.
     pub(super) fn put_back(&mut self, up_seid: u64, open: Open) {
         let due_ns = open.due_ns();
-        self.journal.session(up_seid);
-        if let Some(held) = self.sessions.get_mut(&up_seid) {
-            held.put_back(open, &mut self.patterns);
+        let Some(held) = self.sessions.get_mut(&up_seid) else { return };
+        if held.put_back(open, &mut self.patterns) {
+            self.journal.session(up_seid);
         }
         self.set_timer(up_seid, due_ns);
     }

@@ -1,7 +1,8 @@
 //! When usage is told, until it is answered (TS 29.244, 5.2.2.3).
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::support::metered::*;
 use crate::support::*;
@@ -10,8 +11,12 @@ use pfcp::report::UsageReportTrigger as Why;
 use pfcp::rule::*;
 use pfcp::session::{FSeid, Modification, Modified};
 use pfcp::{Cause, Fault, Header, RecoveryTimeStamp, Request, Response};
-use upf::alarms::Alarm;
-use upf::n4::Datagram;
+use upf::alarms::{self, Alarm};
+use upf::bell::Bell;
+use upf::clock::Clock;
+use upf::n4::{Config, Datagram, Limits, Node};
+use upf::store::Kind;
+use upf::usage::Usage;
 
 use ReportingTriggers as On;
 
@@ -193,4 +198,78 @@ fn a_session_that_its_manager_does_not_know_any_more_is_removed() {
         session.bench.check();
     }
     assert_eq!(session.bench.node.due().map(|due| due > session.bench.now + Duration::from_secs(5)), Some(true));
+}
+
+/// So many sessions, each of which tells of a volume, and what they count by.
+fn metered(sessions: u16) -> (Bench, Vec<Usage>) {
+    let limits = Limits { sessions: sessions.into(), ..config().limits };
+    let (clock, tables) = (Clock::new(), Watched::new(sessions.into()));
+    let mut bench = Bench::of(Node::new(Config { limits, ..config() }, tables, clock), clock, Instant::now());
+    bench.ask(0, &setup("smf", 1_000));
+    let threshold = UrrTerms { volume_threshold: total(1_000), ..UrrTerms::default() };
+    let mut usages = vec![];
+    for number in 0..sessions {
+        let [high, low] = number.to_be_bytes();
+        let mut request = establishment(1);
+        request.cp_f_seid = FSeid::new(0x5000 + u64::from(number), SMF);
+        request.create_urrs = vec![urr(1, On::VOLTH, threshold.clone())];
+        for (pdr, destination) in request.create_pdrs.iter_mut().zip([false, true]) {
+            let v4 = Some([10, 70, high, low].into());
+            pdr.pdi.ue_ip = Some(UeIp { v4, destination, ..UeIp::default() });
+            pdr.urr_ids = vec![1];
+        }
+        let up_seid = establish(&mut bench, request).unwrap().up_f_seid.seid;
+        usages.push(bench.seen().sessions[&up_seid].urrs[0].usage.clone());
+    }
+    // What is looked at once more as its rules are new.
+    bench.now += Duration::from_secs(1);
+    while bench.node.due().unwrap() <= bench.now {
+        assert_eq!(bench.node.tick(bench.now), []);
+    }
+    (bench, usages)
+}
+
+/// The session manager's SEIDs of the sessions that a tick reports about.
+fn told_in_a_tick(bench: &mut Bench) -> Vec<u64> {
+    let datagrams = bench.node.tick(bench.now);
+    datagrams.iter().map(|datagram| Header::parse(&datagram.octets).unwrap().0.seid.unwrap()).collect()
+}
+
+#[test]
+fn when_alarms_are_lost_all_sessions_are_looked_at_and_peers_are_answered_in_between() {
+    let (mut bench, usages) = metered(600);
+    let (mut lost, _) = alarms::channel(Arc::new(Bell::new().unwrap()));
+    count(&usages, true, 1_000, bench.clock.ns(bench.now), &mut lost);
+    // As each of several workers says so.
+    (0..3).for_each(|_| bench.node.look_at_all());
+    let mut told = vec![];
+    while bench.node.due().unwrap() <= bench.now {
+        let some = told_in_a_tick(&mut bench);
+        assert!((1..=256).contains(&some.len()), "{} at once", some.len());
+        told.extend(some);
+        if told.len() == 256 {
+            count(&usages[..1], true, 1_000, bench.clock.ns(bench.now), &mut lost);
+            bench.node.look_at_all();
+        }
+        if told.len() == 600 {
+            break;
+        }
+    }
+    assert_eq!(told, (0..600).map(|number| 0x5000 + number).collect::<Vec<_>>());
+    let again: Vec<_> = (0..3).flat_map(|_| told_in_a_tick(&mut bench)).collect();
+    assert_eq!(again, [0x5000], "of what was lost after it had been looked at");
+    assert!(bench.node.due().unwrap() > bench.now, "nothing is looked at for ever");
+}
+
+#[test]
+fn a_session_that_was_looked_at_in_vain_is_not_written_down_again() {
+    let (mut bench, usages) = metered(3);
+    bench.node.keep(Arc::default());
+    let (mut lost, _) = alarms::channel(Arc::new(Bell::new().unwrap()));
+    count(&usages[1..2], true, 1_000, bench.clock.ns(bench.now), &mut lost);
+    bench.node.look_at_all();
+    assert_eq!(told_in_a_tick(&mut bench), [0x5001]);
+    let (_, changes) = bench.node.take_changes();
+    let written = changes.iter().filter(|change| change.kind == Kind::Session).map(|change| change.key & 0xffff);
+    assert_eq!(written.collect::<Vec<_>>(), [2]);
 }
