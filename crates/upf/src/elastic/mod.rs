@@ -277,12 +277,14 @@ impl Inner {
         let samples = before.samples.iter().zip(&seen.samples);
         let levels = samples.zip(&mut self.efforts).map(|((before, now), effort)| {
             effort.take(&before.timed, &now.timed);
-            self.signal.level(before, now, effort)
+            (self.signal.level(before, now, effort), Signal::Busy.level(before, now, effort))
         });
-        self.levels = levels.collect();
+        let (levels, busy): (_, Vec<_>) = levels.unzip();
+        self.levels = levels;
+        let busy = busy.iter().sum();
         let packets = std::array::from_fn(|bucket| seen.packets[bucket].saturating_sub(before.packets[bucket]));
         let owners = *self.decider.owners();
-        let look = Look { now: self.now(), levels: &self.levels, packets: &packets, owners: &owners };
+        let look = Look { now: self.now(), levels: &self.levels, busy, packets: &packets, owners: &owners };
         let workers = self.policy.workers();
         let decision = self.policy.decide(&look);
         self.tell_hot();

@@ -23,7 +23,7 @@ pub struct Terms {
     pub max: usize,
     /// A worker is added where the mean load is over this.
     pub scale_out_above: f64,
-    /// A worker is taken away where without it the mean load is under this.
+    /// A worker is taken away where without it the mean load, and what workers are busy for, is under this.
     pub scale_in_below: f64,
     /// Buckets move from workers with at least this load.
     pub rebalance_above: f64,
@@ -58,6 +58,8 @@ pub struct Look<'l> {
     pub now: Duration,
     /// The load of each worker since the last tick, from 0 to 1.
     pub levels: &'l [f64],
+    /// The part of that time for which workers had packets to treat, of all together.
+    pub busy: f64,
     /// Packets of each bucket since the last tick.
     pub packets: &'l [u64; BUCKETS],
     /// Who owns which bucket. None are on their way.
@@ -80,6 +82,8 @@ pub struct Policy {
     workers: usize,
     /// Of each bucket, averaged.
     loads: [f64; BUCKETS],
+    /// Of all workers, averaged.
+    busy: f64,
     /// Ticks for which workers had too much, or too little.
     over: u32,
     under: u32,
@@ -123,6 +127,7 @@ impl Policy {
             terms,
             workers,
             loads: [0.0; BUCKETS],
+            busy: 0.0,
             over: 0,
             under: 0,
             settling: 0,
@@ -181,6 +186,7 @@ impl Policy {
     }
 
     fn remember(&mut self, look: &Look<'_>) {
+        self.busy += WEIGHT * (look.busy - self.busy);
         let mut all = vec![0_u64; look.levels.len()];
         let owner = |bucket: usize| usize::from(look.owners[bucket]);
         for (bucket, &packets) in look.packets.iter().enumerate() {
@@ -200,10 +206,13 @@ impl Policy {
         let Terms { min, max, scale_out_above, scale_in_below, cool_down, .. } = self.terms;
         let all: f64 = self.loads.iter().sum();
         let mean_of = |workers: usize| all / workers as f64;
+        // Some signals say nothing of a worker until it has all that it can do.
+        let busy_of = |workers: usize| self.busy / workers as f64;
         let count = |counter: u32, is_so: bool| if is_so { counter + 1 } else { 0 };
         self.over = count(self.over, self.workers < max && mean_of(self.workers) > scale_out_above);
         let one_less = self.workers.saturating_sub(1).max(1);
-        self.under = count(self.under, self.workers > min && mean_of(one_less) < scale_in_below);
+        let is_little = mean_of(one_less).max(busy_of(one_less)) < scale_in_below;
+        self.under = count(self.under, self.workers > min && is_little);
         if self.over >= OVER_TICKS || self.workers < min {
             return Some(self.workers + 1);
         }

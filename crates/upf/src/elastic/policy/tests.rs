@@ -10,6 +10,8 @@ struct World {
     owners: [u8; BUCKETS],
     /// What each bucket brings, in workers.
     demand: [f64; BUCKETS],
+    /// What the signal says of a worker that has so much to do.
+    level: fn(f64) -> f64,
     now: Duration,
     moves: usize,
 }
@@ -17,7 +19,8 @@ struct World {
 impl World {
     fn new(terms: Terms, workers: usize, demand: [f64; BUCKETS]) -> Self {
         let owners = std::array::from_fn(|bucket| (bucket % workers) as u8);
-        Self { policy: Policy::new(terms, workers), owners, demand, now: Duration::ZERO, moves: 0 }
+        let (policy, level) = (Policy::new(terms, workers), |sum: f64| sum.min(1.0));
+        Self { policy, owners, demand, level, now: Duration::ZERO, moves: 0 }
     }
 
     fn sums(&self) -> Vec<f64> {
@@ -31,14 +34,15 @@ impl World {
 
     fn tick(&mut self) -> Decision {
         let sums = self.sums();
-        let levels: Vec<_> = sums.iter().map(|sum| sum.min(1.0)).collect();
+        let levels: Vec<_> = sums.iter().copied().map(self.level).collect();
+        let busy = sums.iter().map(|sum| sum.min(1.0)).sum();
         // Of a worker that has too much, each bucket gets its part.
         let treated = |bucket: usize| {
             let all = sums[usize::from(self.owners[bucket])];
             (self.demand[bucket] / all.max(1.0) * 4_000.0) as u64
         };
         let packets = std::array::from_fn(treated);
-        let look = Look { now: self.now, levels: &levels, packets: &packets, owners: &self.owners };
+        let look = Look { now: self.now, levels: &levels, busy, packets: &packets, owners: &self.owners };
         let decision = self.policy.decide(&look);
         if let Some(owners) = decision.owners {
             self.moves += (0..BUCKETS).filter(|&bucket| owners[bucket] != self.owners[bucket]).count();
@@ -225,6 +229,19 @@ fn a_worker_is_added_at_once_and_taken_away_when_it_has_cooled() {
     assert_eq!(world.policy.workers(), 2, "it has not cooled");
     world.run(40);
     assert_eq!((world.policy.workers(), world.owners), (1, [0; BUCKETS]));
+}
+
+#[test]
+fn a_signal_that_is_silent_below_full_load_does_not_have_workers_come_and_go() {
+    let mut world = World::new(Terms { max: 4, ..Terms::default() }, 1, [1.3 / BUCKETS as f64; BUCKETS]);
+    world.level = |sum| if sum > 1.0 { 1.0 } else { 0.0 };
+    world.run(10);
+    assert_eq!(world.policy.workers(), 2);
+    let numbers: Vec<_> = (0..1_000).map(|_| world.tick().workers).collect();
+    assert!(numbers.iter().all(|&workers| workers == 2), "one less would have too much to do");
+    world.demand = [0.4 / BUCKETS as f64; BUCKETS];
+    world.run(20);
+    assert_eq!(world.policy.workers(), 1);
 }
 
 #[test]
