@@ -74,6 +74,8 @@ pub struct Parked {
 struct Queue {
     /// Whole frames, as they came from these ports.
     frames: VecDeque<(PortId, Box<[u8]>)>,
+    /// Of all frames.
+    octets: usize,
     /// PDRs that N4 was told of.
     told: Vec<u16>,
 }
@@ -91,20 +93,15 @@ impl Room {
         Self(Arc::new(RoomShared { max_octets, octets: AtomicUsize::new(0) }))
     }
 
-    fn take(&self, octets: usize) -> bool {
+    /// For a session that has `own` octets waiting and is to have so many more. None has more than is left for others.
+    fn take(&self, own: usize, octets: usize) -> bool {
         let RoomShared { max_octets, octets: taken } = &*self.0;
-        let fits = |taken: usize| taken.checked_add(octets).filter(|taken| taken <= max_octets);
+        let fits = |taken: usize| (own + octets <= max_octets.saturating_sub(taken)).then_some(taken + octets);
         taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
     fn give_back(&self, octets: usize) {
         self.0.octets.fetch_sub(octets, Relaxed);
-    }
-}
-
-impl Queue {
-    fn octets(&self) -> usize {
-        self.frames.iter().map(|(_, frame)| frame.len()).sum()
     }
 }
 
@@ -119,11 +116,12 @@ impl Buffers {
         let len = frame.len();
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         let queue = shelf.queues.entry(waiting.up_seid).or_default();
-        let waits = queue.frames.len() < waiting.max_packets.into() && self.room.take(len);
+        let waits = queue.frames.len() < waiting.max_packets.into() && self.room.take(queue.octets, len);
         if waits {
             let mut copy = vec![0; len].into_boxed_slice();
             frame.copy_to(&mut copy);
             queue.frames.push_back((port, copy));
+            queue.octets += len;
             shelf.packets += 1;
             self.packets += 1;
         }
@@ -148,7 +146,7 @@ impl Buffers {
         let queue = shelf.queues.remove(&up_seid).unwrap_or_default();
         shelf.packets -= queue.frames.len();
         self.packets -= queue.frames.len();
-        self.room.give_back(queue.octets());
+        self.room.give_back(queue.octets);
         queue.frames
     }
 
@@ -168,6 +166,7 @@ impl Buffers {
         for (up_seid, mut queue) in shelf.queues {
             let waiting = own.queues.entry(up_seid).or_default();
             waiting.frames.append(&mut queue.frames);
+            waiting.octets += queue.octets;
             waiting.told.append(&mut queue.told);
         }
     }
@@ -177,7 +176,7 @@ impl Buffers {
         self.packets = 0;
         let queues: Vec<_> = self.shelves.iter_mut().flat_map(|shelf| std::mem::take(shelf).queues).collect();
         let parked = queues.into_iter().map(|(up_seid, queue)| {
-            self.room.give_back(queue.octets());
+            self.room.give_back(queue.octets);
             let frames = queue.frames.into_iter().map(|(port, frame)| (port.number() as u8, frame.into())).collect();
             Parked { up_seid, frames, told: queue.told }
         });
@@ -189,9 +188,10 @@ impl Buffers {
     pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize) {
         let Parked { up_seid, frames, told } = parked;
         let known = frames.into_iter().filter(|(port, _)| usize::from(*port) < ports);
-        let frames = known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
-        let queue = Queue { frames, told };
-        self.room.0.octets.fetch_add(queue.octets(), Relaxed);
+        let frames: VecDeque<_> = known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
+        let octets = frames.iter().map(|(_, frame): &(_, Box<[u8]>)| frame.len()).sum();
+        let queue = Queue { frames, octets, told };
+        self.room.0.octets.fetch_add(octets, Relaxed);
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         shelf.packets += queue.frames.len();
         self.packets += queue.frames.len();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn frames_go_with_their_bucket_and_keep_their_room() {
-        let room = Room::new(4);
+        let room = Room::new(6);
         let (mut before, mut after) = (Buffers::new(room.clone()), Buffers::new(room));
         keep(&mut before, &WAITING, b"a");
         before.told(HOME, &WAITING);
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((before.packets(), after.packets(), octets(&after)), (1, 2, 3));
         assert_eq!(before.leave(HOME).packets, 0, "it has left");
         assert_eq!(keep(&mut after, &WAITING, b"c"), WAITS, "N4 was told");
-        assert_eq!(keep(&mut before, &other, b"y"), FULL_AND_NEWS, "the room is that of all");
+        assert_eq!(keep(&mut before, &other, b"xyz"), FULL_AND_NEWS, "the room is that of all");
         assert_eq!((taken(&mut after), octets(&after)), (b"abc".to_vec(), 1));
     }
 
@@ -294,9 +294,28 @@ mod tests {
         assert_eq!(keep(&mut buffers, &other, &[0; 41]), FULL_AND_NEWS);
         assert_eq!(keep(&mut buffers, &other, &[0; 40]), IS_NEWS);
         assert_eq!(buffers.take(HOME, 1).len(), 3);
-        assert_eq!(keep(&mut buffers, &other, &[0; 60]), IS_NEWS);
+        assert_eq!(keep(&mut buffers, &other, &[0; 10]), IS_NEWS);
         assert_eq!((buffers.take(HOME, 2).len(), octets(&buffers)), (2, 0));
         assert!(buffers.shelves[usize::from(HOME)].queues.is_empty());
+    }
+
+    #[test]
+    fn no_session_has_more_than_it_leaves_others() {
+        let room = Room::new(100);
+        let (mut buffers, mut after) = (Buffers::new(room.clone()), Buffers::new(room));
+        for kept in [IS_NEWS, IS_NEWS, FULL_AND_NEWS] {
+            assert_eq!(keep(&mut buffers, &WAITING, &[0; 25]), kept);
+        }
+        let other = Waiting { up_seid: 2, ..WAITING };
+        assert_eq!(keep(&mut buffers, &other, &[0; 40]), IS_NEWS);
+        // Wherever it goes.
+        after.arrive(HOME, buffers.leave(HOME));
+        assert_eq!(keep(&mut after, &WAITING, b"a"), FULL_AND_NEWS);
+        let mut heir = Buffers::new(Room::new(100));
+        after.park().into_iter().for_each(|parked| heir.unpark(HOME, parked, 2));
+        assert_eq!(keep(&mut heir, &WAITING, b"a"), FULL_AND_NEWS);
+        assert_eq!(keep(&mut heir, &Waiting { up_seid: 3, ..WAITING }, b"a"), IS_NEWS);
+        assert_eq!((heir.take(HOME, 1).len(), heir.take(HOME, 2).len(), octets(&heir)), (2, 1, 1));
     }
 
     #[test]

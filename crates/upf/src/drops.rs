@@ -84,7 +84,7 @@ reasons! {
     QuotaExhausted = "quota_exhausted",
     /// A QER's maximum bit rate is used up.
     MbrExceeded = "mbr_exceeded",
-    /// As many packets of the session, or octets in all, wait already as may.
+    /// As many packets of the session, or octets in all, wait already as may, or the session would have more than it leaves others.
     BufferFull = "buffer_full",
     /// The packet waited, and the session manager had it discarded.
     BufferDiscarded = "buffer_discarded",
