@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::Account;
 use super::contents::Contents;
-use super::held::Open;
+use super::held::{Held, Open};
 use super::outbox::About;
 use super::{Datagram, Node, RuleTables};
 use crate::alarms::Alarm;
@@ -54,13 +54,14 @@ impl<T: RuleTables> Node<T> {
         if !self.told.is_news((peer, teid), now_ns) {
             return None;
         }
-        let open = |up_seid: u64| Some((up_seid, self.sessions.get(&up_seid)?.open()));
-        let leads_there = |(_, open): &(u64, Open)| open.contents.tunnels().contains(&(peer, teid));
-        let (up_seid, open) = self.tunnels.sessions(peer, teid).filter_map(open).find(leads_there)?;
-        let cp_f_seid = open.owner.cp_f_seid;
-        if self.outbox.is_full(up_seid, cp_f_seid.address) {
-            return None;
-        }
+        let held = |up_seid: u64| Some((up_seid, self.sessions.get(&up_seid)?));
+        let told = |(up_seid, held): (u64, &Held)| {
+            let cp_f_seid = held.owner().cp_f_seid;
+            // Sessions are opened only for what can be told.
+            let leads_there = || held.open().contents.tunnels().contains(&(peer, teid));
+            (!self.outbox.is_full(up_seid, cp_f_seid.address) && leads_there()).then_some((up_seid, cp_f_seid))
+        };
+        let (up_seid, cp_f_seid) = self.tunnels.sessions(peer, teid).filter_map(held).find_map(told)?;
         self.told.tell((peer, teid), now_ns);
         let to = SocketAddr::new(cp_f_seid.address, self.config.peer_port);
         let cp_seid = cp_f_seid.seid;

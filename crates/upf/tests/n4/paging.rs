@@ -9,7 +9,7 @@ use pfcp::rule::*;
 use pfcp::session::{FSeid, Modification};
 use pfcp::{Cause, Fault, Header, IeType, Request, Response, RuleId};
 use upf::alarms::Alarm;
-use upf::n4::Datagram;
+use upf::n4::{Config, Datagram, Limits};
 use upf::rules::{Buffering, FarAction, OuterHeaderCreation as Tunnel, Parting};
 
 const BUFF_NOCP: ApplyAction = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0);
@@ -283,6 +283,27 @@ fn a_tunnel_that_its_peer_does_not_know_is_told_now_and_then() {
     bench.ask(seid, &Request::SessionDeletion);
     bench.now += Duration::from_secs(20);
     assert_eq!(unknown(&mut bench, gnb, 0x7009), None);
+}
+
+#[test]
+fn of_the_sessions_that_lead_into_an_unknown_tunnel_one_is_told_whose_manager_is_not_behind() {
+    let limits = Limits { reports: 3, ..config().limits };
+    let mut bench = Bench::with(Config { limits, ..config() }, &[N3.into()]);
+    let other = "10.4.0.9".parse().unwrap();
+    for (number, manager, teid) in [(1, SMF, 0x7001), (2, other, 0x7001), (3, SMF, 0x7003), (4, SMF, 0x7004)] {
+        let mut request = establishment(number);
+        request.cp_f_seid = FSeid::new(u64::from(number), manager);
+        request.create_fars[1] = downlink_far(2, teid);
+        establish(&mut bench, request).unwrap();
+    }
+    // As much as one manager may leave unanswered.
+    let alarm = |teid| Alarm::Unknown { peer: GNB.into(), teid };
+    for teid in [0x7003, 0x7004] {
+        assert_eq!(bench.node.alarm(alarm(teid), bench.now)[0].to.ip(), SMF);
+    }
+    let [report] = &bench.node.alarm(alarm(0x7001), bench.now)[..] else { panic!() };
+    assert_eq!(report.to.ip(), other);
+    assert_eq!(bench.node.alarm(alarm(0x7001), bench.now), [], "it was told");
 }
 
 #[test]
