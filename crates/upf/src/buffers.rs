@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use port::PacketRef;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket};
@@ -61,14 +61,29 @@ pub struct Shelf {
     packets: usize,
 }
 
-/// The waiting packets of a session, on their way to another process.
+/// Waiting packets of a session, on their way to another process. Where there are many, further ones follow in another of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parked {
     up_seid: u64,
-    /// With the numbers of the ports that they came by.
-    frames: Vec<(u8, Vec<u8>)>,
+    /// The ports that frames came by, and how long these are.
+    frames: Vec<(u8, u32)>,
+    /// All frames, one behind the other.
+    #[serde(serialize_with = "write_octets", deserialize_with = "read_octets")]
+    octets: Vec<u8>,
     told: Vec<u16>,
 }
+
+/// As a whole: a list would be gone through octet by octet.
+fn write_octets<S: Serializer>(octets: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bytes(octets)
+}
+
+fn read_octets<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    <&[u8]>::deserialize(from).map(<[u8]>::to_vec)
+}
+
+/// With so many octets no further frame is parked beside others.
+const PARKED_OCTETS_MOST: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -81,9 +96,33 @@ struct Queue {
 }
 
 impl Parked {
+    fn all(up_seid: u64, queue: Queue) -> Vec<Self> {
+        let of = |told| Self { up_seid, frames: vec![], octets: vec![], told };
+        let (mut all, mut last) = (vec![], of(queue.told));
+        for (port, frame) in queue.frames {
+            if last.octets.len() >= PARKED_OCTETS_MOST {
+                all.push(std::mem::replace(&mut last, of(vec![])));
+            }
+            last.frames.push((port.number() as u8, frame.len() as u32));
+            last.octets.extend_from_slice(&frame);
+        }
+        all.push(last);
+        all
+    }
+
     /// The UPF's SEID of the session.
     pub fn up_seid(&self) -> u64 {
         self.up_seid
+    }
+
+    /// Frames, with the numbers of the ports that they came by.
+    fn frames(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        let mut rest = &self.octets[..];
+        self.frames.iter().map_while(move |&(port, len)| {
+            let (frame, others) = rest.split_at_checked(len as usize)?;
+            rest = others;
+            Some((port, frame))
+        })
     }
 }
 
@@ -175,27 +214,26 @@ impl Buffers {
     pub fn park(&mut self) -> Vec<Parked> {
         self.packets = 0;
         let queues: Vec<_> = self.shelves.iter_mut().flat_map(|shelf| std::mem::take(shelf).queues).collect();
-        let parked = queues.into_iter().map(|(up_seid, queue)| {
+        let parked = queues.into_iter().flat_map(|(up_seid, queue)| {
             self.room.give_back(queue.octets);
-            let frames = queue.frames.into_iter().map(|(port, frame)| (port.number() as u8, frame.into())).collect();
-            Parked { up_seid, frames, told: queue.told }
+            Parked::all(up_seid, queue)
         });
         parked.collect()
     }
 
-    /// Puts a session's packets back in, but for what came by other ports than the first `ports`. There is room for them,
-    /// since they have waited already.
+    /// Puts packets of a session back in, behind others of it, but for what came by other ports than the first `ports`. There is
+    /// room for them, since they have waited already.
     pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize) {
-        let Parked { up_seid, frames, told } = parked;
-        let known = frames.into_iter().filter(|(port, _)| usize::from(*port) < ports);
-        let frames: VecDeque<_> = known.map(|(port, frame)| (PortId::new(port.into()), frame.into())).collect();
-        let octets = frames.iter().map(|(_, frame): &(_, Box<[u8]>)| frame.len()).sum();
-        let queue = Queue { frames, octets, told };
-        self.room.0.octets.fetch_add(octets, Relaxed);
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
-        shelf.packets += queue.frames.len();
-        self.packets += queue.frames.len();
-        shelf.queues.insert(up_seid, queue);
+        let queue = shelf.queues.entry(parked.up_seid).or_default();
+        for (port, frame) in parked.frames().filter(|(port, _)| usize::from(*port) < ports) {
+            queue.frames.push_back((PortId::new(port.into()), frame.into()));
+            queue.octets += frame.len();
+            self.room.0.octets.fetch_add(frame.len(), Relaxed);
+            shelf.packets += 1;
+            self.packets += 1;
+        }
+        queue.told.extend(parked.told);
     }
 }
 
@@ -265,6 +303,26 @@ mod tests {
         assert_eq!((before.packets(), octets(&before), after.packets(), octets(&after)), (0, 0, 2, 2));
         assert_eq!(keep(&mut after, &WAITING, b"c"), WAITS);
         assert_eq!(taken(&mut after), b"abc");
+    }
+
+    #[test]
+    fn many_frames_of_a_session_are_parked_by_parts_and_wait_in_order() {
+        let patient = Waiting { max_packets: 100, ..WAITING };
+        let mut before = buffers(16 << 20);
+        (0..50).for_each(|number| _ = keep(&mut before, &patient, &[number; 60_000]));
+        before.told(HOME, &patient);
+        let parked = before.park();
+        assert!(parked.len() > 1);
+        let mut after = buffers(16 << 20);
+        for part in parked {
+            let written = postcard::to_allocvec(&part).unwrap();
+            assert!(written.len() < PARKED_OCTETS_MOST + 60_000 + 200, "{}", written.len());
+            after.unpark(HOME, postcard::from_bytes(&written).unwrap(), 2);
+        }
+        assert_eq!((after.packets(), octets(&after)), (50, 50 * 60_000));
+        assert_eq!(keep(&mut after, &patient, b"z"), WAITS, "N4 was told");
+        assert_eq!(taken(&mut after), (0..50).chain(*b"z").collect::<Vec<_>>());
+        assert_eq!((after.packets(), octets(&after)), (0, 0));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 
 use crate::bell::Bell;
+use crate::buffers::Parked;
 use crate::pipeline::Dispatcher;
 use crate::program::spawn;
-use crate::succession::Waiting;
 use crate::worker::{Dryness, Worker};
 
 /// Workers, each on a thread of its own.
@@ -19,7 +19,7 @@ pub(crate) struct Crew {
     stop: Arc<AtomicBool>,
     /// Whether they leave to another process.
     leaving: Arc<AtomicBool>,
-    parked: Receiver<(usize, Vec<crate::buffers::Parked>)>,
+    parked: Receiver<Vec<Parked>>,
 }
 
 impl Crew {
@@ -37,7 +37,7 @@ impl Crew {
                 if leaving.load(Ordering::Relaxed) {
                     worker.work_off(&dryness);
                     // Nobody listens any more only if the process ends otherwise.
-                    let _ = park.send((index, worker.park()));
+                    let _ = park.send(worker.park());
                 }
                 Ok(())
             };
@@ -63,7 +63,7 @@ impl Crew {
     }
 
     /// Ends them. Where another process goes on they work off what their ports have before, and what is returned waits.
-    pub(crate) fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Waiting {
+    pub(crate) fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Vec<Parked> {
         self.leaving.store(leaving, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
         bells.iter().for_each(|bell| bell.ring());
@@ -71,6 +71,6 @@ impl Crew {
             // A thread that panicked has ended the process already.
             let _ = thread.join();
         }
-        self.parked.try_iter().collect()
+        self.parked.try_iter().flatten().collect()
     }
 }

@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::acquaintances;
 use crate::bell::Bell;
+use crate::buffers::Parked;
 use crate::clock::Clock;
 use crate::config::{Config, PortConfig};
 use crate::control;
@@ -28,7 +29,7 @@ use crate::n4;
 use crate::pipeline::Dispatcher;
 use crate::slow_path::SlowPath;
 use crate::store::{Identity, State, Succession};
-use crate::succession::{Goods, Holder, Inheritance, Waiting};
+use crate::succession::{Goods, Holder, Inheritance};
 use crate::tables::{Memory, Tables};
 use crate::worker::Worker;
 
@@ -267,7 +268,7 @@ impl Plane {
 
 impl Running {
     /// Ends it. What is returned waits, and another process goes on with it.
-    fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Waiting {
+    fn end(self, bells: &[Arc<Bell>], leaving: bool) -> Vec<Parked> {
         self.elastic.into_iter().for_each(Watching::end);
         let waiting = self.crew.end(bells, leaving);
         self.stop_slow_path.store(true, Ordering::Relaxed);
@@ -291,7 +292,7 @@ fn take_over(
     if let Some(inheritance) = inheritance {
         tracing::info!("ready to take over");
         let Some(waiting) = inheritance.wait(signals)? else { return Ok(false) };
-        for parked in waiting.into_iter().flat_map(|(_, parked)| parked) {
+        for parked in waiting {
             // Without a session nothing waits for anybody.
             let Some(home) = tables.home_of(parked.up_seid()) else { continue };
             if let Some(worker) = tables.homes().owner(home).and_then(|owner| workers.get_mut(owner)) {

@@ -37,13 +37,15 @@ use crate::control::Address;
 use crate::n4::Custody;
 
 /// Of what the two say to each other. An heir says it before anything is changed for it, and one of another version is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// How long either waits for what the other has at hand.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Between two attempts to listen, where the UPF that this one has replaced still does.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// Octets of a message at most: waiting packets are the most of it.
+/// Octets of a message at most.
 const MESSAGE_MAX: usize = 1 << 30;
+/// Parts of sessions' waiting packets in a message: some 64 MiB at most.
+const PARKED_AT_A_TIME: usize = 64;
 
 /// What the holder has beside the store; N4's socket comes along, and that of metrics if there is one.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,9 +53,6 @@ struct Estate {
     has_metrics: bool,
     neighbours: Vec<Known>,
 }
-
-/// Packets that wait for their UEs, by the index of their worker.
-pub type Waiting = Vec<(usize, Vec<Parked>)>;
 
 /// In the network namespace, by N4's address: both processes serve there, and two containers share no files for it.
 fn address(n4: SocketAddr) -> Address {
@@ -114,7 +113,7 @@ impl Inheritance {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn wait(mut self, signals: &SignalFd) -> anyhow::Result<Option<Waiting>> {
+    pub fn wait(self, signals: &SignalFd) -> anyhow::Result<Option<Vec<Parked>>> {
         loop {
             let mut ends =
                 [PollFd::new(&self.stream, PollFlags::IN), PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
@@ -125,11 +124,20 @@ impl Inheritance {
                 Err(error) => return Err(error.into()),
             }
         }
-        match receive::<Waiting>(&mut self.stream) {
-            Ok((waiting, _)) => Ok(Some(waiting)),
-            Err(error) => {
-                tracing::warn!(%error, "the UPF that was to be replaced has ended; its waiting packets are lost");
-                Ok(Some(vec![]))
+        Ok(Some(self.hear()))
+    }
+
+    /// What waits, until the holder has said all. Should it die before that, what it has said.
+    fn hear(mut self) -> Vec<Parked> {
+        let mut waiting = vec![];
+        loop {
+            match receive::<Vec<Parked>>(&mut self.stream) {
+                Ok((part, _)) if part.is_empty() => return waiting,
+                Ok((part, _)) => waiting.extend(part),
+                Err(error) => {
+                    tracing::warn!(%error, "the UPF that was to be replaced has ended; packets that wait there are lost");
+                    return waiting;
+                }
             }
         }
     }
@@ -262,8 +270,12 @@ impl Heir {
     ///
     /// # Errors
     /// The heir is gone.
-    pub fn tell(mut self, waiting: &Waiting) -> io::Result<()> {
-        send(&mut self.0, waiting, &[])
+    pub fn tell(mut self, waiting: &[Parked]) -> io::Result<()> {
+        // Nothing is behind everything.
+        for part in waiting.chunks(PARKED_AT_A_TIME).chain([&[][..]]) {
+            send(&mut self.0, &part, &[])?;
+        }
+        Ok(())
     }
 }
 
@@ -302,4 +314,59 @@ fn receive<M: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<(M, Vec<O
     let mut octets = vec![];
     stream.take(len as u64).read_to_end(&mut octets)?;
     Ok((postcard::from_bytes(&octets).map_err(io::Error::other)?, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use port::PacketRef;
+
+    use super::*;
+    use crate::buffers::{Buffers, Room, Waiting};
+    use crate::side::PortId;
+
+    fn waiting(sessions: u64) -> Vec<Parked> {
+        let mut buffers = Buffers::new(Room::new(1 << 20));
+        for up_seid in 1..=sessions {
+            let waiting = Waiting { up_seid, pdr: 2, max_packets: 1, notify: false };
+            assert!(buffers.keep(0, &waiting, PortId::N6, &PacketRef::from_slice(&[7; 60])).waits);
+        }
+        buffers.park()
+    }
+
+    fn inheritance() -> (Inheritance, UnixStream) {
+        let (stream, holder) = UnixStream::pair().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        (Inheritance { stream, socket, metrics: None, neighbours: vec![] }, holder)
+    }
+
+    #[test]
+    fn a_message_has_packets_of_some_sessions_only() {
+        let (Inheritance { mut stream, .. }, holder) = inheritance();
+        Heir(holder).tell(&waiting(200)).unwrap();
+        let sessions = [64, 64, 64, 8, 0].map(|_| receive::<Vec<Parked>>(&mut stream).unwrap().0.len());
+        assert_eq!(sessions, [64, 64, 64, 8, 0]);
+    }
+
+    #[test]
+    fn packets_that_wait_come_along_however_many_there_are() {
+        for sessions in [0, 1, 64, 200] {
+            let (inheritance, holder) = inheritance();
+            let waiting = waiting(sessions);
+            let told = std::thread::spawn({
+                let waiting = waiting.clone();
+                move || Heir(holder).tell(&waiting)
+            });
+            assert_eq!(inheritance.hear(), waiting);
+            told.join().unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_holder_has_said_before_it_died_is_not_lost() {
+        let (inheritance, mut holder) = inheritance();
+        let waiting = waiting(3);
+        send(&mut holder, &waiting, &[]).unwrap();
+        drop(holder);
+        assert_eq!(inheritance.hear(), waiting);
+    }
 }
