@@ -266,40 +266,59 @@ impl Worker {
         }
     }
 
-    /// Makes the slice be as described; where that fails, as it was before.
+    /// Makes the slice be as described; where that fails, as it was to be before.
     fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
-        let before = self.actual();
-        let target = &as_many_as_before(target, &before);
+        let former = self.described();
+        let target = &as_many_as_before(target, former.as_ref());
         if let Some(function) = self.is_replacing_for(target) {
-            let message = format!("slice {}: function {function} is being replaced: ask again when it is", self.name);
-            return Err(Failure { message, details: vec!["nothing was changed".into()] });
+            return Err(self.unchanged(&format!("function {function} is being replaced: ask again when it is")));
         }
+        record::store_descriptor(&self.node.paths, target)
+            .map_err(|e| self.unchanged(&format!("the descriptor cannot be kept: {e}")))?;
         self.resume_at = None;
-        let new = before.spec.functions.is_empty();
         self.publish(Some(SliceState::Changing));
-        let made = record::store_descriptor(&self.node.paths, target)
-            .context("the descriptor cannot be kept")
-            .and_then(|()| self.converge(target, events));
-        let error = match made {
+        let error = match self.converge(target, events) {
             Ok(changes) => return Ok(changes),
             Err(error) => error,
         };
-        tracing::error!("slice {}: {error:#}", self.name);
-        let mut details = self.last_words(&error);
-        let undone = if new {
-            record::remove_descriptor(&self.node.paths, &self.name)
-                .map_err(Into::into)
-                .and_then(|()| self.clear(events))
-        } else {
-            let kept = record::store_descriptor(&self.node.paths, &before).map_err(Into::into);
-            kept.and_then(|()| self.converge(&before, events).map(drop))
-        };
-        details.push(match undone {
-            Ok(()) if new => "nothing of the slice is left".into(),
+        let Failure { message, mut details } = self.failure(&error);
+        details.push(match self.undo(former.as_ref(), events) {
+            Ok(()) if former.is_none() => "nothing of the slice is left".into(),
             Ok(()) => "the slice is as it was before".into(),
-            Err(e) => format!("and undoing it failed, too: {e:#}"),
+            Err(e) => format!("and undoing it failed, too, and is tried again: {e:#}"),
         });
-        Err(Failure { message: format!("slice {}: {error:#}", self.name), details })
+        Err(Failure { message, details })
+    }
+
+    /// What shall be: where that cannot be read, what there is.
+    fn described(&self) -> Option<Slice> {
+        let there = || Some(self.actual()).filter(|there| !there.spec.functions.is_empty());
+        record::load_descriptor(&self.node.paths, &self.name).unwrap_or_else(|_| there())
+    }
+
+    fn unchanged(&self, reason: &str) -> Failure {
+        Failure { message: format!("slice {}: {reason}", self.name), details: vec!["nothing was changed".into()] }
+    }
+
+    /// The former description holds again, and what is, is brought to it, now or later.
+    fn undo(&mut self, former: Option<&Slice>, events: &Sender<Event>) -> Result<()> {
+        match former {
+            Some(former) => record::store_descriptor(&self.node.paths, former)?,
+            None => record::remove_descriptor(&self.node.paths, &self.name)?,
+        }
+        let undone = self.become_as(former, events);
+        if undone.is_err() {
+            self.resume_later();
+        }
+        undone
+    }
+
+    /// Brings what is to what shall be; none: nothing.
+    fn become_as(&mut self, described: Option<&Slice>, events: &Sender<Event>) -> Result<()> {
+        match described {
+            Some(target) => self.converge(target, events).map(drop),
+            None => self.clear(events),
+        }
     }
 
     /// Has another container of a function take over; where that fails, all is as it was.
@@ -668,12 +687,12 @@ impl Worker {
     }
 }
 
-/// The target, with the number of replicas that a pool has where it names none.
-fn as_many_as_before(target: &Slice, before: &Slice) -> Slice {
+/// The target, with the number of replicas that a pool was to have where it names none.
+fn as_many_as_before(target: &Slice, former: Option<&Slice>) -> Slice {
     let mut target = target.clone();
     for function in &mut target.spec.functions {
         if let Some(pool) = &mut function.pool {
-            let there = || before.function(&function.name)?.pool?.replicas;
+            let there = || former?.function(&function.name)?.pool?.replicas;
             pool.replicas = pool.replicas.or_else(there).or(Some(1)).map(|replicas| replicas.min(pool.max));
         }
     }

@@ -7,6 +7,7 @@ use runtime::FunctionId;
 use slice::Cores;
 
 use super::Worker;
+use crate::backoff::Backoff;
 use crate::function::{self, Function};
 use crate::link;
 use crate::node::Node;
@@ -53,17 +54,21 @@ impl Worker {
     /// Brings what is to what shall be. What fails is tried again later: an image may be on a disk that is not there yet.
     pub(super) fn resume(&mut self) {
         let (events, _) = mpsc::channel();
-        let resumed = match record::load_descriptor(&self.node.paths, &self.name) {
-            Ok(Some(target)) => self.converge(&target, &events).map(drop),
-            Ok(None) => self.clear(&events),
-            Err(e) => Err(e.into()),
-        };
+        let described = record::load_descriptor(&self.node.paths, &self.name).map_err(Into::into);
+        let resumed = described.and_then(|described| self.become_as(described.as_ref(), &events));
         self.resume_at = None;
-        if let Err(e) = resumed {
-            tracing::error!("slice {}: {e:#}; it is tried again", self.name);
-            let now = Instant::now();
-            self.resume_at = Some(now + self.resumption.ended(None, now));
+        match resumed {
+            Ok(()) => self.resumption = Backoff::default(),
+            Err(e) => {
+                tracing::error!("slice {}: {e:#}; it is tried again", self.name);
+                self.resume_later();
+            }
         }
+    }
+
+    pub(super) fn resume_later(&mut self) {
+        let now = Instant::now();
+        self.resume_at = Some(now + self.resumption.ended(None, now));
     }
 
     fn adopt(&mut self, former: &Record) {

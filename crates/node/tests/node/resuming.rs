@@ -201,6 +201,84 @@ fn what_cannot_be_taken_away_is_not_forgotten() {
     node.down_and_check();
 }
 
+fn failure(answer: Result<usize, CallError>) -> String {
+    match answer {
+        Err(CallError::Failed(failure)) => failure.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn runs_as(node: &TestNode, names: &[&str]) -> bool {
+    let processes = node.processes();
+    let running = processes.iter().filter(|process| process.state == ProcessState::Running);
+    running.map(|process| process.name.as_str()).eq(names.iter().copied())
+}
+
+#[test]
+fn what_a_boot_could_not_bring_up_is_tried_again_whichever_edit_fails_meanwhile() {
+    if skipped("what_a_boot_could_not_bring_up_is_tried_again_whichever_edit_fails_meanwhile") {
+        return;
+    }
+    let node = TestNode::start();
+    let text = slice("s", SLEEPER, "");
+    node.up(&text).unwrap();
+    let [descriptor, _] = node.files_of("s");
+    let described = std::fs::read(&descriptor).unwrap();
+    node.down_and_check();
+    std::fs::write(&descriptor, &described).unwrap();
+    node.mount_rootfs(false);
+    node.begin();
+
+    let said = failure(node.up(&text));
+    assert!(said.contains("is tried again"), "{said}");
+    assert_eq!(std::fs::read(&descriptor).unwrap(), described);
+    node.mount_rootfs(true);
+    eventually("it runs", || runs_as(&node, &["one"]));
+    node.down_and_check();
+}
+
+#[test]
+fn an_edit_that_fails_where_half_a_slice_is_there_takes_nothing_from_what_shall_be() {
+    if skipped("an_edit_that_fails_where_half_a_slice_is_there_takes_nothing_from_what_shall_be") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let [descriptor, _] = node.files_of("s");
+    let mut described: serde_json::Value = serde_json::from_slice(&std::fs::read(&descriptor).unwrap()).unwrap();
+    let functions = described["spec"]["functions"].as_array_mut().unwrap();
+    let mut two = functions[0].clone();
+    let rootfs = two["image"]["rootfs"].as_str().unwrap().to_owned();
+    two["name"] = "two".into();
+    two["image"]["rootfs"] = format!("{rootfs}-of-two").into();
+    functions.push(two);
+    std::fs::write(&descriptor, described.to_string()).unwrap();
+    kill_daemon(&node);
+
+    failure(node.up(&slice("s", &SLEEPER.replace("[sh,", "[/no/such/program,"), "")));
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&descriptor).unwrap()).unwrap();
+    assert_eq!(kept, described);
+    std::os::unix::fs::symlink(&rootfs, format!("{rootfs}-of-two")).unwrap();
+    eventually("both run", || runs_as(&node, &["one", "two"]));
+    node.down_and_check();
+}
+
+#[test]
+fn what_was_to_go_does_not_come_back_by_an_edit_that_fails() {
+    if skipped("what_was_to_go_does_not_come_back_by_an_edit_that_fails") {
+        return;
+    }
+    let node = TestNode::start();
+    let two = SLEEPER.replace("one,", "two,");
+    node.up(&slice("s", &format!("{SLEEPER}, {two}"), "")).unwrap();
+    let ids = node.spoil_ids();
+    assert!(matches!(node.call(&Request::Down { slices: Vec::new() }), Err(CallError::Failed(_))));
+    node.mend_ids(&ids);
+    let said = failure(node.up(&slice("s", &SLEEPER.replace("[sh,", "[/no/such/program,"), "")));
+    assert!(said.contains("nothing of the slice is left"), "{said}");
+    node.check_gone();
+}
+
 #[test]
 fn what_was_half_taken_away_is_made_anew_where_it_shall_be_again() {
     if skipped("what_was_half_taken_away_is_made_anew_where_it_shall_be_again") {

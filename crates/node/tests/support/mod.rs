@@ -177,6 +177,13 @@ impl TestNode {
         fs::write(self.paths.state.join("id-ranges.json"), ids).expect("written");
     }
 
+    /// Takes the root filesystem away, as if its disk were not mounted; or brings it back.
+    pub fn mount_rootfs(&self, mounted: bool) {
+        let [there, away] = ["rootfs", "unmounted"].map(|name| self.directory.path().join(name));
+        let (from, to) = if mounted { (away, there) } else { (there, away) };
+        fs::rename(from, to).expect("renamed");
+    }
+
     /// The directory of a function.
     pub fn directory_of(&self, slice: &str, function: &str) -> std::path::PathBuf {
         self.paths.run.join(slice).join(function)
