@@ -349,7 +349,8 @@ pub(crate) fn keep_cores(node: &Node, id: &FunctionId, count: usize) -> Result<(
     Ok(())
 }
 
-/// Ends functions together: asks, waits a little, then takes their containers away. The sandboxes stay.
+/// Ends functions together: asks, waits a little, then takes their containers away, also where one of them cannot go. The sandboxes
+/// stay.
 pub(crate) fn stop(functions: &mut [&mut Function]) -> Result<()> {
     for function in functions.iter() {
         if let Some(process) = function.run.process().filter(|process| hears_term(process.id.pid)) {
@@ -363,14 +364,16 @@ pub(crate) fn stop(functions: &mut [&mut Function]) -> Result<()> {
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let _ = poll(&mut [PollFd::new(process.fd(), PollFlags::IN)], Some(&timeout));
     }
+    let mut result = Ok(());
     for function in functions.iter_mut() {
-        function.container.delete().with_context(|| format!("function {}", function.id.function()))?;
-        if let Some(process) = function.run.process() {
-            function.node.keeper.reap(process.id.pid);
+        let deleted = function.container.delete().with_context(|| format!("function {}", function.id.function()));
+        if deleted.is_ok() || function.run.process().is_none_or(Process::has_ended) {
+            function.run.process().map(|process| function.node.keeper.reap(process.id.pid));
+            function.run.stopped();
         }
-        function.run.stopped();
+        result = result.and(deleted);
     }
-    Ok(())
+    result
 }
 
 /// Whether SIGTERM means anything to the first process of a container: without a handler the kernel keeps it from it, and

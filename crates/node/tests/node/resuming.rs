@@ -1,6 +1,7 @@
 //! What a daemon that was killed had given away, and what belongs to somebody else, is what the next one finds.
 
 use std::process::Command;
+use std::time::Duration;
 
 use node::control::{CallError, ProcessState, Request};
 
@@ -277,6 +278,22 @@ fn what_was_to_go_does_not_come_back_by_an_edit_that_fails() {
     let said = failure(node.up(&slice("s", &SLEEPER.replace("[sh,", "[/no/such/program,"), "")));
     assert!(said.contains("nothing of the slice is left"), "{said}");
     node.check_gone();
+}
+
+#[test]
+fn where_one_container_cannot_go_the_others_go_and_none_starts_again() {
+    if skipped("where_one_container_cannot_go_the_others_go_and_none_starts_again") {
+        return;
+    }
+    let node = TestNode::start();
+    let two = SLEEPER.replace("one,", "two,");
+    node.up(&slice("s", &format!("{SLEEPER}, {two}"), "")).unwrap();
+    let pin = node.pin("s", "one");
+    assert!(matches!(node.call(&Request::Down { slices: Vec::new() }), Err(CallError::Failed(_))));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(runs_as(&node, &[]), "{:?}", node.processes());
+    drop(pin);
+    node.down_and_check();
 }
 
 #[test]

@@ -117,6 +117,15 @@ impl Capture {
     }
 }
 
+/// As long as it is there, a container cannot be taken away.
+pub struct Pin(std::path::PathBuf);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
 /// Directories, a root filesystem of busybox, and a running node.
 pub struct TestNode {
     directory: TempDir,
@@ -182,6 +191,15 @@ impl TestNode {
         let [there, away] = ["rootfs", "unmounted"].map(|name| self.directory.path().join(name));
         let (from, to) = if mounted { (away, there) } else { (there, away) };
         fs::rename(from, to).expect("renamed");
+    }
+
+    /// Keeps what is known of a function's container from being taken away.
+    pub fn pin(&self, slice: &str, function: &str) -> Pin {
+        let pin = self.paths.run.join(format!(".runc/{slice}.{function}/pin"));
+        fs::create_dir(&pin).expect("made");
+        let none = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), &pin, Some("tmpfs"), none, None::<&str>).expect("mounted");
+        Pin(pin)
     }
 
     /// The directory of a function.
