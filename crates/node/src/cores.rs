@@ -15,15 +15,22 @@ impl Cores {
         Self { online: online.into_iter().collect(), owned: BTreeMap::new() }
     }
 
+    /// The host has these by now. What is owned stays so, though it may be of no use at present.
+    pub(crate) fn follow(&mut self, online: impl IntoIterator<Item = usize>) {
+        self.online = online.into_iter().collect();
+    }
+
     /// Gives `count` cores to `owner` alone, the highest-numbered free ones, since interrupts and system services favour
     /// the low ones. Asking again with the same count changes nothing. One core at least stays shared; where that is
     /// impossible, says how many there were to give.
     pub(crate) fn take(&mut self, owner: &str, count: usize) -> Result<Vec<usize>, usize> {
-        if let Some(cores) = self.owned.get(owner).filter(|cores| cores.len() == count) {
-            return Ok(cores.clone());
+        let own = self.owned.get(owner).into_iter().flatten().copied().filter(|core| self.online.contains(core));
+        let own: Vec<usize> = own.collect();
+        if self.owned.get(owner).is_some_and(|cores| cores.len() == count && own.len() == count) {
+            return Ok(own);
         }
-        let mut free = self.shared();
-        free.extend(self.owned.get(owner).into_iter().flatten());
+        let mut free = self.free();
+        free.extend(own);
         free.sort_unstable();
         if count >= free.len() {
             return Err(free.len().saturating_sub(1));
@@ -35,7 +42,7 @@ impl Cores {
 
     /// Lets `owner` go on with the cores that it has, as long as they are free and one at least stays shared.
     pub(crate) fn keep(&mut self, owner: &str, cores: &[usize]) {
-        let free = self.shared();
+        let free = self.free();
         if !cores.is_empty() && cores.len() < free.len() && cores.iter().all(|core| free.contains(core)) {
             self.owned.insert(owner.to_owned(), cores.to_vec());
         }
@@ -46,8 +53,13 @@ impl Cores {
         self.owned.remove(owner).is_some()
     }
 
-    /// Cores that nobody has for itself; never none.
+    /// Cores that nobody has for itself; never none: where the host has lost them all, they are what it has.
     pub(crate) fn shared(&self) -> Vec<usize> {
+        let free = self.free();
+        if free.is_empty() { self.online.iter().copied().collect() } else { free }
+    }
+
+    fn free(&self) -> Vec<usize> {
         let taken: BTreeSet<usize> = self.owned.values().flatten().copied().collect();
         self.online.difference(&taken).copied().collect()
     }
@@ -96,6 +108,20 @@ mod tests {
         assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
         assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
         assert_eq!(cores.take("s/a", 3), Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn cores_that_the_host_gets_or_loses_count_from_then_on() {
+        let mut cores = Cores::new(0..2);
+        assert_eq!(cores.take("s/a", 1), Ok(vec![1]));
+        cores.follow(0..4);
+        assert_eq!(cores.take("s/b", 2), Ok(vec![2, 3]));
+        cores.follow([0, 2, 3]);
+        assert_eq!(cores.take("s/a", 1), Err(0));
+        assert!(cores.give_back("s/b"));
+        assert_eq!(cores.take("s/a", 1), Ok(vec![3]));
+        cores.follow([3]);
+        assert_eq!(cores.shared(), [3], "there is no other");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What the workers of all slices share.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 
 use runtime::{Layout, OciRuntime};
-use slice::HostFacts;
+use slice::{HostFacts, Mechanism};
 use vport::broker::{Broker, Event};
 
 use crate::cores::Cores;
@@ -26,7 +27,7 @@ pub(crate) struct Node {
     pub(crate) pools: Pools,
     cores: Mutex<Cores>,
     runtime: OnceLock<Result<OciRuntime, String>>,
-    facts: OnceLock<HostFacts>,
+    latency_floor_ns: OnceLock<BTreeMap<Mechanism, u64>>,
     null: std::fs::File,
 }
 
@@ -44,7 +45,7 @@ impl Node {
             pools,
             cores: Mutex::new(Cores::new(runtime::online_cores()?)),
             runtime: OnceLock::new(),
-            facts: OnceLock::new(),
+            latency_floor_ns: OnceLock::new(),
             null: std::fs::File::options().read(true).write(true).open("/dev/null")?,
         });
         let heir = Arc::downgrade(&node);
@@ -85,11 +86,17 @@ impl Node {
         self.cores.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What a descriptor of `slice` is held against.
+    /// What a descriptor of `slice` is held against: what there is now, and latencies, which are measured once.
     pub(crate) fn facts(&self, slice: Option<&str>) -> HostFacts {
         let prefix = slice.map_or_else(|| "\0".to_owned(), |slice| format!("{slice}/"));
-        let elsewhere = self.cores().counts(&prefix).1 as u32;
-        HostFacts { exclusive_elsewhere: elsewhere, ..self.facts.get_or_init(host::facts).clone() }
+        let exclusive_elsewhere = {
+            let mut cores = self.cores();
+            // As before, where the host does not say.
+            runtime::online_cores().into_iter().for_each(|online| cores.follow(online));
+            cores.counts(&prefix).1 as u32
+        };
+        let latency_floor_ns = self.latency_floor_ns.get_or_init(host::latency_floor).clone();
+        HostFacts { exclusive_elsewhere, latency_floor_ns, ..host::unmeasured() }
     }
 
     /// `/dev/null`, as a standard stream.

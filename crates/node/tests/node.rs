@@ -409,6 +409,20 @@ fn ports_share_an_interface_of_the_host() {
 }
 
 #[test]
+fn an_interface_that_the_host_gets_later_can_be_an_end_of_a_link() {
+    if skipped("an_interface_that_the_host_gets_later_can_be_an_end_of_a_link") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("before", SLEEPER, "")).unwrap();
+    let _outer = support::Veth::new(&numbered("ktlNODE", 9), &numbered("ktmNODE", 9), &numbered("10.9.6.1/24", 9));
+    let function =
+        r#"{name: two, image: {rootfs: rootfs}, command: [sleep, "1000"], ports: [{name: p, interface: k0}]}"#;
+    node.up(&numbered(&slice("after", function, "{between: [two/p, {host: {interface: ktlNODE}}]}"), 9)).unwrap();
+    node.down_and_check();
+}
+
+#[test]
 fn kernel_ports_are_captured_both_ways() {
     if skipped("kernel_ports_are_captured_both_ways") {
         return;
