@@ -20,6 +20,9 @@ use crate::pools;
 use crate::record;
 use crate::worker::{Command, Handle, Outcome, View};
 
+/// How long a client may take to say what it wants, or to read what it is told.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How a request ends.
 pub(super) type Answer = Result<Reply, Failure>;
 
@@ -43,8 +46,8 @@ impl From<io::Error> for Failure {
 /// Serves one connection to its end.
 pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
     // Somebody who connects and says nothing does not hold the connection for ever.
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
-    let _ = stream.set_write_timeout(Some(Duration::from_secs(10)));
+    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let _ = stream.set_write_timeout(Some(PATIENCE));
     let mut lines = Lines::new(stream);
     let (request, fds) = match lines.next::<Request>() {
         Ok(Some(request)) => request,
@@ -55,6 +58,7 @@ pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
         }
     };
     let _ = lines.stream().set_read_timeout(None);
+    let _ = lines.stream().set_write_timeout(patience(&request));
     let brief = is_brief(&request).then(|| daemon.brief.clone());
     let shutdown = matches!(request, Request::Shutdown { .. });
     let Some(answer) = answer(daemon, &mut lines, request, fds) else { return };
@@ -72,6 +76,14 @@ pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
     drop(brief);
     if ends {
         daemon.end();
+    }
+}
+
+/// How long the client may leave unread what it is told; none: as long as it likes, since a pager reads as somebody turns pages.
+fn patience(request: &Request) -> Option<Duration> {
+    match request {
+        Request::Logs { .. } | Request::Stats { interval_ms: Some(_), .. } => None,
+        _ => Some(PATIENCE),
     }
 }
 
@@ -387,5 +399,22 @@ pub(super) fn find(daemon: &Daemon, wanted: &FunctionRef) -> Result<(String, Vie
             Err(refuse(format!("{wanted} is a pool: say which of its replicas: {replicas}")))
         }
         None => Err(refuse(format!("there is no function {wanted}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_a_stream_may_pause_and_nobody_else_holds_the_daemon_up() {
+        let logs = |follow| Request::Logs { function: "f".parse().unwrap(), lines: None, follow };
+        let stats = |interval_ms| Request::Stats { slice: None, interval_ms };
+        for stream in [logs(false), logs(true), stats(Some(1_000))] {
+            assert_eq!(patience(&stream), None, "{stream:?}");
+        }
+        for brief in [stats(None), Request::List, Request::Down { slices: Vec::new() }] {
+            assert_eq!(patience(&brief), Some(PATIENCE), "{brief:?}");
+        }
     }
 }
