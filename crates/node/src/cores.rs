@@ -40,12 +40,18 @@ impl Cores {
         Ok(cores)
     }
 
-    /// Lets `owner` go on with the cores that it has, as long as they are free and one at least stays shared.
+    /// Lets `owner` go on with those of its cores that are free, as long as one at least stays shared.
     pub(crate) fn keep(&mut self, owner: &str, cores: &[usize]) {
         let free = self.free();
-        if !cores.is_empty() && cores.len() < free.len() && cores.iter().all(|core| free.contains(core)) {
-            self.owned.insert(owner.to_owned(), cores.to_vec());
+        let left: Vec<usize> = cores.iter().copied().filter(|core| free.contains(core)).collect();
+        if !left.is_empty() && left.len() < free.len() {
+            self.owned.insert(owner.to_owned(), left);
         }
+    }
+
+    /// What `owner` has for itself, if anything.
+    pub(crate) fn of(&self, owner: &str) -> Option<&[usize]> {
+        self.owned.get(owner).map(Vec::as_slice)
     }
 
     /// Takes back what `owner` had; false if it had nothing.
@@ -131,6 +137,9 @@ mod tests {
             cores.keep(owner, &had);
             assert_eq!(cores.take(owner, 1), Ok(had.to_vec()));
         }
+        cores.keep("s/more", &[1, 2, 9]);
+        assert_eq!(cores.of("s/more"), Some(&[1][..]), "what is left of them");
+        assert!(cores.give_back("s/more"));
         for (why, had) in [("another's", &[3][..]), ("not there", &[7]), ("all that are shared", &[0, 1])] {
             cores.keep("s/late", had);
             assert_eq!(cores.shared(), [0, 1], "{why}");

@@ -49,7 +49,8 @@ impl Function {
     pub(crate) fn create(node: &Arc<Node>, id: FunctionId, spec: &slice::Function) -> Result<Self> {
         let sandbox = Sandbox::create(&node.layout, &id)?;
         let image = resolve(node, spec)?;
-        let function = Self::assemble(node, id, spec, sandbox, Some(image), Supervised::default())?;
+        let cores = claim_cores(node, &id, spec)?;
+        let function = Self::assemble(node, id, spec, sandbox, Some(image), Supervised::default(), cores)?;
         function.serve_ports()?;
         Ok(function)
     }
@@ -80,21 +81,23 @@ impl Function {
             run.started(process);
         }
         let had = Container::new(&node.layout, &node.runtime()?, &unit).cores()?;
-        if spec.cores == Cores::Exclusive(had.len() as u32) {
-            node.cores().keep(&id.to_string(), &had);
-        }
-        let mut function = Self::assemble(node, id, spec, sandbox, image, run)?;
+        let cores = cores_to_go_on_with(node, &id, spec, &had);
+        let mut function = Self::assemble(node, id, spec, sandbox, image, run, cores)?;
         function.move_from(had);
         Ok(Some(function))
     }
 
     /// Its container was found on these cores. Which ones are shared is known when every slice was taken up.
     fn move_from(&mut self, had: Vec<usize>) {
-        if self.spec.cores == Cores::Shared && !had.is_empty() {
+        if !self.has_own_cores() && !had.is_empty() {
             self.cores = had;
         } else if self.cores != had {
             self.move_to_its_cores();
         }
+    }
+
+    fn has_own_cores(&self) -> bool {
+        self.node.cores().of(&self.id.to_string()).is_some()
     }
 
     fn move_to_its_cores(&self) {
@@ -112,13 +115,14 @@ impl Function {
         sandbox: Sandbox,
         image: Option<Image>,
         run: Supervised,
+        cores: Vec<usize>,
     ) -> Result<Self> {
         let unit = if run.record().second { id.beside() } else { id.clone() };
         let container = Container::new(&node.layout, &node.runtime()?, &unit);
         let uid = sandbox.ids().first + image.as_ref().map_or(runtime::USER, |image| image.user.uid);
         let pipes = pipes(node, &id, uid, run.process().map(|process| process.id.pid))?;
         let capture = Capture::start(&pipes, &node.paths.logs(id.slice()), id.function())?;
-        let mut function = Self {
+        Ok(Self {
             node: node.clone(),
             id,
             spec: spec.clone(),
@@ -128,12 +132,10 @@ impl Function {
             unit,
             image,
             uid,
-            cores: Vec::new(),
+            cores,
             pipes,
             capture: Some(capture),
-        };
-        function.cores = function.claim_cores()?;
-        Ok(function)
+        })
     }
 
     /// Lets the broker serve the function's ports. The socket outlives this process at the keeper, so that a function
@@ -190,33 +192,15 @@ impl Function {
             self.image = None;
         }
         self.spec = spec.clone();
-        self.cores = self.claim_cores()?;
+        self.cores = claim_cores(&self.node, &self.id, spec)?;
         self.run = Supervised::default();
         self.run.set_second(self.unit.is_second());
         Ok(())
     }
 
-    /// Takes exclusive cores, or the shared ones.
-    fn claim_cores(&self) -> Result<Vec<usize>> {
-        let owner = self.id.to_string();
-        let mut cores = self.node.cores();
-        match self.spec.cores {
-            Cores::Exclusive(count) => cores.take(&owner, count as usize).map_err(|free| {
-                anyhow::anyhow!(
-                    "function {}: wants {count} cores for itself, and {free} are to be had",
-                    self.id.function()
-                )
-            }),
-            Cores::Shared => {
-                cores.give_back(&owner);
-                Ok(cores.shared())
-            }
-        }
-    }
-
     /// Moves a function on shared cores to those that are shared now.
     pub(crate) fn follow_shared_cores(&mut self) {
-        if self.spec.cores != Cores::Shared {
+        if self.has_own_cores() {
             return;
         }
         let shared = self.node.cores().shared();
@@ -347,6 +331,34 @@ pub(crate) fn keep_cores(node: &Node, id: &FunctionId, count: usize) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Takes exclusive cores, or the shared ones.
+fn claim_cores(node: &Node, id: &FunctionId, spec: &slice::Function) -> Result<Vec<usize>> {
+    let owner = id.to_string();
+    let mut cores = node.cores();
+    match spec.cores {
+        Cores::Exclusive(count) => cores.take(&owner, count as usize).map_err(|free| {
+            anyhow::anyhow!("function {}: wants {count} cores for itself, and {free} are to be had", id.function())
+        }),
+        Cores::Shared => {
+            cores.give_back(&owner);
+            Ok(cores.shared())
+        }
+    }
+}
+
+/// The cores of a function that was found on `had`, whichever the host has lost: what is left of its own, or the shared ones.
+fn cores_to_go_on_with(node: &Node, id: &FunctionId, spec: &slice::Function, had: &[usize]) -> Vec<usize> {
+    let owner = id.to_string();
+    if spec.cores == Cores::Exclusive(had.len() as u32) {
+        node.cores().keep(&owner, had);
+    }
+    claim_cores(node, id, spec).unwrap_or_else(|e| {
+        tracing::error!("slice {}: {e:#}; it goes on with others", id.slice());
+        let cores = node.cores();
+        cores.of(&owner).map_or_else(|| cores.shared(), <[usize]>::to_vec)
+    })
 }
 
 /// Ends functions together: asks, waits a little, then takes their containers away, also where one of them cannot go. The sandboxes

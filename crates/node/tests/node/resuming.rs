@@ -131,6 +131,27 @@ fn what_does_not_run_takes_no_cores_from_what_does() {
 }
 
 #[test]
+fn what_runs_goes_on_where_the_host_has_fewer_cores_than_it_was_given() {
+    if skipped("what_runs_goes_on_where_the_host_has_fewer_cores_than_it_was_given") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("s", SLEEPER, "")).unwrap();
+    let before = node.process("one");
+    // What is known of it says that it had as many cores for itself as no host has.
+    for file in node.files_of("s") {
+        let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let place = if known["actual"].is_null() { "/spec/functions/0" } else { "/actual/spec/functions/0" };
+        known.pointer_mut(place).unwrap()["cores"] = serde_json::json!({"exclusive": 4_096});
+        std::fs::write(&file, known.to_string()).unwrap();
+    }
+    kill_daemon(&node);
+    let after = node.process("one");
+    assert_eq!((after.pid, after.cpus, after.restarts), (before.pid, before.cpus, before.restarts));
+    node.down_and_check();
+}
+
+#[test]
 fn what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be() {
     if skipped("what_cannot_be_read_of_a_slice_is_not_taken_for_what_shall_not_be") {
         return;
