@@ -16,6 +16,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use serve::refuse;
+
+use crate::control::Failure;
 use crate::keeper::Keeper;
 use crate::launch;
 use crate::node::Node;
@@ -165,18 +168,21 @@ impl Daemon {
         worker::start(&self.node, name, cores_changed, ended)
     }
 
-    /// The worker of a slice, started if there is none; none if the daemon is just ending.
-    fn worker(self: &Arc<Self>, name: &str) -> io::Result<Option<Handle>> {
+    /// The worker of a slice; where there is none, one is started if the slice `begins`.
+    fn worker(self: &Arc<Self>, name: &str, begins: bool) -> Result<Handle, Failure> {
         let mut slices = self.slices();
         if slices.stopping {
-            return Ok(None);
+            return Err(refuse("the daemon is ending; ask again"));
         }
         if let Some(handle) = slices.workers.get(name) {
-            return Ok(Some(handle.clone()));
+            return Ok(handle.clone());
+        }
+        if !begins {
+            return Err(refuse(format!("there is no slice {name} any more")));
         }
         let handle = self.start_worker(name)?;
         slices.workers.insert(name.to_owned(), handle.clone());
-        Ok(Some(handle))
+        Ok(handle)
     }
 
     /// Forgets a worker that does not live.

@@ -1,6 +1,7 @@
 //! One slice: makes it be as described, and keeps it so. A thread of its own, so that slices do not wait for each other.
 
 mod resuming;
+mod scaling;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -31,12 +32,21 @@ use crate::supervised::{Supervise, Supervised};
 pub(crate) enum Command {
     /// Be as described.
     Apply(Box<Slice>, Sender<Event>, Sender<Outcome>),
+    /// Have so many replicas of a pool.
+    Scale(String, u16, Sender<Event>, Sender<Outcome>),
     /// Have another container of a function take over from the one that runs.
     Replace(String, Sender<Event>, Sender<Outcome>),
     /// Be no more.
     Remove(Sender<Event>, Sender<Outcome>),
     /// The set of shared cores has changed.
     CoresChanged,
+}
+
+impl Command {
+    /// Whether it may be the first that a slice is told; the others are for one that is there.
+    pub(crate) fn begins(&self) -> bool {
+        matches!(self, Self::Apply(..) | Self::Remove(..))
+    }
 }
 
 /// What came of a command.
@@ -177,38 +187,45 @@ impl Worker {
             }
             first = false;
             loop {
-                match incoming.try_recv() {
-                    Ok(Command::CoresChanged) => self.follow_shared_cores(),
-                    Ok(Command::Apply(target, events, outcome)) => {
-                        let result = self.apply(&target, &events);
-                        if self.is_nothing() {
-                            ended();
-                            let _ = outcome.send(result);
-                            return;
-                        }
-                        self.publish(None);
-                        let _ = outcome.send(result);
-                    }
-                    Ok(Command::Replace(function, events, outcome)) => self.replace(function, events, outcome),
-                    Ok(Command::Remove(events, outcome)) => {
-                        let result = self.remove(&events);
-                        if self.is_nothing() {
-                            ended();
-                            let _ = outcome.send(result);
-                            return;
-                        }
-                        self.publish(None);
-                        let _ = outcome.send(result);
-                    }
+                let command = match incoming.try_recv() {
+                    Ok(command) => command,
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
+                };
+                let Some((outcome, result)) = self.carry_out(command) else { continue };
+                if self.is_nothing() {
+                    ended();
+                    let _ = outcome.send(result);
+                    return;
                 }
+                self.publish(None);
+                let _ = outcome.send(result);
             }
             self.go_on_replacing();
             if self.replacing.is_empty() && self.resume_at.is_some_and(|at| at <= Instant::now()) {
                 self.resume();
+                if self.is_nothing() {
+                    return ended();
+                }
             }
             self.supervise();
+        }
+    }
+
+    /// Does what it is told: whom to tell what came of it, unless that is for later.
+    fn carry_out(&mut self, command: Command) -> Option<(Sender<Outcome>, Outcome)> {
+        match command {
+            Command::Apply(target, events, outcome) => Some((outcome, self.apply(&target, &events))),
+            Command::Scale(pool, replicas, events, outcome) => Some((outcome, self.scale(&pool, replicas, &events))),
+            Command::Remove(events, outcome) => Some((outcome, self.remove(&events))),
+            Command::Replace(function, events, outcome) => {
+                self.replace(function, events, outcome);
+                None
+            }
+            Command::CoresChanged => {
+                self.follow_shared_cores();
+                None
+            }
         }
     }
 

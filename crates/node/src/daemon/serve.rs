@@ -43,6 +43,15 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl From<slice::Report> for Failure {
+    fn from(report: slice::Report) -> Self {
+        Self {
+            message: "the descriptor has mistakes".into(),
+            details: report.mistakes().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
 /// Serves one connection to its end.
 pub(super) fn connection(daemon: &Arc<Daemon>, stream: UnixStream) {
     // Somebody who connects and says nothing does not hold the connection for ever.
@@ -139,8 +148,8 @@ fn up(daemon: &Arc<Daemon>, stream: &UnixStream, text: &str, base: &Path) -> Ans
         return Err(refuse("the directory of the descriptor is not absolute"));
     }
     // Its own cores do not count against it, so its name is needed before its cores are looked at.
-    let (slice, _) = slice::parse(text, base, &slice::HostFacts::default()).map_err(mistakes)?;
-    let (slice, _) = slice::parse(text, base, &daemon.node.facts(Some(slice.name()))).map_err(mistakes)?;
+    let (slice, _) = slice::parse(text, base, &slice::HostFacts::default())?;
+    let (slice, _) = slice::parse(text, base, &daemon.node.facts(Some(slice.name())))?;
     let notices = slice::unenforced(&slice).into_iter().map(|notice| notice.to_string());
     for message in notices.chain(no_hugepages(&slice)) {
         let _ = tell(stream, &Event::Notice { message });
@@ -185,10 +194,11 @@ fn command(
     make: impl Fn(mpsc::Sender<Event>, mpsc::Sender<Outcome>) -> Command,
 ) -> Result<(usize, Handle), Failure> {
     for _ in 0..50 {
-        let Some(handle) = daemon.worker(slice)? else { return Err(refuse("the daemon is ending; ask again")) };
         let (events, progress) = mpsc::channel();
         let (done, outcome) = mpsc::channel();
-        if !handle.tell(make(events, done)) {
+        let command = make(events, done);
+        let handle = daemon.worker(slice, command.begins())?;
+        if !handle.tell(command) {
             // It failed and took itself away; the next one goes on from its record.
             daemon.forget(slice, &handle);
             continue;
@@ -207,26 +217,12 @@ fn command(
 }
 
 fn scale(daemon: &Arc<Daemon>, stream: &UnixStream, pool: &FunctionRef, replicas: u16) -> Answer {
-    let (name, mut slice) = described(daemon, pool)?;
-    let found = slice.spec.functions.iter_mut().find(|function| function.name == pool.function);
-    let Some(of) = found.and_then(|function| function.pool.as_mut()) else {
-        let remedy = "; give it pool: {max: N} in its descriptor";
-        return Err(refuse(format!("function {} of slice {name} is no pool{remedy}", pool.function)));
-    };
-    if !(1..=of.max).contains(&replicas) {
-        let words = format!("pool {} has 1 to {} replicas, not {replicas}", pool.function, of.max);
-        return Err(refuse(format!("{words}; its descriptor says so (max)")));
-    }
-    of.replicas = Some(replicas);
-    // It may want cores that others have by now.
-    let facts = daemon.node.facts(Some(&name));
-    let text = serde_json::to_string(&slice).map_err(anyhow::Error::from)?;
-    let base = Path::new("/");
-    let (slice, _) = slice::parse(&text, base, &facts).map_err(mistakes)?;
-    let slice = Box::new(slice);
-    let (changes, handle) = command(daemon, stream, &name, |events, done| Command::Apply(slice.clone(), events, done))?;
+    let (slice, _) = described(daemon, pool)?;
+    let name = &pool.function;
+    let (changes, handle) =
+        command(daemon, stream, &slice, |events, done| Command::Scale(name.clone(), replicas, events, done))?;
     settle(stream, &handle);
-    Ok(Reply::Up { slice: name, changes })
+    Ok(Reply::Up { slice, changes })
 }
 
 fn replace(daemon: &Arc<Daemon>, stream: &UnixStream, function: &FunctionRef) -> Answer {
@@ -236,13 +232,6 @@ fn replace(daemon: &Arc<Daemon>, stream: &UnixStream, function: &FunctionRef) ->
     let view = handle.view();
     let process = view.processes.iter().find(|process| process.kind == ProcessKind::Function && process.name == *name);
     Ok(Reply::Replaced { slice, function: name.clone(), pid: process.and_then(|process| process.pid) })
-}
-
-fn mistakes(report: slice::Report) -> Failure {
-    Failure {
-        message: "the descriptor has mistakes".into(),
-        details: report.mistakes().iter().map(ToString::to_string).collect(),
-    }
 }
 
 /// The slice that has such a function, as it shall be.

@@ -1,8 +1,8 @@
-//! Replacements, and what comes in between: other commands, and the daemon's death.
+//! Replacements and other commands, what comes in between, and the daemon's death.
 
 use std::time::{Duration, Instant};
 
-use node::control::{CallError, ProcessState, Reply, Request};
+use node::control::{CallError, ProcessState, Reply, Request, SliceState};
 
 use super::SLEEPER;
 use super::support::{TestNode, eventually, kill, skipped, slice};
@@ -93,4 +93,62 @@ fn a_slice_is_served_while_one_of_its_functions_is_being_replaced() {
         let ended = replacing.join().unwrap().unwrap_err();
         assert!(ended.contains("its slice is taken away"), "{ended}");
     });
+}
+
+/// Two pools, and a function whose edit keeps the slice busy for two seconds.
+fn busy(words: &str) -> String {
+    let pool = |name: &str| {
+        format!(r#"{{name: {name}, image: {{rootfs: rootfs}}, pool: {{max: 2}}, command: [sleep, "1000"]}}"#)
+    };
+    slice("s", &format!("{}, {}, {}", SLOW.replace("asked", words), pool("p"), pool("q")), "")
+}
+
+fn is_busy(node: &TestNode) -> bool {
+    let Ok(Reply::Slices { slices }) = node.call(&Request::List) else { panic!() };
+    slices.iter().any(|slice| slice.state == SliceState::Changing)
+}
+
+fn scale(node: &TestNode, pool: &str, replicas: u16) -> Result<usize, CallError> {
+    match node.call(&Request::Scale { function: pool.parse().unwrap(), replicas })? {
+        Reply::Up { changes, .. } => Ok(changes),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn commands_that_wait_for_each_other_find_what_those_before_have_left() {
+    if skipped("commands_that_wait_for_each_other_find_what_those_before_have_left") {
+        return;
+    }
+    let node = TestNode::start();
+    node.up(&slice("keep", &SLEEPER.replace("one,", "other,"), "")).unwrap();
+    node.up(&busy("first")).unwrap();
+    let names = || node.processes().into_iter().map(|process| process.name).collect::<Vec<_>>();
+    let soon = || std::thread::sleep(Duration::from_millis(200));
+    std::thread::scope(|scope| {
+        let edit = scope.spawn(|| node.up(&busy("second")));
+        eventually("it is busy", || is_busy(&node));
+        let scales = ["p", "q"].map(|pool| scope.spawn(|| scale(&node, pool, 2)));
+        assert_eq!(edit.join().unwrap().unwrap(), 1);
+        assert_eq!(scales.map(|scale| scale.join().unwrap().unwrap()), [1, 1]);
+    });
+    assert_eq!(names(), ["other", "one", "p-1", "p-2", "q-1", "q-2"]);
+
+    std::thread::scope(|scope| {
+        let edit = scope.spawn(|| node.up(&busy("third")));
+        eventually("it is busy", || is_busy(&node));
+        let down = scope.spawn(|| node.call(&Request::Down { slices: vec!["s".into()] }));
+        soon();
+        let late = scope.spawn(|| refusal(scale(&node, "p", 1)));
+        let later = scope.spawn(|| replace(&node, "one").unwrap_err());
+        edit.join().unwrap().unwrap();
+        down.join().unwrap().unwrap();
+        for said in [late.join().unwrap(), later.join().unwrap()] {
+            assert!(said.contains("there is no slice s any more"), "{said}");
+        }
+    });
+    assert_eq!(names(), ["other"]);
+    let Ok(Reply::Slices { slices }) = node.call(&Request::List) else { panic!() };
+    assert_eq!(slices.len(), 1, "{slices:?}");
+    node.down_and_check();
 }
