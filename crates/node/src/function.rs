@@ -36,7 +36,7 @@ pub(crate) struct Function {
     container: Container,
     /// Which of the function's containers that is.
     unit: FunctionId,
-    /// None: to be resolved again, since another is described.
+    /// None: a former daemon's, and could not be found when that was followed.
     image: Option<Image>,
     uid: u32,
     cores: Vec<usize>,
@@ -46,9 +46,8 @@ pub(crate) struct Function {
 
 impl Function {
     /// Makes everything but the container.
-    pub(crate) fn create(node: &Arc<Node>, id: FunctionId, spec: &slice::Function) -> Result<Self> {
+    pub(crate) fn create(node: &Arc<Node>, id: FunctionId, spec: &slice::Function, image: Image) -> Result<Self> {
         let sandbox = Sandbox::create(&node.layout, &id)?;
-        let image = resolve(node, spec)?;
         let cores = claim_cores(node, &id, spec)?;
         let function = Self::assemble(node, id, spec, sandbox, Some(image), Supervised::default(), cores)?;
         function.serve_ports()?;
@@ -186,11 +185,10 @@ impl Function {
         &self.cores
     }
 
-    /// Gives it another description, for its next start.
-    pub(crate) fn redescribe(&mut self, spec: &slice::Function) -> Result<()> {
-        if self.spec.image != spec.image {
-            self.image = None;
-        }
+    /// Gives it another description and its image, for its next start.
+    pub(crate) fn redescribe(&mut self, spec: &slice::Function, image: Image) -> Result<()> {
+        self.uid = self.sandbox.ids().first + image.user.uid;
+        self.image = Some(image);
         self.spec = spec.clone();
         self.cores = claim_cores(&self.node, &self.id, spec)?;
         self.run = Supervised::default();

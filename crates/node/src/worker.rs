@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use runtime::{FunctionId, Sandbox};
+use runtime::{FunctionId, Image, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
 
@@ -100,6 +100,9 @@ struct Worker {
     since_ms: u64,
     functions: BTreeMap<String, Function>,
     links: BTreeMap<String, ActiveLink>,
+    /// What functions were of when they last were as described, by name, with what describes it: what is begun and fails is undone to
+    /// that, whatever has become of the files.
+    images: BTreeMap<String, (slice::Image, Image)>,
     /// Functions that are being replaced.
     replacing: BTreeMap<String, Replacing>,
     view: Arc<Mutex<View>>,
@@ -144,6 +147,7 @@ pub(crate) fn start(
         since_ms: now_ns() / 1_000_000,
         functions: BTreeMap::new(),
         links: BTreeMap::new(),
+        images: BTreeMap::new(),
         replacing: BTreeMap::new(),
         view,
         resume_at: None,
@@ -292,7 +296,9 @@ impl Worker {
         }
         record::store_descriptor(&self.node.paths, target)
             .map_err(|e| self.unchanged(&format!("the descriptor cannot be kept: {e}")))?;
-        self.resume_at = None;
+        if self.resume_at.take().is_none() {
+            self.note_images();
+        }
         self.publish(Some(SliceState::Changing));
         let error = match self.converge(target, events) {
             Ok(changes) => return Ok(changes),
@@ -311,6 +317,12 @@ impl Worker {
     fn described(&self) -> Option<Slice> {
         let there = || Some(self.actual()).filter(|there| !there.spec.functions.is_empty());
         record::load_descriptor(&self.node.paths, &self.name).unwrap_or_else(|_| there())
+    }
+
+    fn note_images(&mut self) {
+        let of = |function: &Function| Some((function.spec.image.clone(), function.image()?.clone()));
+        self.images =
+            self.functions.iter().filter_map(|(name, function)| Some((name.clone(), of(function)?))).collect();
     }
 
     fn unchanged(&self, reason: &str) -> Failure {
@@ -497,11 +509,7 @@ impl Worker {
             let _ = events.send(Event::Progress { subject, action: action.to_owned() });
         };
         // Images first: most of what can fail, fails before anything was touched.
-        for name in plan.start.iter() {
-            if let Some(spec) = target.function_of(name) {
-                function::resolve(&self.node, spec)?;
-            }
-        }
+        let mut images = self.images_for(&plan, target)?;
         self.store_record(&target.spec.functions, &target.spec.links);
 
         for key in &plan.links_down {
@@ -528,13 +536,13 @@ impl Worker {
         }
         drop(leaving);
         for name in &plan.start {
-            let Some(spec) = target.function_of(name) else { continue };
+            let Some((spec, image)) = target.function_of(name).zip(images.remove(name)) else { continue };
             match self.functions.get_mut(name) {
-                Some(function) => function.redescribe(spec)?,
+                Some(function) => function.redescribe(spec, image)?,
                 None => {
                     let made = FunctionId::new(&self.name, name)
                         .map_err(Into::into)
-                        .and_then(|id| Function::create(&self.node, id, spec));
+                        .and_then(|id| Function::create(&self.node, id, spec, image));
                     if made.is_err()
                         && let Err(e) = function::remove(&self.node, &self.name, name)
                     {
@@ -558,6 +566,20 @@ impl Worker {
         }
         self.store_record(&[], &[]);
         Ok(plan.count)
+    }
+
+    /// The images of what is to be started, by name: those that it was of, where the same are described, or as they are now.
+    fn images_for(&self, plan: &Plan, target: &Slice) -> Result<BTreeMap<String, Image>> {
+        let mut images = BTreeMap::new();
+        for (name, spec) in plan.start.iter().filter_map(|name| Some((name, target.function_of(name)?))) {
+            let was_of = self.images.get(name).filter(|(described, _)| *described == spec.image);
+            let image = match was_of.filter(|(_, image)| image.rootfs.is_dir()) {
+                Some((_, image)) => image.clone(),
+                None => function::resolve(&self.node, spec)?,
+            };
+            images.insert(name.clone(), image);
+        }
+        Ok(images)
     }
 
     /// Takes away what a former attempt has left half of: if it shall be, it is made anew.

@@ -47,6 +47,7 @@ impl Worker {
             self.since_ms = former.since_ms;
             former.runtime.iter().for_each(|runtime| self.node.goes_on_with(runtime));
             self.adopt(former);
+            self.note_images();
         }
         former.is_some() || !matches!(described, Ok(None))
     }

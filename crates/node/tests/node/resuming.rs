@@ -390,5 +390,12 @@ fn a_function_goes_on_with_the_image_that_it_was_started_of() {
     kill(before.pid.unwrap());
     eventually("it runs again", || node.process("one").pid.is_some_and(|pid| Some(pid) != before.pid));
     assert_eq!(node.process("one").uid, before.uid);
+
+    let other = r#"{name: one, image: {rootfs: rootfs}, command: [/no/such/program]}"#;
+    let said = failure(node.up(&slice("s", other, "")));
+    assert!(said.contains("the slice is as it was before"), "{said}");
+    assert_eq!((node.process("one").uid, node.process("one").state), (before.uid, ProcessState::Running));
+    node.up(&slice("s", &function.replace("1000", "2000"), "")).unwrap();
+    assert_eq!(node.process("one").uid, before.uid);
     node.down_and_check();
 }
