@@ -1,6 +1,6 @@
 //! How a command ends: its exit status, and what is said when it fails.
 
-use crate::out::{self, Paint};
+use crate::out::{self, Paint, plain};
 use node::control::{CallError, EnsureError};
 use std::{io, process::ExitCode};
 
@@ -90,9 +90,20 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         Err(Failure::Usage(message)) => (2, message, Vec::new()),
     };
     let paint = Paint::stderr();
-    out::say(&format!("{} {message}", paint.red("error:")));
-    details.iter().for_each(|detail| out::say(&format!("  {detail}")));
+    out::say(&format!("{} {}", paint.red("error:"), fit(&message)));
+    details.iter().for_each(|detail| out::say(&format!("  {}", fit(detail))));
     ExitCode::from(status)
+}
+
+/// What may repeat words of functions and images, fit for a terminal: its first lines, and of each what anybody reads.
+fn fit(text: &str) -> String {
+    const LINES: usize = 100;
+    const COLUMNS: usize = 4_000;
+    let line = |line: &str| match line.char_indices().nth(COLUMNS) {
+        Some((end, _)) => format!("{}...", plain(&line[..end])),
+        None => plain(line),
+    };
+    text.lines().take(LINES).map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -112,6 +123,14 @@ mod tests {
             matches!(&failure, Failure::Failed { message, .. } if message == "cannot read report.json: entity not found"),
             "{failure:?}"
         );
+    }
+
+    #[test]
+    fn what_others_said_is_told_without_what_a_terminal_obeys_and_not_without_end() {
+        assert_eq!(fit("what\nwhere\n"), "what\nwhere");
+        assert_eq!(fit("a\x1b]0;owned\x07b\rc"), "a\u{fffd}]0;owned\u{fffd}b\u{fffd}c");
+        assert_eq!(fit(&"\u{e9}".repeat(1 << 20)).chars().count(), 4_003);
+        assert_eq!(fit(&"x\n".repeat(1 << 20)).lines().count(), 100);
     }
 
     #[test]

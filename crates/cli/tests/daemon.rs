@@ -77,6 +77,20 @@ pair   a     function  running  42   0-1    1.5 s  5.00 MiB  -    3         exit
 }
 
 #[test]
+fn what_functions_and_images_say_in_an_error_moves_no_cursor() {
+    let here = tempfile::tempdir().unwrap();
+    let _asked = daemon(here.path(), |call| {
+        let message = format!("image app: \x1b[2J{}: a device node", "x".repeat(1 << 20));
+        call.answer(&Event::Failed(Failure { message, details: vec!["\x1b]0;last words\x07".into()] }));
+    });
+    let output = run(here.path(), &["replace", "app"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("error: image app: \u{fffd}[2Jx") && said.len() < 10_000, "{} bytes", said.len());
+    assert!(said.ends_with("\n  \u{fffd}]0;last words\u{fffd}\n"), "{:?}", &said[said.len() - 50..]);
+}
+
+#[test]
 fn up_tells_what_is_done_and_waits_until_everything_runs() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("slice.yaml"), PAIR).unwrap();

@@ -5,7 +5,8 @@
 //! container's first process inherits standard input, output and error of the spawned command.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
@@ -80,6 +81,9 @@ pub enum Terminal {
     },
 }
 
+/// Most of the runtime's log that is told: what it has to say, and not all of a command line.
+const LOG_MAX: u64 = 4 << 10;
+
 /// What a container uses, from its cgroups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
@@ -132,9 +136,11 @@ impl Container {
         self.runtime.command(&self.layout, args, bundle)
     }
 
-    /// Why `runc create` failed: the runtime's own log of its last run.
+    /// Why `runc create` failed: the runtime's own log of its last run, or the beginning of it, since it repeats what the image says.
     pub fn create_log(&self) -> String {
-        fs::read_to_string(self.log_file()).unwrap_or_default().trim().to_owned()
+        let mut log = Vec::new();
+        let _ = File::open(self.log_file()).and_then(|file| file.take(LOG_MAX).read_to_end(&mut log));
+        String::from_utf8_lossy(&log).trim().to_owned()
     }
 
     /// Applies what the runtime does not (hugetlb limit zero on every cgroup layout) and returns the first process, which

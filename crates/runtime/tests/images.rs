@@ -315,6 +315,30 @@ fn indexes_that_name_each_other_over_and_over_are_refused() {
 }
 
 #[test]
+fn what_an_image_says_is_repeated_within_bounds_and_tells_a_terminal_nothing() {
+    needs!("what_an_image_says_is_repeated_within_bounds_and_tells_a_terminal_nothing", root());
+    let said = refusal(&[Put::Long(EntryType::GNULongName, 500_000), Put::File("x", "x")]);
+    assert!(said.len() < 1_000 && said.ends_with("nested too deeply"), "{} bytes", said.len());
+    let said = refusal(&[Put::Special("di\x1b[2Jsk", EntryType::Block)]);
+    assert!(said.contains("di\u{fffd}[2Jsk: a device node"), "{said:?}");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = layout(&dir.path().join("layout"), &[]);
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let one = |n: usize| {
+        let (digest, tag) = (sha256(&n.to_ne_bytes()), "x".repeat(1_000));
+        let tag = format!(r#""annotations":{{"org.opencontainers.image.ref.name":"v{n}-{tag}"}}"#);
+        format!(r#"{{"mediaType":"{kind}","digest":"sha256:{digest}","size":1,{tag}}}"#)
+    };
+    let all: Vec<String> = (0..2_000).map(one).collect();
+    let text = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, all.join(","));
+    fs::write(dir.path().join("layout/index.json"), text).expect("written");
+    let answer = Image::resolve(&Layout::new(dir.path().join("run"), dir.path().join("state")), &source);
+    let said = answer.expect_err("refused").to_string();
+    assert!(said.len() < 5_000 && said.contains("choose one by its tag: v0-x"), "{} bytes", said.len());
+}
+
+#[test]
 fn a_blob_that_is_not_what_its_digest_says_is_refused() {
     needs!("a_blob_that_is_not_what_its_digest_says_is_refused", root());
     let dir = tempfile::tempdir().expect("a directory");

@@ -11,6 +11,7 @@ use flate2::read::MultiGzDecoder;
 use tar::EntryType;
 
 use super::limits;
+use super::quote;
 use super::zstd::Frames;
 
 /// Where manifest, configuration and layers are read from.
@@ -143,7 +144,7 @@ fn locate(index: &HashMap<PathBuf, Place>, name: &Path) -> io::Result<(u64, u64)
             None => break,
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("the archive has no file {}", name.display())))
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("the archive has no file {}", quote::path(&name))))
 }
 
 /// A relative path without `.`; one that is absolute or has `..` is an error.
@@ -153,7 +154,7 @@ fn plain(path: &Path) -> io::Result<PathBuf> {
         match part {
             Component::Normal(name) => plain.push(name),
             Component::CurDir => {}
-            _ => return Err(io::Error::other(format!("{} leads out of the image", path.display()))),
+            _ => return Err(io::Error::other(format!("{} leads out of the image", quote::path(path)))),
         }
     }
     Ok(plain)
@@ -173,7 +174,7 @@ fn lexical(dir: &Path, target: &Path) -> io::Result<PathBuf> {
             _ => false,
         };
         if !stays {
-            return Err(io::Error::other(format!("{} leads out of the archive", target.display())));
+            return Err(io::Error::other(format!("{} leads out of the archive", quote::path(target))));
         }
     }
     Ok(at)

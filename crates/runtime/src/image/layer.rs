@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
-use super::limits;
+use super::{limits, quote};
 use crate::IdRange;
 
 /// The directory into which the layers of one image go.
@@ -56,7 +56,7 @@ impl Unpacker {
             may_read.set(u64::MAX);
             let name = entry.path_bytes().into_owned();
             self.entry(&mut entry, Path::new(OsStr::from_bytes(&name))).map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(&name)))
+                io::Error::new(error.kind(), format!("{}: {error}", quote::name(&String::from_utf8_lossy(&name))))
             })?;
             // What nobody wanted of it is not the next one's header.
             io::copy(&mut entry, &mut io::sink())?;

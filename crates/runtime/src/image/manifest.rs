@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::{ImageConfig, files::Files, limits};
+use super::{ImageConfig, files::Files, limits, quote};
 
 /// Where OCI images carry their tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -83,7 +83,7 @@ impl Manifest {
             [] => return Err(none_found(tag, images.iter().flat_map(Saved::tags))),
             _ => return Err(several_found(images.iter().flat_map(Saved::tags))),
         };
-        let text = files.read(&image.config).map_err(|e| format!("{}: {e}", image.config.display()))?;
+        let text = files.read(&image.config).map_err(|e| format!("{}: {e}", quote::path(&image.config)))?;
         let config: ImageConfiguration = parse(&image.config, &text)?;
         let layers = image.layers.iter().map(|name| (name.clone(), None)).collect();
         // The configuration names the layers by digest, so its own digest names the image.
@@ -92,7 +92,10 @@ impl Manifest {
 
     fn assemble(digest: String, config: &ImageConfiguration, layers: Vec<(PathBuf, Option<String>)>) -> Answer<Self> {
         if *config.os() != Os::Linux || *config.architecture() != Arch::default() {
-            return Err(format!("it is for {} on {}, not for this machine", config.os(), config.architecture()));
+            return Err(format!(
+                "it is for {}, not for this machine",
+                quote::name(&format!("{} on {}", config.os(), config.architecture()))
+            ));
         }
         let diff_ids = config.rootfs().diff_ids();
         if layers.len() != diff_ids.len() || layers.len() > limits::LAYERS {
@@ -155,20 +158,20 @@ fn collect(
 /// A document that is named by its digest, and is what that says.
 fn blob<T: DeserializeOwned>(files: &Files, descriptor: &Descriptor) -> Answer<T> {
     let (path, wanted) = (blob_path(descriptor)?, sha256_of(descriptor)?);
-    let text = files.read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let text = files.read(&path).map_err(|e| format!("{}: {e}", quote::path(&path)))?;
     if hexadecimal(&Sha256::digest(&text)) != wanted {
-        return Err(format!("{} is not what its digest says", path.display()));
+        return Err(format!("{} is not what its digest says", quote::path(&path)));
     }
     parse(&path, &text)
 }
 
 fn document<T: DeserializeOwned>(files: &Files, path: &Path) -> Answer<T> {
-    let text = files.read(path).map_err(|e: io::Error| format!("{}: {e}", path.display()))?;
+    let text = files.read(path).map_err(|e: io::Error| format!("{}: {e}", quote::path(path)))?;
     parse(path, &text)
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Answer<T> {
-    serde_json::from_slice(text).map_err(|e| format!("{}: {e}", path.display()))
+    serde_json::from_slice(text).map_err(|e| format!("{}: {e}", quote::path(path)))
 }
 
 fn blob_path(descriptor: &Descriptor) -> Answer<PathBuf> {
@@ -177,7 +180,8 @@ fn blob_path(descriptor: &Descriptor) -> Answer<PathBuf> {
 
 fn sha256_of(descriptor: &Descriptor) -> Answer<String> {
     let hex = descriptor.as_digest_sha256().filter(|hex| is_sha256(hex));
-    hex.map(String::from).ok_or_else(|| format!("digest {} is not a SHA-256", descriptor.digest()))
+    hex.map(String::from)
+        .ok_or_else(|| format!("digest {} is not a SHA-256", quote::name(descriptor.digest().as_ref())))
 }
 
 /// Lower case only: as a file name each digest has one spelling.
@@ -200,7 +204,7 @@ fn has_tag(descriptor: &Descriptor, tag: Option<&str>) -> bool {
 }
 
 fn none_found(tag: Option<&str>, tags: impl Iterator<Item = String>) -> String {
-    let tags = listed(tags);
+    let tags = quote::names(tags);
     match tag {
         Some(tag) => format!("it has no image '{tag}' for this machine; its tags are {tags}"),
         None => format!("it has no image for this machine; its tags are {tags}"),
@@ -208,12 +212,7 @@ fn none_found(tag: Option<&str>, tags: impl Iterator<Item = String>) -> String {
 }
 
 fn several_found(tags: impl Iterator<Item = String>) -> String {
-    format!("it has several images; choose one by its tag: {}", listed(tags))
-}
-
-fn listed(tags: impl Iterator<Item = String>) -> String {
-    let all: Vec<String> = tags.collect();
-    if all.is_empty() { "none".into() } else { all.join(", ") }
+    format!("it has several images; choose one by its tag: {}", quote::names(tags))
 }
 
 fn defaults(config: &ImageConfiguration) -> ImageConfig {

@@ -4,6 +4,7 @@ mod files;
 mod layer;
 mod limits;
 mod manifest;
+mod quote;
 mod store;
 mod user;
 mod zstd;
@@ -117,7 +118,7 @@ impl Image {
 }
 
 fn refused(path: &Path, reason: impl Into<String>) -> Error {
-    ImageError { source_path: path.into(), reason: reason.into() }.into()
+    ImageError { source_path: path.into(), reason: quote::reason(&reason.into()) }.into()
 }
 
 impl Source {

@@ -11,6 +11,7 @@ use super::files::{Files, decompress};
 use super::layer::{Unpacker, remove_tree};
 use super::limits;
 use super::manifest::{Layer, Manifest, hexadecimal};
+use super::quote;
 use crate::error::Attempt;
 use crate::{Layout, Result};
 
@@ -84,7 +85,7 @@ fn apply(unpacker: &mut Unpacker, layer: &Layer, files: &Files, may_read: &mut u
     let diff_id = plain.finish()?;
     let digest = packed.finish()?;
     if diff_id != layer.diff_id || layer.digest.as_ref().is_some_and(|wanted| *wanted != digest) {
-        return Err(io::Error::other(format!("{} is not what its digest says", layer.name.display())));
+        return Err(io::Error::other(format!("{} is not what its digest says", quote::path(&layer.name))));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::quote;
 use crate::{Error, IdRange, Result, rootfs};
 
 /// Uid and gid of a function whose image names no user, or names root.
@@ -42,7 +43,7 @@ impl User {
             .map(|line| line.split(':').collect::<Vec<_>>())
             .find(|fields| fields.len() >= 6 && (fields[0] == user || (fields[2] == user && !user.is_empty())));
         let number = |text: &str| text.parse::<u32>().ok();
-        let unknown = |what: &str, name: &str| Error::Spec(format!("the image has no {what} '{name}'"));
+        let unknown = |what: &str, name: &str| Error::Spec(format!("the image has no {what} '{}'", quote::name(name)));
         let uid = match &line {
             Some(fields) => number(fields[2]).ok_or_else(|| unknown("user", user))?,
             None if user.is_empty() => 0,
