@@ -358,12 +358,38 @@ fn an_image_is_unpacked_once() {
     let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
     let first = Image::resolve(&place, &source).expect("an image");
     let made = fs::metadata(&first.rootfs).expect("there").modified().expect("a time");
-    // What a killed process left is removed, not mistaken for an image.
-    fs::create_dir_all(place.images().join(".new-half/x")).expect("made");
     let second = Image::resolve(&place, &source).expect("an image");
     assert_eq!(first, second);
     assert_eq!(fs::metadata(&second.rootfs).expect("there").modified().expect("a time"), made);
+
+    // What a killed process left is removed, not mistaken for an image.
+    fs::create_dir_all(place.images().join(".new-half/x")).expect("made");
+    let other = layout(&dir.path().join("other"), &[layer(&[Put::File("b", "x")])]);
+    Image::resolve(&place, &other).expect("an image");
     assert!(!place.images().join(".new-half").exists());
+}
+
+#[test]
+fn what_is_unpacked_is_found_while_another_image_is_being_unpacked() {
+    needs!("what_is_unpacked_is_found_while_another_image_is_being_unpacked", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
+    let [one, other] = ["one", "other"].map(|name| layout(&dir.path().join(name), &[layer(&[Put::File(name, "x")])]));
+    let found = Image::resolve(&place, &one).expect("an image");
+
+    let unpacking = File::create(place.images().join(".lock")).expect("a file");
+    unpacking.lock().expect("locked");
+    let (tell, told) = std::sync::mpsc::channel();
+    let resolve = |source: Source| {
+        let (place, tell) = (place.clone(), tell.clone());
+        std::thread::spawn(move || _ = tell.send(Image::resolve(&place, &source).expect("an image")));
+    };
+    resolve(one);
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)).expect("nobody waits for the other"), found);
+    resolve(other);
+    told.recv_timeout(Duration::from_millis(300)).expect_err("one at a time");
+    drop(unpacking);
+    told.recv_timeout(Duration::from_secs(20)).expect("it is unpacked");
 }
 
 /// An image that others' tools made: a layer of busybox, a second one that changes it, an own user, entrypoint, environment.

@@ -12,6 +12,7 @@ use tar::EntryType;
 
 use super::limits;
 use super::quote;
+use super::store::Store;
 use super::zstd::Frames;
 
 /// Where manifest, configuration and layers are read from.
@@ -27,13 +28,13 @@ pub(super) enum Place {
 }
 
 impl Files {
-    /// Opens a tar archive. A compressed one is unpacked to a file without a name in `scratch` first.
-    pub(super) fn archive(path: &Path, scratch: &Path) -> io::Result<Self> {
+    /// Opens a tar archive. A compressed one is unpacked to a file without a name in the store first.
+    pub(super) fn archive(path: &Path, store: &Store) -> io::Result<Self> {
         let mut file = open_file(path)?;
         let mut magic = [0; 4];
         let length = file.read_at(&mut magic, 0)?;
         if Compression::of(&magic[..length]) != Compression::None {
-            let mut plain = tempfile::tempfile_in(scratch)?;
+            let mut plain = tempfile::tempfile_in(store.scratch()?)?;
             let content = decompress(BufReader::new(file))?;
             io::copy(&mut limits::Bounded::new(content, &mut { limits::IMAGE_BYTES }), &mut plain)?;
             plain.flush()?;

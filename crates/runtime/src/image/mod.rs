@@ -98,7 +98,7 @@ impl Image {
                 return Err(refused(path, "it is not an OCI image layout: it has no file oci-layout"));
             }
             Source::OciLayout { directory, tag } => (Files::Directory(directory.clone()), tag),
-            Source::Archive { file, tag } => (Files::archive(file, store.dir()).map_err(io_failed)?, tag),
+            Source::Archive { file, tag } => (Files::archive(file, &store).map_err(io_failed)?, tag),
             Source::Rootfs(_) => unreachable!("handled above"),
         };
         let manifest = Manifest::find(&files, tag.as_deref()).map_err(|reason| refused(path, reason))?;

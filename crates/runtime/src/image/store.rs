@@ -1,5 +1,6 @@
 //! Unpacked images, by digest, under `<state>/images`: made aside, checked, renamed into place.
 
+use std::cell::OnceCell;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -18,39 +19,49 @@ use crate::{Layout, Result};
 /// What an image is called while it is being unpacked.
 const UNFINISHED: &str = ".new-";
 
-/// The directory of unpacked images, locked against other processes that unpack.
+/// The directory of unpacked images.
 pub(super) struct Store {
     dir: PathBuf,
-    _lock: File,
+    /// Held by whoever unpacks anything, one at a time: there is one disk.
+    lock: OnceCell<File>,
 }
 
 impl Store {
-    /// Opens it, and removes what a process that was killed left unfinished.
+    /// Opens it.
     pub(super) fn open(layout: &Layout) -> Result<Self> {
         let dir = layout.images();
         let what = || format!("opening the image store {}", dir.display());
         fs::create_dir_all(&dir).attempt(what)?;
         // An image may hold anything; nobody on the host but root gets near it.
         fs::set_permissions(&dir, Permissions::from_mode(0o700)).attempt(what)?;
-        let lock = File::create(dir.join(".lock")).attempt(what)?;
-        lock.lock().attempt(what)?;
-        for entry in fs::read_dir(&dir).attempt(what)?.flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
-                remove_tree(&entry.path()).attempt(what)?;
-            }
-        }
-        Ok(Self { dir, _lock: lock })
+        Ok(Self { dir, lock: OnceCell::new() })
     }
 
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
+    /// Where to put what is not finished. Others that unpack wait from then on until this is dropped; what one that was killed has left
+    /// is removed.
+    pub(super) fn scratch(&self) -> io::Result<&Path> {
+        if self.lock.get().is_none() {
+            let lock = File::create(self.dir.join(".lock"))?;
+            lock.lock()?;
+            for entry in fs::read_dir(&self.dir)?.flatten() {
+                if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                    remove_tree(&entry.path())?;
+                }
+            }
+            let _ = self.lock.set(lock);
+        }
+        Ok(&self.dir)
     }
 
     /// The image's root filesystem, unpacked now if it is not there yet.
     pub(super) fn rootfs(&self, manifest: &Manifest, files: &Files) -> io::Result<PathBuf> {
         let place = self.dir.join(&manifest.digest);
+        if place.is_dir() {
+            return Ok(place);
+        }
+        let aside = self.scratch()?.join(format!("{UNFINISHED}{}", manifest.digest));
+        // Another one may have unpacked it while this one waited.
         if !place.is_dir() {
-            let aside = self.dir.join(format!("{UNFINISHED}{}", manifest.digest));
             let unpacked = unpack(&aside, manifest, files).and_then(|()| fs::rename(&aside, &place));
             if unpacked.is_err() {
                 let _ = remove_tree(&aside);
