@@ -1,5 +1,6 @@
 //! One slice: makes it be as described, and keeps it so. A thread of its own, so that slices do not wait for each other.
 
+mod images;
 mod resuming;
 mod scaling;
 
@@ -10,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use runtime::{FunctionId, Image, Sandbox};
+use runtime::{FunctionId, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slice::{Link, Pool, Slice, Spec};
 
+use images::Images;
 pub(crate) use resuming::keep_cores;
 
 use crate::backoff::Backoff;
@@ -102,7 +104,7 @@ struct Worker {
     links: BTreeMap<String, ActiveLink>,
     /// What functions were of when they last were as described, by name, with what describes it: what is begun and fails is undone to
     /// that, whatever has become of the files.
-    images: BTreeMap<String, (slice::Image, Image)>,
+    images: Images,
     /// Functions that are being replaced.
     replacing: BTreeMap<String, Replacing>,
     view: Arc<Mutex<View>>,
@@ -147,7 +149,7 @@ pub(crate) fn start(
         since_ms: now_ns() / 1_000_000,
         functions: BTreeMap::new(),
         links: BTreeMap::new(),
-        images: BTreeMap::new(),
+        images: Images::new(),
         replacing: BTreeMap::new(),
         view,
         resume_at: None,
@@ -509,7 +511,8 @@ impl Worker {
             let _ = events.send(Event::Progress { subject, action: action.to_owned() });
         };
         // Images first: most of what can fail, fails before anything was touched.
-        let mut images = self.images_for(&plan, target)?;
+        let containers = plan.start.iter().filter_map(|name| Some((name, target.function_of(name)?)));
+        let mut images = images::of_each(containers, &self.images, |function| function::resolve(&self.node, function))?;
         self.store_record(&target.spec.functions, &target.spec.links);
 
         for key in &plan.links_down {
@@ -566,20 +569,6 @@ impl Worker {
         }
         self.store_record(&[], &[]);
         Ok(plan.count)
-    }
-
-    /// The images of what is to be started, by name: those that it was of, where the same are described, or as they are now.
-    fn images_for(&self, plan: &Plan, target: &Slice) -> Result<BTreeMap<String, Image>> {
-        let mut images = BTreeMap::new();
-        for (name, spec) in plan.start.iter().filter_map(|name| Some((name, target.function_of(name)?))) {
-            let was_of = self.images.get(name).filter(|(described, _)| *described == spec.image);
-            let image = match was_of.filter(|(_, image)| image.rootfs.is_dir()) {
-                Some((_, image)) => image.clone(),
-                None => function::resolve(&self.node, spec)?,
-            };
-            images.insert(name.clone(), image);
-        }
-        Ok(images)
     }
 
     /// Takes away what a former attempt has left half of: if it shall be, it is made anew.
