@@ -91,7 +91,7 @@ impl Node {
         let prefix = slice.map_or_else(|| "\0".to_owned(), |slice| format!("{slice}/"));
         let exclusive_elsewhere = {
             let mut cores = self.cores();
-            // As before, where the host does not say.
+            // Where the host does not say, none has come or gone.
             runtime::online_cores().into_iter().for_each(|online| cores.follow(online));
             cores.counts(&prefix).1 as u32
         };
