@@ -131,6 +131,7 @@ impl Node {
                 reporter.port
             ),
             Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
+            Event::Outcast { function, pid } => pools::start_anew(self, &function, pid),
             Event::Steered { function, epoch } => {
                 tracing::info!("pool of {function}: epoch {epoch} is complete");
                 self.pools.look();

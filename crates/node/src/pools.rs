@@ -8,10 +8,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use runtime::{Container, FunctionId};
+use rustix::process::Signal;
 use vport::broker::{BrokerError, PoolStatus};
 use vport::steering::BUCKETS;
 
 use crate::node::Node;
+use crate::process::{Process, ProcessId};
 use crate::spread::spread;
 
 /// How long a replica that is to go may take to give away what it serves.
@@ -99,6 +102,25 @@ pub(crate) fn shares(node: &Node) -> BTreeMap<String, u16> {
         there.map(|(named, _)| named).collect::<Vec<_>>()
     };
     pools.into_iter().flat_map(of_pool).collect()
+}
+
+/// Ends a replica of which this process has lost its place in its pool, by the name that the broker knows it by: as whatever ends, it
+/// is started again.
+pub(crate) fn start_anew(node: &Node, replica: &str, pid: i32) {
+    // The next one may be there already.
+    if pid != 0 && ProcessId::of(pid).is_none() {
+        return;
+    }
+    let id = replica.split_once('/').and_then(|(slice, name)| FunctionId::new(slice, name).ok());
+    let container = id.zip(node.runtime_so_far()).map(|(id, runtime)| Container::new(&node.layout, &runtime, &id));
+    let first = container.and_then(|container| container.first_process());
+    match first.and_then(|first| ProcessId::of(first.as_raw())).and_then(Process::open) {
+        Some(process) => {
+            tracing::warn!("{replica}: its pool goes on without process {pid}; it is started anew");
+            process.signal(Signal::KILL);
+        }
+        None => tracing::error!("{replica}: its pool goes on without process {pid}, and its container is not found"),
+    }
 }
 
 /// Serves until the node is no more.

@@ -243,6 +243,13 @@ pub struct Progress {
     pub ports: u16,
 }
 
+impl Progress {
+    /// Whether it has not steered yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        (self.closed, self.known) == (0, 0)
+    }
+}
+
 /// A member's place in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

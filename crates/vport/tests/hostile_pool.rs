@@ -51,6 +51,63 @@ fn changing(bench: &Bench) -> [Raw; 2] {
     members
 }
 
+/// `c` says that it has done its part of such a change.
+fn complete(bench: &Bench, c: &Raw, epoch: u64) {
+    c.say(&Request::Gave { epoch });
+    c.say(&Request::Came { epoch, buckets: u128::MAX });
+    let deadline = Instant::now() + PATIENCE;
+    while bench.broker.pools().unwrap()[0].is_changing {
+        assert!(Instant::now() < deadline, "in vain: the change is complete");
+        std::thread::yield_now();
+    }
+}
+
+/// `b` has lost its place: it has no port, and is let in again as one that begins.
+fn is_cast_out(bench: &Bench, port: &Raw) {
+    assert!(port.has_mail_within(PATIENCE), "in vain: its port is taken from it");
+    assert!(port.refusal().contains("the pool of b goes on without this process"));
+    let told = |event| if let Event::Outcast { function, pid } = event { Some((function, pid)) } else { None };
+    assert_eq!(bench.event("it is to be started anew", told), ("b".into(), std::process::id() as i32));
+    assert!(
+        steer(bench, "b", Progress { closed: 1, known: 2, come: 0, ports: 1 }).refusal().contains("goes on without")
+    );
+    let port = bench.connect("b");
+    port.say(&Request::Hello { oldest: VERSION_POOL, newest: VERSION_POOL, port: "p".into(), resume: 0 });
+    assert!(port.refusal().contains("goes on without"));
+    bench.broker.set_owners("b", &SECOND).expect("nobody waits for it");
+}
+
+#[test]
+fn a_member_that_is_cut_off_in_a_change_loses_its_ports_too_until_it_begins_anew() {
+    let bench = Bench::with_pool("outcast");
+    let port = bench.connect("b");
+    hello(&port);
+    let [b, c] = changing(&bench);
+    b.say(&bucket(5, false));
+    b.say(&bucket(5, false));
+    assert!(b.refusal().contains("bucket 5 was given twice"));
+    complete(&bench, &c, 2);
+    is_cast_out(&bench, &port);
+    c.say(&Request::Prepared { epoch: 3 });
+    complete(&bench, &c, 3);
+    let _b = steers(&bench, "b");
+    assert!(hello(&bench.connect("b")).is_some());
+}
+
+#[test]
+fn a_member_that_was_away_while_its_pool_was_changed_loses_its_ports() {
+    let bench = Bench::with_pool("stale");
+    let port = bench.connect("b");
+    hello(&port);
+    let [b, c] = changing(&bench);
+    drop(b);
+    complete(&bench, &c, 2);
+    assert!(!port.has_mail());
+    let late = steer(&bench, "b", Progress { closed: 1, known: 2, come: 0, ports: 1 });
+    assert!(late.refusal().contains("goes on without it"));
+    is_cast_out(&bench, &port);
+}
+
 fn bucket(bucket: u8, more: bool) -> Request {
     Request::Bucket { bucket, to: 1, more, state: vec![bucket] }
 }

@@ -167,6 +167,14 @@ pub enum Event {
         /// The member.
         function: String,
     },
+    /// A process of a member has lost its place in its pool, and its ports: the pool has been changed without it. It has to be
+    /// started anew.
+    Outcast {
+        /// The member.
+        function: String,
+        /// The process, in the owner's pid namespace; 0 where it is not visible there.
+        pid: i32,
+    },
     /// A change of who owns which bucket of a pool is complete. A former broker may have begun it.
     Steered {
         /// The pool's first function.

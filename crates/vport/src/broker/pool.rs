@@ -30,6 +30,8 @@ pub(super) struct Pool {
     pub(super) members: Vec<Option<u64>>,
     /// How many ports each of them has, as it says.
     ports: Vec<u16>,
+    /// Processes that have lost their member's place, until another one has it.
+    outcasts: Vec<Option<i32>>,
     pub(super) change: Option<Change>,
     /// Until when readers are waited for who have not read all of what a member had sent that is gone.
     read_until: Option<Instant>,
@@ -107,6 +109,7 @@ impl Pool {
             before: table,
             members: vec![None; functions.len()],
             ports: vec![0; functions.len()],
+            outcasts: vec![None; functions.len()],
             change: None,
             read_until: None,
             look_at: None,
@@ -171,8 +174,9 @@ impl Pool {
     /// A member is there, or there again. False if it cannot take its place (now).
     pub(super) fn arrived(&mut self, member: usize, id: u64, progress: Progress) -> bool {
         let Progress { closed, known, .. } = progress;
-        let is_fresh = (closed, known) == (0, 0);
+        let is_fresh = progress.is_fresh();
         let may = match &mut self.change {
+            _ if self.outcasts[member].is_some() && !is_fresh => false,
             None => is_fresh || closed == self.epoch,
             // Whoever begins now did not take part; there is no former process of it any more.
             Some(Change::Resuming(resuming)) if is_fresh => {
@@ -191,9 +195,25 @@ impl Pool {
             Some(_) => false,
         };
         if may {
-            (self.members[member], self.ports[member]) = (Some(id), progress.ports);
+            (self.members[member], self.ports[member], self.outcasts[member]) = (Some(id), progress.ports, None);
         }
         may
+    }
+
+    /// Whether somebody who could not take its place never can: what it knows is over.
+    pub(super) fn is_stale(&self, progress: &Progress) -> bool {
+        let may_yet = matches!(&self.change, Some(Change::Resuming(resuming)) if resuming.until.is_some());
+        !progress.is_fresh() && !may_yet
+    }
+
+    /// This process has lost its member's place. False if that is known.
+    pub(super) fn cast_out(&mut self, member: usize, pid: i32) -> bool {
+        self.outcasts[member].replace(pid) != Some(pid)
+    }
+
+    /// Whether this process has lost the place. One that cannot be seen may be another.
+    pub(super) fn is_outcast(&self, member: usize, pid: i32) -> bool {
+        pid != 0 && self.outcasts[member] == Some(pid)
     }
 
     /// The members that `table` gives a bucket which another has, and how many ports each says that it has.

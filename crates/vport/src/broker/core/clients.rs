@@ -16,6 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use super::super::link::{Link, Stage};
 use super::super::seat::Seat;
 use super::super::{BrokerError, Event, LinkKind, PortName};
+use super::pools::goes_on_without;
 use super::{Client, Core, Fault, Function, Holds};
 use crate::allowance::Allowance;
 use crate::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
@@ -272,7 +273,7 @@ impl Core {
             self.drop_client(id, true);
             return Ok(());
         }
-        let name = PortName { function: client.function.clone(), port };
+        let (name, pid) = (PortName { function: client.function.clone(), port }, client.pid);
         let Some((link_name, seat)) = self.ports.get(&name).cloned() else {
             self.turn_away(id, format!("port {} is not known (yet)", name.port));
             return Ok(());
@@ -281,6 +282,10 @@ impl Core {
         let version = version_of(link, versions)?;
         if let Some(holder) = self.holder(&link_name, seat) {
             self.turn_away(id, format!("port {} is held by process {holder}", name.port));
+            return Ok(());
+        }
+        if self.is_outcast(&link_name, seat, pid) {
+            self.turn_away(id, goes_on_without(&name.function));
             return Ok(());
         }
         if self.is_changing(&link_name, seat, resume) {
@@ -371,6 +376,14 @@ impl Core {
         self.drop_client(id, false);
     }
 
+    /// Refuses a client of which nothing counts any more.
+    pub(super) fn expel(&mut self, id: u64, reason: &str) {
+        if let Some(client) = self.clients.get(&id) {
+            tell(&client.socket, reason, true);
+        }
+        self.drop_client(id, true);
+    }
+
     /// About a link, in the name of the first function at it.
     pub(super) fn complain_of(&mut self, link: &str, reason: String) {
         if let Some(link) = self.links.get(link) {
@@ -401,7 +414,7 @@ impl Core {
                     self.succeed(&link, seat);
                 }
             }
-            Holds::Pool => self.left_pool(&client.function, id),
+            Holds::Pool => self.left_pool(&client.function, id, client.pid, !dead),
         }
     }
 

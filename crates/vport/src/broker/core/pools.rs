@@ -231,7 +231,11 @@ impl Core {
         let Some(member) = pool.member(&function) else { return Ok(()) };
         if pool.members[member].is_some() || !pool.arrived(member, id, progress) {
             let reason = format!("the pool of {function} is being changed, has this member, or goes on without it");
+            let (pid, is_stale) = (client.pid, pool.members[member].is_none() && pool.is_stale(&progress));
             self.turn_away(id, reason);
+            if is_stale {
+                self.cast_out(at, member, pid);
+            }
             self.advance(at);
             return Ok(());
         }
@@ -274,14 +278,42 @@ impl Core {
         Ok(())
     }
 
-    /// A member's connection has ended.
-    pub(super) fn left_pool(&mut self, function: &str, id: u64) {
+    /// A member's connection has ended. `cut_off`: by the broker, while its process goes on.
+    pub(super) fn left_pool(&mut self, function: &str, id: u64, pid: i32, cut_off: bool) {
         let Some(at) = self.pool_of(function) else { return };
         let pool = &mut self.pools[at];
         if let Some(member) = pool.members.iter().position(|other| *other == Some(id)) {
             pool.left(member);
+            if cut_off && matches!(pool.change, Some(Change::Preparing { .. } | Change::Moving(_))) {
+                self.cast_out(at, member, pid);
+            }
             self.advance(at);
         }
+    }
+
+    /// The pool goes on without what this process of a member knows, and has had: its ports are taken from it. Whatever it sends yet
+    /// counts for nothing, as if it were dead.
+    fn cast_out(&mut self, at: usize, member: usize, pid: i32) {
+        let pool = &mut self.pools[at];
+        if !pool.cast_out(member, pid) {
+            return;
+        }
+        let function = pool.functions[member].clone();
+        let seats =
+            self.links.values().filter_map(|link| Some((link, Seat { end: end_of(pool, &link.spec)?, member })));
+        let is_its_own = |id: &u64| self.clients.get(id).is_some_and(|client| client.pid == pid);
+        let ports = seats.filter_map(|(link, seat)| link.party(seat).client).filter(is_its_own);
+        for port in ports.collect::<Vec<_>>() {
+            self.expel(port, &goes_on_without(&function));
+        }
+        (self.events)(Event::Outcast { function, pid });
+    }
+
+    /// Whether a port is asked for by a process that has lost its place in the pool.
+    pub(super) fn is_outcast(&self, link: &str, seat: Seat, pid: i32) -> bool {
+        let Some(link) = self.links.get(link) else { return false };
+        let pool = self.pools.iter().find(|pool| end_of(pool, &link.spec) == Some(seat.end));
+        pool.is_some_and(|pool| pool.is_outcast(seat.member, pid))
     }
 
     /// A link has come up, or is down: what waited for that goes on.
@@ -393,6 +425,11 @@ fn is_settled(pool: &Pool, link: &Link) -> bool {
 /// Whether a link's senders have an earlier table than those of the pool's other links, or none: a former broker left it so.
 fn is_stale(pool: &Pool, link: &Link) -> bool {
     link.table_epoch != pool.epoch
+}
+
+/// Why a process that has lost its place has no ports.
+pub(super) fn goes_on_without(function: &str) -> String {
+    format!("the pool of {function} goes on without this process: it has to be started anew")
 }
 
 /// The end of a link that is the pool's.
