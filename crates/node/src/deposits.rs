@@ -1,21 +1,30 @@
-//! Segments of links that the keeper holds, so that the next daemon can go on with them.
+//! Segments of links that the keeper holds, so that the next daemon can go on with them; and who owns what in pools, which is a file
+//! for each: it is needed where the keeper has ended, too.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use runtime::Layout;
+use vport::broker::Ownership;
+
 use crate::keeper::Keeper;
+use crate::pools::replica_id;
 
 /// What the keeper has of the broker's links.
 pub(crate) struct Deposits {
     keeper: Arc<Keeper>,
+    layout: Layout,
     /// Links that the broker knows: only of these are segments worth keeping. Of each whether it is a pool's.
     links: Mutex<BTreeMap<String, bool>>,
 }
 
 impl Deposits {
-    pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { keeper, links: Mutex::default() }
+    pub(crate) fn new(keeper: Arc<Keeper>, layout: Layout) -> Self {
+        Self { keeper, layout, links: Mutex::default() }
     }
 
     /// Segments of this link are worth keeping from now on.
@@ -67,9 +76,42 @@ impl Deposits {
         labels.filter_map(|label| Some((label[prefix.len()..].to_owned(), self.keeper.fetch(&label)?))).collect()
     }
 
+    /// Keeps who owns what in a pool, by the broker's name of its first replica, or that the pool is no more.
+    pub(crate) fn keep_ownership(&self, replica: &str, ownership: Option<Ownership>) {
+        let Some(path) = self.ownership_path(replica) else { return };
+        let kept = match ownership {
+            Some(ownership) => store(&path, &ownership),
+            None => fs::remove_file(&path),
+        };
+        if let Err(e) = kept
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::error!("{}: {e}", path.display());
+        }
+    }
+
+    /// Who owned what in a pool when it was changed last.
+    pub(crate) fn ownership(&self, replica: &str) -> Option<Ownership> {
+        let text = fs::read(self.ownership_path(replica)?).ok()?;
+        let (epoch, owners, before): (u64, Vec<u8>, Vec<u8>) = serde_json::from_slice(&text).ok()?;
+        Some(Ownership { epoch, owners: owners.try_into().ok()?, before: before.try_into().ok()? })
+    }
+
+    /// In the replica's directory, and gone with it.
+    fn ownership_path(&self, replica: &str) -> Option<PathBuf> {
+        Some(self.layout.function_dir(&replica_id(replica)?).join("owners.json"))
+    }
+
     fn links(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// All of it, or what was there before.
+fn store(path: &Path, Ownership { epoch, owners, before }: &Ownership) -> io::Result<()> {
+    let next = path.with_extension("json.new");
+    fs::write(&next, serde_json::to_vec(&(epoch, &owners[..], &before[..]))?)?;
+    fs::rename(next, path)
 }
 
 /// Label prefix of a link's segments at the keeper.

@@ -195,15 +195,21 @@ fn join_outside(
     }
 }
 
-/// A link of the broker between two functions, with the segments that the keeper has of it.
+/// A link of the broker between two functions, with the segments that the keeper has of it, and what is known of its pool.
 fn join_shared(node: &Node, name: String, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
     let kept = node.deposits.of(&name);
-    node.deposits.begin(&name, ends.iter().any(|end| end.functions.len() > 1));
+    let pool = ends.iter().find(|end| end.functions.len() > 1).map(|end| end.functions[0].clone());
+    node.deposits.begin(&name, pool.is_some());
     let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind };
-    if kept.is_empty() {
-        node.broker.add_link(spec)?
-    } else {
-        node.broker.adopt(spec, kept)?
+    node.broker.add_link(spec.clone())?;
+    if let Some(first) = pool
+        && let Some(ownership) = node.deposits.ownership(&first)
+        && let Err(e) = node.broker.recall(&first, ownership)
+    {
+        tracing::error!("{e}; its replicas are started anew");
+    }
+    if !kept.is_empty() {
+        node.broker.adopt(spec, kept)?;
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ impl Node {
     pub(crate) fn new(paths: Paths, keeper: Arc<Keeper>) -> anyhow::Result<Arc<Self>> {
         let (events, incoming) = mpsc::channel();
         let (pools, woken) = Pools::new();
-        let deposits = Arc::new(Deposits::new(keeper.clone()));
+        let deposits = Arc::new(Deposits::new(keeper.clone(), paths.layout()));
         let node = Arc::new(Self {
             layout: paths.layout(),
             paths,
@@ -131,6 +131,8 @@ impl Node {
                 reporter.port
             ),
             Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
+            // Kept before it was told here.
+            Event::Ownership { .. } => {}
             Event::Outcast { function, pid } => pools::start_anew(self, &function, pid),
             Event::Steered { function, epoch } => {
                 tracing::info!("pool of {function}: epoch {epoch} is complete");
@@ -148,6 +150,7 @@ fn start_broker(events: Sender<Event>, deposits: Arc<Deposits>) -> std::io::Resu
         Event::Deposit { link, generation, segments } if deposits.are_waited_for(&link) => {
             deposits.replace(&link, generation, segments);
         }
+        Event::Ownership { function, ownership } => deposits.keep_ownership(&function, ownership),
         event => drop(events.send(event)),
     })
 }

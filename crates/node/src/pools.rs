@@ -104,6 +104,12 @@ pub(crate) fn shares(node: &Node) -> BTreeMap<String, u16> {
     pools.into_iter().flat_map(of_pool).collect()
 }
 
+/// The replica that the broker knows by this name.
+pub(crate) fn replica_id(name: &str) -> Option<FunctionId> {
+    let (slice, function) = name.split_once('/')?;
+    FunctionId::new(slice, function).ok()
+}
+
 /// Ends a replica of which this process has lost its place in its pool, by the name that the broker knows it by: as whatever ends, it
 /// is started again.
 pub(crate) fn start_anew(node: &Node, replica: &str, pid: i32) {
@@ -111,8 +117,8 @@ pub(crate) fn start_anew(node: &Node, replica: &str, pid: i32) {
     if pid != 0 && ProcessId::of(pid).is_none() {
         return;
     }
-    let id = replica.split_once('/').and_then(|(slice, name)| FunctionId::new(slice, name).ok());
-    let container = id.zip(node.runtime_so_far()).map(|(id, runtime)| Container::new(&node.layout, &runtime, &id));
+    let container =
+        replica_id(replica).zip(node.runtime_so_far()).map(|(id, runtime)| Container::new(&node.layout, &runtime, &id));
     let first = container.and_then(|container| container.first_process());
     match first.and_then(|first| ProcessId::of(first.as_raw())).and_then(Process::open) {
         Some(process) => {

@@ -3,6 +3,8 @@
 //!
 //! Each test has a node of its own, in directories of its own.
 
+#[path = "node/pooled.rs"]
+mod pooled;
 #[path = "node/replacing.rs"]
 mod replacing;
 #[path = "node/resuming.rs"]

@@ -145,8 +145,10 @@ impl TestNode {
         for applet in ["sh", "sleep", "echo", "id", "ip", "cat", "true", "tty", "httpd", "nc"] {
             symlink("busybox", bin.join(applet)).expect("an applet");
         }
-        let reflect = Path::new(env!("CARGO_BIN_EXE_kaistad")).with_file_name("examples").join("reflect");
-        fs::copy(reflect, bin.join("reflect")).expect("the example `reflect`, which cargo builds with the tests");
+        let examples = Path::new(env!("CARGO_BIN_EXE_kaistad")).with_file_name("examples");
+        for example in ["reflect", "replica"] {
+            fs::copy(examples.join(example), bin.join(example)).expect("an example, which cargo builds with the tests");
+        }
         let node = Self { directory, paths };
         node.begin();
         node

@@ -175,6 +175,14 @@ pub enum Event {
         /// The process, in the owner's pid namespace; 0 where it is not visible there.
         pid: i32,
     },
+    /// Who owns what in a pool changes, or the pool is no more. Senders are told when this has been called: whoever keeps it by then, for
+    /// [`Broker::recall`], keeps what the next broker needs.
+    Ownership {
+        /// The pool's first function.
+        function: String,
+        /// None: there is no such pool any more.
+        ownership: Option<Ownership>,
+    },
     /// A change of who owns which bucket of a pool is complete. A former broker may have begun it.
     Steered {
         /// The pool's first function.
@@ -244,6 +252,17 @@ pub struct PoolStatus {
     pub is_changing: bool,
     /// Members that it waits for.
     pub waits_for: Vec<String>,
+}
+
+/// Who owns which bucket of a pool: what a broker has to know that is to go on with the pool and is not given its links' segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The epoch that senders know of, or are just told of.
+    pub epoch: u64,
+    /// Which queue of the pool owns which bucket in it.
+    pub owners: [u8; BUCKETS],
+    /// And in the epoch before, as long as the change is not known to be complete.
+    pub before: [u8; BUCKETS],
 }
 
 /// Settings of a broker.
@@ -340,6 +359,14 @@ impl Broker {
     /// pool before its next change.
     pub fn adopt(&self, spec: LinkSpec, segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
         self.call(move |core| core.adopt(spec, segments))?
+    }
+
+    /// Goes on with the pool that `function` is the first one of as a former broker left it, by its last [`Event::Ownership`]. To be called
+    /// for each link of the pool when it was made known, and before [`Broker::adopt`] and [`Broker::listen`]. Where the pool is another
+    /// one by now, nothing is done.
+    pub fn recall(&self, function: &str, ownership: Ownership) -> Result<(), BrokerError> {
+        let function = function.to_owned();
+        self.call(move |core| core.recall(&function, &ownership))?
     }
 
     /// Forgets a link and cuts its ends off.

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::Ownership;
 use crate::steering::{BUCKETS, BucketTable};
 use crate::table::Standing;
 use crate::wire::Progress;
@@ -169,6 +170,28 @@ impl Pool {
             resuming.until = Some(until);
         }
         true
+    }
+
+    /// Members that own a bucket by one of these tables, a bit each.
+    pub(super) fn owners(&self, tables: [&BucketTable; 2]) -> u64 {
+        let queues = tables.into_iter().flat_map(|table| table.owners());
+        queues.fold(0, |set, queue| set | 1 << self.member_of(usize::from(*queue)))
+    }
+
+    /// Members of a former broker that are waited for, or have come back while others are.
+    pub(super) fn returning(&self) -> BTreeSet<usize> {
+        match &self.change {
+            Some(Change::Resuming(Resuming { missing, heard, until: Some(_) })) => {
+                missing.iter().chain(heard.keys()).copied().collect()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// What the next broker has to know, if it is given no segments.
+    pub(super) fn ownership(&self) -> Ownership {
+        let before = if let Some(Change::Moving(_)) = self.change { self.before } else { self.table };
+        Ownership { epoch: self.epoch, owners: *self.table.owners(), before: *before.owners() }
     }
 
     /// A member is there, or there again. False if it cannot take its place (now).

@@ -28,6 +28,9 @@ const MEMORY_RETRY: Duration = Duration::from_secs(1);
 impl Core {
     /// Makes and hands out a new generation, if both ends are there and it is time.
     pub(super) fn start_generation(&mut self, name: &str) {
+        if self.is_awaited(name) {
+            return;
+        }
         let Some(link) = self.links.get_mut(name).filter(|link| link.is_held()) else { return };
         let now = Instant::now();
         if now < link.not_before {

@@ -4,6 +4,8 @@
 mod forgotten;
 #[cfg(test)]
 mod halfway;
+#[cfg(test)]
+mod recalled;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::time::Instant;
 use super::super::link::{Link, Segments, Stage};
 use super::super::pool::{Change, Next, Pool};
 use super::super::seat::Seat;
-use super::super::{BrokerError, Event, LinkSpec, PoolStatus};
+use super::super::{BrokerError, Event, LinkSpec, Ownership, PoolStatus};
 use super::{Core, Fault, Holds, RETURN_WITHIN};
 use crate::allowance::Allowance;
 use crate::layout::VERSION_POOL;
@@ -103,8 +105,41 @@ impl Core {
 
     /// Forgets pools that have no link.
     pub(super) fn forget_pools(&mut self) {
-        let links = &self.links;
-        self.pools.retain(|pool| links.values().any(|link| end_of(pool, &link.spec).is_some()));
+        let has_link = |pool: &mut Pool| self.links.values().any(|link| end_of(pool, &link.spec).is_some());
+        let gone: Vec<Pool> = self.pools.extract_if(.., |pool| !has_link(pool)).collect();
+        for Pool { functions, members, .. } in gone {
+            let function = functions[0].clone();
+            members
+                .into_iter()
+                .flatten()
+                .for_each(|id| self.turn_away(id, format!("the pool of {function} is no more")));
+            (self.events)(Event::Ownership { function, ownership: None });
+        }
+    }
+
+    /// See [`super::super::Broker::recall`].
+    pub fn recall(&mut self, function: &str, left: &Ownership) -> Result<(), BrokerError> {
+        let at = self.pools.iter().position(|pool| pool.functions[0] == function);
+        let at = at.ok_or_else(|| BrokerError::Unknown(format!("a pool of {function}")))?;
+        let pool = &mut self.pools[at];
+        let tables = [left.owners, left.before].map(|owners| BucketTable::new(owners, pool.queues()));
+        let (1.., [Some(table), Some(before)]) = (left.epoch, tables) else {
+            return Err(BrokerError::Invalid(format!("what is known of the pool of {function} is of another one")));
+        };
+        let members = pool.owners([&table, &before]);
+        let standing = Standing { epoch: left.epoch, table, before, members, open: 0 };
+        let is_there = pool.adopt(&standing, Instant::now() + RETURN_WITHIN);
+        if is_there && matches!(pool.change, Some(Change::Resuming(_))) {
+            let links = self.links.values_mut().filter(|link| end_of(pool, &link.spec).is_some());
+            links.for_each(|link| link.has_closed_table = true);
+        }
+        Ok(())
+    }
+
+    /// Whether a link is to have its first generation later.
+    pub(super) fn is_awaited(&self, name: &str) -> bool {
+        let Some(link) = self.links.get(name) else { return false };
+        self.pools.iter().any(|pool| is_awaited(pool, link))
     }
 
     /// A seat's place, if it is in a pool.
@@ -180,7 +215,8 @@ impl Core {
     fn peers_that_hold_up(&self, at: usize) -> Vec<u64> {
         let Some(pool) = self.pools.get(at) else { return Vec::new() };
         let links = self.links.values().filter_map(|link| Some((link, 1 - end_of(pool, &link.spec)?)));
-        let peers = links.filter(|(link, _)| !is_settled(pool, link)).flat_map(|(link, peer)| {
+        let links = links.filter(|(link, _)| !is_settled(pool, link) && !is_awaited(pool, link));
+        let peers = links.flat_map(|(link, peer)| {
             let holds_up = |seat: &Seat| match &link.stage {
                 Stage::Mapping(missing) | Stage::Joining(missing) => missing.contains(seat),
                 Stage::Down => true,
@@ -333,15 +369,15 @@ impl Core {
             match next {
                 Next::Publish => self.publish(at),
                 Next::Deliver(buckets) => buckets.into_iter().for_each(|bucket| self.deliver_empty(at, bucket)),
-                Next::Close => {
+                Next::Close | Next::Rest => {
                     let Pool { epoch, functions, .. } = &self.pools[at];
                     let (epoch, function) = (*epoch, functions[0].clone());
                     self.tell_members(at, &Reply::Closed { epoch });
-                    (self.events)(Event::Steered { function, epoch });
-                }
-                Next::Rest => {
-                    let epoch = self.pools[at].epoch;
-                    self.tell_members(at, &Reply::Closed { epoch });
+                    // When members know of it: whoever comes after this broker hears from them.
+                    self.tell_ownership(at);
+                    if next == Next::Close {
+                        (self.events)(Event::Steered { function, epoch });
+                    }
                 }
             }
         }
@@ -359,7 +395,14 @@ impl Core {
         unread.fold(0, |set, (_, seat)| set | 1 << seat.member)
     }
 
+    fn tell_ownership(&mut self, at: usize) {
+        let pool = &self.pools[at];
+        let (function, ownership) = (pool.functions[0].clone(), Some(pool.ownership()));
+        (self.events)(Event::Ownership { function, ownership });
+    }
+
     fn publish(&mut self, at: usize) {
+        self.tell_ownership(at);
         let pool = &self.pools[at];
         for link in self.links.values_mut().filter(|link| end_of(pool, &link.spec).is_some()) {
             link.tables.iter().for_each(|segment| table::publish(segment, pool.epoch, &pool.table));
@@ -415,11 +458,22 @@ impl Core {
 fn is_settled(pool: &Pool, link: &Link) -> bool {
     match link.stage {
         // Whoever was told so may not have heard it yet, and would not see the next table.
-        Stage::Down => !(link.has_closed_table && link.is_held()),
+        Stage::Down => !(link.has_closed_table && link.is_held() || is_awaited(pool, link)),
         Stage::Up if is_stale(pool, link) => false,
         Stage::Up => link.all_seats().all(|seat| link.party(seat).client.is_none() || link.present.contains(&seat)),
         _ => false,
     }
+}
+
+/// Whether somebody has not come back to a link that a former broker had, and of which no segments are here. What is sent in its first
+/// generation to a member that is not there never gets to it, and a peer that is not there may send by an earlier table.
+fn is_awaited(pool: &Pool, link: &Link) -> bool {
+    let Some(end) = end_of(pool, &link.spec).filter(|_| link.has_closed_table && link.segments.is_none()) else {
+        return false;
+    };
+    let members = pool.returning().into_iter().map(|member| Seat { end, member }).collect::<Vec<_>>();
+    let peers = link.seats(1 - end).filter(|_| !members.is_empty());
+    peers.chain(members.iter().copied()).any(|seat| link.party(seat).client.is_none())
 }
 
 /// Whether a link's senders have an earlier table than those of the pool's other links, or none: a former broker left it so.

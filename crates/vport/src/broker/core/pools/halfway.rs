@@ -42,10 +42,10 @@ pub(super) fn start(deposits: &Deposits) -> (Broker, Receiver<u64>) {
 }
 
 /// Of each flow of each link, which number comes next.
-type Flows = BTreeMap<(u8, u64), u64>;
+pub(super) type Flows = BTreeMap<(u8, u64), u64>;
 
 #[derive(Default)]
-pub(super) struct State(BTreeMap<u8, Flows>);
+pub(super) struct State(pub(super) BTreeMap<u8, Flows>);
 
 impl Buckets for State {
     type State = Vec<u8>;
@@ -107,7 +107,7 @@ pub(super) fn serve(
 }
 
 /// Sends on both links until told to stop. Returns how much was accepted.
-fn feed(mut ports: [Attachment; 2], stop: &AtomicBool, end: &AtomicBool) -> u64 {
+pub(super) fn feed(mut ports: [Attachment; 2], stop: &AtomicBool, end: &AtomicBool) -> u64 {
     let mut counts = [0; 2];
     while !stop.load(Ordering::Acquire) {
         for (port, count) in ports.iter_mut().zip(&mut counts) {
@@ -223,7 +223,7 @@ impl<const N: usize> Drop for Ending<'_, N> {
 }
 
 /// Packets that need no broker go on.
-fn arrives_without(received: &AtomicU64) {
+pub(super) fn arrives_without(received: &AtomicU64) {
     let before = received.load(Ordering::Acquire);
     until("packets arrive without a broker", || received.load(Ordering::Acquire) > before + 100);
 }
