@@ -1,7 +1,7 @@
 //! Segments of links that the keeper holds, so that the next daemon can go on with them; and who owns what in pools, which is a file
 //! for each: it is needed where the keeper has ended, too.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,29 +18,35 @@ use crate::pools::replica_id;
 pub(crate) struct Deposits {
     keeper: Arc<Keeper>,
     layout: Layout,
-    /// Links that the broker knows: only of these are segments worth keeping. Of each whether it is a pool's.
-    links: Mutex<BTreeMap<String, bool>>,
+    /// Links that the broker knows: only of these are segments worth keeping. Held while the keeper is asked.
+    links: Mutex<BTreeSet<String>>,
+    /// Those that are pools'. Never held while the keeper is asked: the broker looks here.
+    of_pools: Mutex<BTreeSet<String>>,
 }
 
 impl Deposits {
     pub(crate) fn new(keeper: Arc<Keeper>, layout: Layout) -> Self {
-        Self { keeper, layout, links: Mutex::default() }
+        Self { keeper, layout, links: Mutex::default(), of_pools: Mutex::default() }
     }
 
     /// Segments of this link are worth keeping from now on.
     pub(crate) fn begin(&self, link: &str, of_pool: bool) {
-        self.links().insert(link.to_owned(), of_pool);
+        if of_pool {
+            lock(&self.of_pools).insert(link.to_owned());
+        }
+        lock(&self.links).insert(link.to_owned());
     }
 
     /// Whether the broker is to wait until segments are kept. Who owns what in a pool stands nowhere else; any other link can do
     /// without them, and is not to wait for a keeper that is stopped.
     pub(crate) fn are_waited_for(&self, link: &str) -> bool {
-        self.links().get(link).is_some_and(|of_pool| *of_pool)
+        lock(&self.of_pools).contains(link)
     }
 
     /// Nor is this link any more, nor its segments.
     pub(crate) fn end(&self, link: &str) {
-        let mut links = self.links();
+        lock(&self.of_pools).remove(link);
+        let mut links = lock(&self.links);
         links.remove(link);
         self.keeper.discard_all(&prefix(link));
     }
@@ -53,8 +59,8 @@ impl Deposits {
     /// Keeps these segments of a link, with their labels, in the place of those before. Wherever this is interrupted, all of
     /// one or of the other are there.
     pub(crate) fn replace(&self, link: &str, generation: u64, segments: Vec<(String, OwnedFd)>) {
-        let links = self.links();
-        if !links.contains_key(link) {
+        let links = lock(&self.links);
+        if !links.contains(link) {
             return;
         }
         let prefix = prefix(link);
@@ -101,10 +107,10 @@ impl Deposits {
     fn ownership_path(&self, replica: &str) -> Option<PathBuf> {
         Some(self.layout.function_dir(&replica_id(replica)?).join("owners.json"))
     }
+}
 
-    fn links(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(links: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    links.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All of it, or what was there before.

@@ -9,6 +9,8 @@ mod pooled;
 mod replacing;
 #[path = "node/resuming.rs"]
 mod resuming;
+#[path = "node/stopped.rs"]
+mod stopped;
 mod support;
 
 use std::time::Duration;
