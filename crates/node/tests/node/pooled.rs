@@ -161,3 +161,21 @@ fn replicas_of_which_nothing_is_known_are_started_anew() {
     load.all_are_answered_again("after");
     node.down_and_check();
 }
+
+#[test]
+fn a_replica_that_hangs_is_started_anew_and_holds_nobody_up_for_longer() {
+    if skipped("a_replica_that_hangs_is_started_anew_and_holds_nobody_up_for_longer") {
+        return;
+    }
+    let node = TestNode::start();
+    let pids = up(&node, 12, 2);
+    let mut load = Load::new(12);
+    load.all_are_answered("before");
+    let hangs = rustix::process::Pid::from_raw(pids[0].unwrap()).unwrap();
+    rustix::process::kill_process(hangs, rustix::process::Signal::STOP).unwrap();
+    scale(&node, 3);
+    let now = replicas(&node);
+    assert!(!now.iter().any(|(pid, _)| *pid == pids[0]) && now.iter().any(|(pid, _)| *pid == pids[1]), "{now:?}");
+    load.all_are_answered_again("after");
+    node.down_and_check();
+}

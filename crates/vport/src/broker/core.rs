@@ -151,7 +151,8 @@ impl Core {
         let pools = self
             .pools
             .iter()
-            .flat_map(|pool| pool.waits_until().into_iter().chain(pool.look_at).chain(pool.links_until()));
+            .flat_map(|pool| [pool.waits_until(), pool.look_at, pool.members_until, pool.links_until()])
+            .flatten();
         clients.chain(deaf).chain(links).chain(orphans).chain(pools).min()
     }
 

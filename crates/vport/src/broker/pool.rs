@@ -38,6 +38,8 @@ pub(super) struct Pool {
     read_until: Option<Instant>,
     /// When to look again whether they have.
     pub(super) look_at: Option<Instant>,
+    /// How long the members that a change waits for have before they are cut off.
+    pub(super) members_until: Option<Instant>,
     /// The change waits for links alone, and no longer than until then for their other ends.
     links_until: Option<Instant>,
     /// It has waited that long: whoever was at an other end is let in when senders know of the table.
@@ -49,6 +51,9 @@ pub(super) const READ_WITHIN: Duration = Duration::from_secs(1);
 /// How long a change waits for other ends of the pool's links to take over a generation. They need milliseconds; one that does not
 /// do it in this time is cut off, and comes again.
 const LINKS_WITHIN: Duration = Duration::from_secs(1);
+/// How long members may take until one of them has done something of a change. An owner waits ten seconds for what it has sent to be read
+/// before it gives anything away.
+pub(super) const MEMBERS_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks at that.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -114,6 +119,7 @@ impl Pool {
             change: None,
             read_until: None,
             look_at: None,
+            members_until: None,
             links_until: None,
             is_late: false,
         }
@@ -298,8 +304,10 @@ impl Pool {
     }
 
     pub(super) fn prepared(&mut self, member: usize) {
-        if let Some(Change::Preparing { missing, .. }) = &mut self.change {
-            missing.remove(&member);
+        if let Some(Change::Preparing { missing, .. }) = &mut self.change
+            && missing.remove(&member)
+        {
+            self.members_until = None;
         }
     }
 
@@ -316,6 +324,7 @@ impl Pool {
                 }
                 if !more {
                     moving.held &= !bit;
+                    self.members_until = None;
                 }
                 Ok(to)
             }
@@ -324,15 +333,20 @@ impl Pool {
     }
 
     pub(super) fn gave(&mut self, member: usize) {
-        if let Some(Change::Moving(moving)) = &mut self.change {
-            moving.giving.remove(&member);
+        if let Some(Change::Moving(moving)) = &mut self.change
+            && moving.giving.remove(&member)
+        {
+            self.members_until = None;
         }
     }
 
     pub(super) fn came(&mut self, member: usize, buckets: u128) {
         let its_own = self.set(|pool, bucket| pool.member_of(pool.table.queue(bucket)) == member);
-        if let Some(Change::Moving(moving)) = &mut self.change {
+        if let Some(Change::Moving(moving)) = &mut self.change
+            && moving.coming & buckets & its_own != 0
+        {
             moving.coming &= !(buckets & its_own);
+            self.members_until = None;
         }
     }
 
@@ -349,6 +363,7 @@ impl Pool {
     /// A member is gone.
     pub(super) fn left(&mut self, member: usize) {
         self.members[member] = None;
+        self.members_until = None;
         self.read_until = Some(Instant::now() + READ_WITHIN);
         match &mut self.change {
             // It may have grown impatient.
@@ -377,6 +392,13 @@ impl Pool {
     /// What the change needs now. Asked again after each answer, until there is nothing. `may_publish`: every generation that
     /// a sender may use is in the hands of all members. `unread`: [`Pool::survived`] by something that was not read.
     pub(super) fn next(&mut self, may_publish: bool, unread: u64) -> Option<Next> {
+        let next = self.take_step(may_publish, unread);
+        let waits = !matches!(self.change, Some(Change::Resuming(_))) && !self.awaited().is_empty();
+        self.members_until = waits.then(|| self.members_until.unwrap_or_else(|| Instant::now() + MEMBERS_WITHIN));
+        next
+    }
+
+    fn take_step(&mut self, may_publish: bool, unread: u64) -> Option<Next> {
         self.look_at = (unread != 0).then(|| Instant::now() + LOOK_EVERY);
         let waits_for_links = !may_publish
             && match &self.change {
@@ -456,9 +478,14 @@ impl Pool {
         }
     }
 
-    /// Members that a change waits for.
+    /// Members that a change waits for, by name.
     pub(super) fn waits_for(&self) -> Vec<String> {
-        let members: BTreeSet<usize> = match &self.change {
+        self.awaited().into_iter().map(|member| self.functions[member].clone()).collect()
+    }
+
+    /// Members that a change waits for.
+    pub(super) fn awaited(&self) -> BTreeSet<usize> {
+        match &self.change {
             None => BTreeSet::new(),
             Some(Change::Resuming(Resuming { missing, .. }) | Change::Preparing { missing, .. }) => missing.clone(),
             Some(Change::Moving(moving)) => {
@@ -466,8 +493,7 @@ impl Pool {
                 let to = coming.map(|bucket| self.member_of(self.table.queue(bucket)));
                 if moving.giving.is_empty() { to.collect() } else { moving.giving.clone() }
             }
-        };
-        members.into_iter().map(|member| self.functions[member].clone()).collect()
+        }
     }
 }
 

@@ -5,6 +5,8 @@ mod forgotten;
 #[cfg(test)]
 mod halfway;
 #[cfg(test)]
+mod hung;
+#[cfg(test)]
 mod recalled;
 
 use std::ops::RangeInclusive;
@@ -199,6 +201,12 @@ impl Core {
                 self.pools[at].wait_no_more();
                 self.advance(at);
             } else if self.pools[at].look_at.is_some_and(|look_at| look_at <= now) {
+                self.advance(at);
+            }
+            if self.pools[at].members_until.is_some_and(|until| until <= now) {
+                let pool = &self.pools[at];
+                let slow: Vec<u64> = pool.awaited().into_iter().filter_map(|member| pool.members[member]).collect();
+                slow.into_iter().for_each(|id| self.cut_off(id, "it holds up a change of its pool".into()));
                 self.advance(at);
             }
             if self.pools[at].links_until().is_some_and(|until| until <= now) {
