@@ -475,3 +475,20 @@ fn an_heir_that_dies_with_its_peer_s_segments_keeps_no_buffer() {
     // The other end has the first generation's too: its sender has not closed that.
     until_out(&bench, &mut b, 2 * OF_LINK);
 }
+
+#[test]
+fn a_link_that_is_removed_and_made_anew_over_and_over_has_the_buffers_of_one() {
+    let bench = Bench::of("edited", zero_copy());
+    let mut others = Others::beside(&bench);
+    let mut ends = ["a", "b"].map(|function| attach(&bench.directory.join(function), "p", PATIENCE, 192).unwrap());
+    for _ in 0..20 {
+        let [a, b] = &mut ends;
+        bench.until("the link is up", |ports| turn(a) + turn(b) == 0 && ports[0].up);
+        bench.broker.remove_link("link").unwrap();
+        bench.broker.add_link(bench.spec.clone()).unwrap();
+    }
+    let [a, b] = &mut ends;
+    bench.until("the link is up", |ports| turn(a) + turn(b) == 0 && ports[0].up);
+    until_out(&bench, a, 2 * OF_LINK);
+    others.go_on(&bench);
+}

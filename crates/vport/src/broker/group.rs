@@ -1,11 +1,12 @@
 //! A trust group's arena as the broker sees it: the stock of free buffers, and ids for the ends of generations. The broker
 //! reads and writes the holder table alone; it never maps the buffers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::link::Lease;
 use crate::arena::{Arena, BUFFER_BYTES, BUFFERS_MAX, HolderId, View, segment_bytes};
 use crate::mapping::Mapping;
 use crate::segment::{HUGE_PAGE, Segment, SegmentError};
@@ -30,6 +31,35 @@ pub(super) struct Group {
     /// Ids under which a former broker gave buffers out, and which are no adopted generation's.
     orphans: BTreeSet<HolderId>,
     pub(super) adopted: Option<Instant>,
+    /// By name, links that are no more and of which somebody may have buffers. Another one of the name goes on with that.
+    pub(super) removed: BTreeMap<String, Removed>,
+}
+
+/// A link that was removed.
+pub(super) struct Removed {
+    /// Its last one.
+    pub(super) generation: u64,
+    pub(super) leases: Vec<Lease>,
+    /// Who was at its ends. Nobody: it is not known who has what.
+    pub(super) processes: [Vec<i32>; 2],
+}
+
+impl Removed {
+    /// Takes out the leases that nobody living uses.
+    fn ended_leases(&mut self) -> Vec<Lease> {
+        for (end, processes) in self.processes.iter().enumerate() {
+            if !processes.is_empty() && !processes.iter().any(|pid| is_alive(*pid)) {
+                self.leases.iter_mut().for_each(|lease| lease.used[end] = false);
+            }
+        }
+        self.leases.extract_if(.., |lease| lease.used == [false; 2]).collect()
+    }
+}
+
+/// Whether there may be such a process: one that cannot be seen may be.
+fn is_alive(pid: i32) -> bool {
+    let gone = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+    !rustix::process::Pid::from_raw(pid).is_some_and(gone)
 }
 
 impl Group {
@@ -72,6 +102,7 @@ impl Group {
             next: 2,
             orphans: BTreeSet::new(),
             adopted: None,
+            removed: BTreeMap::new(),
         })
     }
 
@@ -147,6 +178,13 @@ impl Group {
         if self.living.remove(&ids) {
             self.free_all(|id| id & !1 == ids);
         }
+    }
+
+    /// Takes back what was given out on links that were removed and is used by nobody.
+    pub(super) fn reclaim_removed(&mut self) {
+        let ended: Vec<Lease> = self.removed.values_mut().flat_map(Removed::ended_leases).collect();
+        ended.into_iter().for_each(|lease| self.reclaim(lease.ids));
+        self.removed.retain(|_, removed| !removed.leases.is_empty());
     }
 
     /// Takes back what was given out by a former broker and is used by nobody.
@@ -233,6 +271,28 @@ mod tests {
         assert_eq!(group.counts().2, GROW_BY);
         let again = group.give(GROW_BY as usize, 9).unwrap();
         assert!(again.windows(2).all(|pair| pair[0] < pair[1]) && again.contains(&given[0]));
+    }
+
+    #[test]
+    fn what_the_dead_had_on_a_link_that_was_removed_comes_back() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let (dead, own) = (child.id() as i32, std::process::id() as i32);
+        child.wait().unwrap();
+        // Nobody was at an end: somebody may be who was away.
+        for (processes, comes_back) in [
+            ([vec![dead], vec![dead, dead]], true),
+            ([vec![dead], vec![dead, own]], false),
+            ([vec![dead], vec![0]], false),
+            ([vec![dead], vec![]], false),
+        ] {
+            let mut group = group();
+            let ids = group.new_ids().unwrap();
+            group.give(10, ids).unwrap();
+            let lease = Lease { generation: 3, ids, used: [true; 2] };
+            group.removed.insert("link".into(), Removed { generation: 3, leases: vec![lease], processes });
+            group.reclaim_removed();
+            assert_eq!((group.counts().2 == GROW_BY, group.removed.is_empty()), (comes_back, comes_back));
+        }
     }
 
     #[test]

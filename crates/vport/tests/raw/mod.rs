@@ -28,7 +28,7 @@ pub struct Bench {
     pub broker: Broker,
     pub events: Receiver<Event>,
     pub directory: PathBuf,
-    spec: LinkSpec,
+    pub spec: LinkSpec,
 }
 
 fn start(directory: &Path, hugepages: bool, spec: &LinkSpec) -> (Broker, Receiver<Event>) {

@@ -75,6 +75,7 @@ impl Core {
             self.groups.insert(group_name.to_owned(), group);
         }
         let Some(group) = self.groups.get_mut(group_name) else { return Ok(None) };
+        group.reclaim_removed();
         let ids = group.new_ids().ok_or("all holder ids are in use")?;
         let stocked = segments.stock(&link.spec, |sender, count| group.give(count, ids + sender as u16));
         if let Err(error) = stocked {

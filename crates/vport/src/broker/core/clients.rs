@@ -400,7 +400,7 @@ impl Core {
     }
 
     /// Forgets a client. `dead`: its process has closed its end, so that it writes no more.
-    fn drop_client(&mut self, id: u64, dead: bool) {
+    pub(super) fn drop_client(&mut self, id: u64, dead: bool) {
         let Some(client) = self.clients.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &client.socket);
         self.close(&client.function, client.socket);

@@ -1,9 +1,10 @@
 //! Links, and what becomes of them when an end comes or goes.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use super::super::group::Removed;
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
 use super::super::seat::{Leaving, Seat};
@@ -11,6 +12,7 @@ use super::super::{BrokerError, Event, LinkKind, LinkSpec, RING_BYTES_MAX, RING_
 use super::arenas::adopt_lease;
 use super::{Client, Core, Fault, Holds, RETURN_WITHIN};
 use crate::info::{ADDRESSES_MAX, PortInfo, QUEUES_MAX};
+use crate::socket;
 use crate::steering::Steering;
 use crate::table;
 use crate::wire::{Reply, is_name};
@@ -23,7 +25,7 @@ impl Core {
             let same = link.spec == spec;
             return if same { Ok(()) } else { Err(BrokerError::Exists(format!("link {}", spec.name))) };
         }
-        let link = Link::new(spec);
+        let mut link = Link::new(spec);
         if let Some(taken) = link.all_seats().map(|seat| link.port(seat)).find(|port| self.ports.contains_key(port)) {
             return Err(BrokerError::Exists(format!("port {} of {}", taken.port, taken.function)));
         }
@@ -33,6 +35,11 @@ impl Core {
         }
         for seat in link.all_seats() {
             self.ports.insert(link.port(seat), (link.spec.name.clone(), seat));
+        }
+        if let Some(group) = link.spec.kind.group().and_then(|group| self.groups.get_mut(group))
+            && let Some(Removed { generation, leases, .. }) = group.removed.remove(&link.spec.name)
+        {
+            (link.generation, link.leases) = (generation, leases);
         }
         self.links.insert(link.spec.name.clone(), link);
         Ok(())
@@ -65,6 +72,11 @@ impl Core {
 
     /// See [`super::Broker::remove_link`].
     pub fn remove_link(&mut self, name: &str) -> Result<(), BrokerError> {
+        for (id, _) in self.clients_at(name) {
+            if self.clients.get(&id).is_some_and(|client| socket::is_hung_up(client.socket.as_fd())) {
+                self.drop_client(id, true);
+            }
+        }
         self.over(name);
         let link = self.links.remove(name).ok_or_else(|| BrokerError::Unknown(format!("link {name}")))?;
         link.all_seats().for_each(|seat| drop(self.ports.remove(&link.port(seat))));
@@ -72,10 +84,9 @@ impl Core {
         link.tap.end();
         let groups: Vec<_> = self.links.values().filter_map(|link| link.spec.kind.group()).collect();
         self.groups.retain(|group, _| groups.contains(&group.as_str()));
-        // Heirs, and those who have been succeeded, too.
-        let of_link = |client: &Client| matches!(&client.holds, Holds::Port(of, _) if of == name);
-        let clients: Vec<u64> = self.clients.iter().filter(|(_, client)| of_link(client)).map(|(id, _)| *id).collect();
-        for id in clients {
+        let mut processes = [Vec::new(), Vec::new()];
+        for (id, end) in self.clients_at(name) {
+            processes[end].extend(self.clients.get(&id).map(|client| client.pid));
             self.turn_away(id, format!("link {name} was removed"));
         }
         for seat in link.all_seats().filter(|seat| link.party(*seat).client.is_some()) {
@@ -84,8 +95,22 @@ impl Core {
         if link.segments.is_some() {
             (self.events)(Event::Deposit { link: name.to_owned(), generation: link.generation, segments: Vec::new() });
         }
+        if let Some(group) = link.spec.kind.group().and_then(|group| self.groups.get_mut(group)) {
+            let (generation, leases) = (link.generation, link.leases);
+            group.removed.insert(name.to_owned(), Removed { generation, leases, processes });
+            group.reclaim_removed();
+        }
         self.advance_pools();
         Ok(())
+    }
+
+    /// Who is at a link, and at which end: heirs, and those who have been succeeded, too.
+    fn clients_at(&self, name: &str) -> Vec<(u64, usize)> {
+        let end = |client: &Client| match &client.holds {
+            Holds::Port(link, seat) if link == name => Some(seat.end),
+            _ => None,
+        };
+        self.clients.iter().filter_map(|(id, client)| Some((*id, end(client)?))).collect()
     }
 
     /// See [`super::Broker::renew`].
