@@ -445,6 +445,44 @@ fn a_peer_that_takes_over_no_generation_holds_a_change_up_for_a_second_and_no_lo
     drop((first, second));
 }
 
+/// By a link that has no more generations to give.
+#[test]
+fn a_member_that_keeps_what_it_was_given_and_comes_again_holds_a_change_up_and_is_cut_off_and_not_its_peer() {
+    let bench = Bench::with_pool("keeps");
+    let [peer, b] = ["a", "b"].map(|function| bench.connect(function));
+    [&peer, &b].into_iter().for_each(|raw| _ = hello(raw));
+    let join = |all: &[&Raw], generation: u64| {
+        all.iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+        all.iter().for_each(|raw| drop(raw.take_peer()));
+        all.iter().for_each(|raw| raw.say(&Request::Ready { generation }));
+        bench.until("the link is up", |ports| ports[0].up && ports[0].generation == generation);
+    };
+    let first = [&peer, &b].map(|raw| raw.take_own().generation)[0];
+    join(&[&peer, &b], first);
+    let members = ["b", "c"].map(|function| steers(&bench, function));
+    let mut kept = Vec::new();
+    let c = loop {
+        let c = bench.connect("c");
+        hello(&c);
+        let Some(own) = c.take_own_within(Duration::from_millis(500)) else { break c };
+        let generation = [&peer, &b].map(|raw| raw.take_own().generation)[0];
+        join(&[&peer, &b, &c], generation);
+        kept.push(own.fds);
+        drop(c);
+        bench.until("it is gone", |ports| ports.iter().filter(|port| port.pid.is_some()).count() == 2);
+    };
+    let epoch = bench.broker.set_owners("b", &FIRST).unwrap();
+    for member in &members {
+        assert!(matches!(member.receive(), Some((Reply::Prepare { .. }, _))));
+        member.say(&Request::Prepared { epoch });
+    }
+    for member in &members {
+        assert!(member.has_mail_within(Duration::from_secs(4)), "in vain: the change goes on");
+        assert!(matches!(member.receive(), Some((Reply::Begun { .. }, _))));
+    }
+    assert!(is_refused(&c) && !is_refused(&peer) && !is_refused(&b));
+}
+
 fn is_refused(raw: &Raw) -> bool {
     while raw.has_mail() {
         if matches!(raw.receive(), Some((Reply::Refused { .. }, _)) | None) {

@@ -199,9 +199,9 @@ impl Core {
         } else {
             self.links.get_mut(name).into_iter().for_each(|link| link.due = None);
             self.over(name);
-            // Also where it was over before: nobody is waited for any more.
-            self.advance_pools();
         }
+        // Also where it was over before, or goes on: nobody is waited for here any more.
+        self.advance_pools();
         if dead {
             self.let_go(name, seat, |_| true);
         }

@@ -211,28 +211,30 @@ impl Core {
             }
             if self.pools[at].links_until().is_some_and(|until| until <= now) {
                 self.pools[at].hurry(now);
-                for peer in self.peers_that_hold_up(at) {
-                    self.cut_off(peer, "it holds up a change of its peer, a pool".into());
+                for client in self.those_who_hold_up(at) {
+                    self.cut_off(client, "it holds up a change of the pool at its link".into());
                 }
             }
         }
     }
 
-    /// Clients at other ends of a pool's links for which a change waits: they have not taken over a generation, keep so many
-    /// that there is no new one, or have each new one end at once.
-    fn peers_that_hold_up(&self, at: usize) -> Vec<u64> {
+    /// Clients at a pool's links for which a change waits. At their other ends: they have not taken over a generation, keep so many that
+    /// there is none with the table that there is by now, or have each new one end at once. Members, where the others can go on with
+    /// the generation that they have, and there is no new one.
+    fn those_who_hold_up(&self, at: usize) -> Vec<u64> {
         let Some(pool) = self.pools.get(at) else { return Vec::new() };
         let links = self.links.values().filter_map(|link| Some((link, 1 - end_of(pool, &link.spec)?)));
         let links = links.filter(|(link, _)| !is_settled(pool, link) && !is_awaited(pool, link));
-        let peers = links.flat_map(|(link, peer)| {
+        let clients = links.flat_map(|(link, peer)| {
             let holds_up = |seat: &Seat| match &link.stage {
-                Stage::Mapping(missing) | Stage::Joining(missing) => missing.contains(seat),
-                Stage::Down => true,
-                _ => link.is_kept(),
+                Stage::Up if !is_stale(pool, link) => !link.present.contains(seat),
+                Stage::Mapping(missing) | Stage::Joining(missing) => seat.end == peer && missing.contains(seat),
+                Stage::Down => seat.end == peer,
+                _ => seat.end == peer && link.is_kept(),
             };
-            link.seats(peer).filter(holds_up).filter_map(|seat| link.sitter(seat)).collect::<Vec<_>>()
+            link.all_seats().filter(holds_up).filter_map(|seat| link.sitter(seat)).collect::<Vec<_>>()
         });
-        peers.collect()
+        clients.collect()
     }
 
     /// Whether a seat is in a pool that is being changed: whoever comes now would not know to whom buckets go. Whoever comes
