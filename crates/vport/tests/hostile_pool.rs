@@ -181,6 +181,33 @@ fn a_member_that_does_not_read_is_cut_off_and_not_the_one_that_sends() {
 }
 
 #[test]
+fn however_much_a_bucket_s_state_is_it_comes_to_a_member_that_was_put_aside_for_a_while() {
+    const PARTS: usize = 40_000;
+    let bench = Bench::with_pool("large");
+    let [b, c] = changing(&bench);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..=PARTS).for_each(|part| b.say(&bucket(5, part < PARTS))));
+        std::thread::sleep(Duration::from_millis(500));
+        for part in 1..=PARTS {
+            let Some((Reply::Arrival { bucket: 5, more, .. }, _)) = c.receive() else { panic!("part {part}") };
+            assert_eq!(more, part < PARTS);
+        }
+    });
+    assert!(!b.has_mail() && bench.broker.pools().unwrap()[0].present == [true; 2]);
+}
+
+#[test]
+fn a_member_that_says_too_much_is_cut_off() {
+    let bench = Bench::with_pool("talks");
+    let b = steers(&bench, "b");
+    // As much as it may say at once, and in ten seconds.
+    for _ in 0..30_000 {
+        b.say(&Request::Gave { epoch: 1 });
+    }
+    assert!(b.refusal().contains("too many messages"));
+}
+
+#[test]
 fn what_is_said_out_of_turn_changes_nothing() {
     let bench = Bench::with_pool("turn");
     let [b, c] = changing(&bench);

@@ -74,6 +74,8 @@ struct Client {
     away: bool,
     messages: Allowance,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Of a pool's member: the one that is to read some of what it has given before more is taken from it.
+    waits_for: Option<u64>,
 }
 
 /// What a connection is for, once it has said so.

@@ -34,6 +34,10 @@ const MESSAGES: (u32, u32) = (250, 500);
 const OUTBOX_MAX: usize = 8;
 /// The same, for a member of a pool: states of buckets may come all at once.
 const POOL_OUTBOX_MAX: usize = 4096;
+/// From so many of them on nothing more is taken from those who give them.
+pub(super) const BACKLOG: usize = 1024;
+/// How long a member of a pool may read nothing.
+const READS_WITHIN: Duration = Duration::from_secs(5);
 /// Nobody is let in for so long who would be the next of too many that leave what takes long to be closed.
 const DEAF_FOR: Duration = Duration::from_millis(100);
 /// Of a thread that closes a descriptor.
@@ -108,6 +112,7 @@ impl Core {
             away: false,
             messages: Allowance::new(MESSAGES.0, MESSAGES.1),
             outbox: VecDeque::new(),
+            waits_for: None,
         };
         self.clients.insert(id, client);
         Ok(())
@@ -186,6 +191,9 @@ impl Core {
         }
         for _ in 0..TURN_MAX {
             let Some(client) = self.clients.get(&id) else { return };
+            if client.waits_for.is_some() && !flags.contains(epoll::EventFlags::HUP) {
+                return;
+            }
             match socket::receive(client.socket.as_fd()) {
                 Ok(Received::Message { bytes, fds, whole }) => {
                     let function = client.function.clone();
@@ -210,10 +218,12 @@ impl Core {
         if !whole {
             return Err("the message is longer than any".into());
         }
-        if !client.messages.take() {
+        let request = Request::decode(bytes).map_err(|malformed| malformed.to_string())?;
+        // Of states there is as much as there is: they are read as fast as they are wanted.
+        let is_state = client.holds == Holds::Pool && matches!(request, Request::Bucket { .. });
+        if !is_state && !client.messages.take() {
             return Err("too many messages".into());
         }
-        let request = Request::decode(bytes).map_err(|malformed| malformed.to_string())?;
         match client.holds.clone() {
             Holds::Nothing => self.hear_first(id, request),
             Holds::Port(link, seat) => self.hear_port(id, &link, seat, request),
@@ -403,6 +413,7 @@ impl Core {
     pub(super) fn drop_client(&mut self, id: u64, dead: bool) {
         let Some(client) = self.clients.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &client.socket);
+        self.go_on_giving(id);
         self.close(&client.function, client.socket);
         match client.holds {
             Holds::Nothing => {}
@@ -432,6 +443,7 @@ impl Core {
     fn flush(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let waiting_before = client.outbox.len();
+        let is_new = client.deadline.is_none();
         while let Some((bytes, fds)) = client.outbox.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match socket::send(client.socket.as_fd(), bytes, &fds) {
@@ -440,10 +452,43 @@ impl Core {
                 _ => drop(client.outbox.pop_front()),
             }
         }
-        let out = if client.outbox.is_empty() { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
-        if waiting_before > 0 || !client.outbox.is_empty() {
-            let _ =
-                epoll::modify(&self.epoll, &client.socket, epoll::EventData::new_u64(id), epoll::EventFlags::IN | out);
+        let (waiting, is_member) = (client.outbox.len(), client.holds == Holds::Pool);
+        if is_member && (is_new || waiting < waiting_before) {
+            client.deadline = (waiting > 0).then(|| Instant::now() + READS_WITHIN);
+        }
+        if waiting_before > 0 {
+            self.attend(id);
+        }
+        if is_member && waiting < BACKLOG / 2 {
+            self.go_on_giving(id);
+        }
+    }
+
+    /// For what of its connection the broker is woken.
+    fn attend(&self, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let mut to = epoll::EventFlags::empty();
+        to.set(epoll::EventFlags::IN, client.waits_for.is_none());
+        to.set(epoll::EventFlags::OUT, !client.outbox.is_empty());
+        let _ = epoll::modify(&self.epoll, &client.socket, epoll::EventData::new_u64(id), to);
+    }
+
+    /// Takes no more from a member before another one has read of what it was given.
+    pub(super) fn wait_for(&mut self, giver: u64, receiver: u64) {
+        if self.clients.get(&receiver).is_some_and(|client| client.outbox.len() >= BACKLOG)
+            && let Some(client) = self.clients.get_mut(&giver)
+        {
+            client.waits_for = Some(receiver);
+            self.attend(giver);
+        }
+    }
+
+    /// This member has read enough, or is gone.
+    fn go_on_giving(&mut self, receiver: u64) {
+        let waiting = self.clients.iter().filter(|(_, client)| client.waits_for == Some(receiver));
+        for giver in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.clients.get_mut(&giver).into_iter().for_each(|client| client.waits_for = None);
+            self.attend(giver);
         }
     }
 }
