@@ -102,20 +102,22 @@ impl Name {
 
 struct Client {
     socket: Option<OwnedFd>,
+    /// One that loses its place in a pool has to be followed by another.
+    process: i32,
     /// The version that its link is spoken with.
     version: u16,
     generation: u64,
 }
 
 impl Client {
-    fn new(version: u16) -> Self {
-        Self { socket: None, version, generation: 0 }
+    fn new(version: u16, process: i32) -> Self {
+        Self { socket: None, process, version, generation: 0 }
     }
 
     fn connect(&mut self, core: &mut Core, function: &str) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        core.add_client(function, theirs, 1).unwrap();
+        core.add_client(function, theirs, self.process).unwrap();
         self.socket = Some(ours);
     }
 
@@ -270,7 +272,7 @@ fn buffers_out(core: &Core) -> u32 {
 fn joins(core: &mut Core, version: u16) {
     /// Of both directions.
     const BUFFERS: u32 = 2 * RING_BYTES_MIN / 1024;
-    let mut ends = [Client::new(version), Client::new(version)];
+    let mut ends = [Client::new(version, 2), Client::new(version, 2)];
     for (client, function) in ends.iter_mut().zip(["a", "b"]) {
         client.connect(core, function);
         let (oldest, newest) = (VERSION, VERSION_POOL);
@@ -328,7 +330,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let pool = version == VERSION_POOL;
     let mut core = broker(kind, pool);
-    let mut clients = ["a", "b", if pool { "c" } else { "a" }].map(|name| (name, Client::new(version)));
+    let mut clients = ["a", "b", if pool { "c" } else { "a" }].map(|name| (name, Client::new(version, 1)));
     for (function, client) in &mut clients {
         client.connect(&mut core, function);
     }
