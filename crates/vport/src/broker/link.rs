@@ -219,6 +219,11 @@ impl Link {
         (0..2).all(|end| self.clients(end).next().is_some())
     }
 
+    /// Whether it is a pool's, of a former broker that has left its table and no segments.
+    pub(super) fn is_recalled(&self) -> bool {
+        self.has_closed_table && self.segments.is_none()
+    }
+
     /// Counters that a seat has published in its index segments.
     pub(super) fn counters(&self, seat: Seat) -> (Vec<RxCounters>, Vec<TxCounters>) {
         let Some(segments) = &self.segments else { return Default::default() };

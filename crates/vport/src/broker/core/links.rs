@@ -139,7 +139,8 @@ impl Core {
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         link.quarantined = None;
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
-        if resume != 0 {
+        // Where others are waited for, all go on with what they have.
+        if resume != 0 && !link.is_recalled() {
             let dead =
                 link.parties[seat.across()].iter().all(|party| first && party.succeeded || party.dead_until >= resume);
             self.send(id, &Reply::Over { generation: resume, dead }, Vec::new())?;

@@ -486,9 +486,7 @@ fn is_settled(pool: &Pool, link: &Link) -> bool {
 /// Whether somebody has not come back to a link that a former broker had, and of which no segments are here. What is sent in its first
 /// generation to a member that is not there never gets to it, and a peer that is not there may send by an earlier table.
 fn is_awaited(pool: &Pool, link: &Link) -> bool {
-    let Some(end) = end_of(pool, &link.spec).filter(|_| link.has_closed_table && link.segments.is_none()) else {
-        return false;
-    };
+    let Some(end) = end_of(pool, &link.spec).filter(|_| link.is_recalled()) else { return false };
     let members = pool.returning().into_iter().map(|member| Seat { end, member }).collect::<Vec<_>>();
     let peers = link.seats(1 - end).filter(|_| !members.is_empty());
     peers.chain(members.iter().copied()).any(|seat| link.party(seat).client.is_none())
