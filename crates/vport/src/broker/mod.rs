@@ -356,7 +356,8 @@ impl Broker {
     /// [`Event::Deposit`], with their labels. Ends that come back go on without a new generation. Segments that do not
     /// pass the checks are dropped, and the link gets new ones. A pool goes on with the table that its links have; a change
     /// that the former broker had published is taken up where it was, one that it had not is dropped. Adopt all links of a
-    /// pool before its next change.
+    /// pool before its next change, and before its members are listened to: one that knows more than the pool is taken for one that
+    /// was away.
     pub fn adopt(&self, spec: LinkSpec, segments: Vec<(String, OwnedFd)>) -> Result<(), BrokerError> {
         self.call(move |core| core.adopt(spec, segments))?
     }
