@@ -9,12 +9,11 @@ use anyhow::{Context, anyhow, ensure};
 use gtpu::Direction;
 use port::{OpenOptions, Port, PortInfo, Steering};
 use traffic::generator::{Flow, Generator, Macs, Pace, Tunnel};
+use traffic::spread::spread;
 use upf::elastic::{Elastic, Elasticity};
 use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
-use upf::rules::UeIp;
 use upf::side::PortKind;
-use upf::tables::Tables;
 use vport::broker::{EndSpec, LinkKind, RING_BYTES_MAX};
 
 use super::ridden::{Reins, Ridden, Rider};
@@ -91,9 +90,7 @@ impl Crew {
                 });
             }
             let found = rig::install(&tables, || {}, load)
-                .and_then(|teids| {
-                    mount(&self.links, &self.rider, &self.reins, flows(&tables, load, &teids)?, load.payload)
-                })
+                .and_then(|teids| mount(&self.links, &self.rider, &self.reins, flows(load, &teids)?, load.payload))
                 .and_then(|()| meanwhile(&elastic, &self.reins));
             stop.store(true, Ordering::Relaxed);
             bells.iter().for_each(|bell| bell.ring());
@@ -106,25 +103,27 @@ impl Crew {
     }
 }
 
-/// One bucket in so many is hot, where the load is skewed.
-const ONE_IN: u8 = 8;
+/// One bucket in so many is hot where the load is skewed: half of those that the first of two workers owns at first.
+const ONE_IN: u8 = 4;
+/// How many times the others' load each session in them has.
+pub(super) const HOT_TIMES: u32 = 4;
 
-/// A flow of each session; then the same with hot ones.
-fn flows(tables: &Tables, load: Load, teids: &[u32]) -> anyhow::Result<[Vec<Flow>; 2]> {
+/// Whether a bucket is hot where the load is skewed.
+pub(super) fn is_hot(bucket: u8) -> bool {
+    bucket.is_multiple_of(ONE_IN)
+}
+
+/// A flow of each session, and the order in which they come where the load is skewed.
+fn flows(load: Load, teids: &[u32]) -> anyhow::Result<(Vec<Flow>, Vec<u32>)> {
     let to = rig::n3().addresses.first().map(|(address, _)| *address);
     let Some(IpAddr::V4(to)) = to else { return Err(anyhow!("N3 has an IPv4 address")) };
     let flow = |number: u32| {
         let tunnel = Tunnel { from: GNB, to, teid: teids[number as usize], qfi: QFI, direction: Direction::Uplink };
         Flow { from: rig::ue(number), to: SERVER, tunnel: Some(tunnel) }
     };
-    let order = rig::order(load);
-    let is_hot = |number: &u32| {
-        let ue = UeIp { v4: Some(rig::ue(*number)), v6: None };
-        tables.home_bucket(&ue).is_multiple_of(ONE_IN)
-    };
-    let hot: Vec<u32> = order.iter().copied().filter(is_hot).collect();
-    let skewed = order.iter().chain(hot.iter().cycle().take(3 * hot.len()));
-    Ok([order.iter().copied().map(flow).collect(), skewed.copied().map(flow).collect()])
+    let flows: Vec<Flow> = rig::order(load).into_iter().map(flow).collect();
+    let times: Vec<u32> = flows.iter().map(|flow| if is_hot(flow.bucket()) { HOT_TIMES } else { 1 }).collect();
+    Ok((flows, spread(&times)))
 }
 
 /// Puts the source into place, once its link is up.
@@ -132,13 +131,13 @@ fn mount(
     links: &Links,
     rider: &Mutex<Option<Rider>>,
     reins: &Arc<Reins>,
-    [uniform, skewed]: [Vec<Flow>; 2],
+    (flows, skewed): (Vec<Flow>, Vec<u32>),
     payload: usize,
 ) -> anyhow::Result<()> {
     let macs = Macs { from: GNB_MAC, to: rig::n3().mac };
     // Nothing is due before somebody asks for it.
-    let generator = |flows: &[Flow]| Generator::new(flows, payload, macs, Pace::PerSecond(0.0), u64::MAX);
-    let generators = [generator(&uniform), generator(&skewed).numbered_from(uniform.len() as u32)];
+    let generator = || Generator::new(&flows, payload, macs, Pace::PerSecond(0.0), u64::MAX);
+    let generators = [generator(), generator().in_order(skewed).numbered_from(flows.len() as u32)];
     let made = Rider::new(links.open("load", "n3")?, links.open("load", "n6")?, generators, reins.clone());
     links.come_up(PATIENCE)?;
     *rider.lock().map_err(|_| anyhow!("a worker panicked"))? = Some(made);

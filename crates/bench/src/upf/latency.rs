@@ -13,7 +13,7 @@ use upf::model::Model;
 use super::crew::drain;
 use super::ridden::Reins;
 use super::scaling::MODELS;
-use super::search::highest_pps;
+use super::search::highest;
 use super::workers::{crew, engage, lacking, threads};
 use crate::metric::Samples;
 use crate::progress::Progress;
@@ -77,7 +77,7 @@ pub(super) fn measure(
 fn against_load(model: Model, load: Load, window: Duration, cores: &[usize]) -> anyhow::Result<(f64, Vec<Found>)> {
     crew(model, 1, load)?.play(load, cores, |elastic, reins| {
         engage(elastic, 1)?;
-        let highest_pps = highest_pps(reins, 0.0)?;
+        let highest_pps = highest(reins, 0.0)?.pps;
         let found = LOADS.map(|percent| at(percent, highest_pps, window, reins));
         Ok((highest_pps, found.into_iter().collect::<anyhow::Result<_>>()?))
     })

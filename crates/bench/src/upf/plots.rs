@@ -278,15 +278,18 @@ fn skew(report: &Report) -> Option<Chart> {
         apart(found)
     };
     let axes = ["", "throughput with skew over that with uniform load"];
-    let categories = vec!["two workers, a bucket in eight with four times the load".to_owned()];
+    let categories = vec!["two workers, a bucket in four with four times the load".to_owned()];
     let chart = chart(report, "A hot worker's buckets move away", axes, categories, SAID.map(of).into())?;
     let mut chart = with_note(Chart { lines: vec![(0.95, "aim".to_owned())], ..chart }, held(report));
     for (model, said) in SAID {
         if let Some(found) = report.metrics.get(&format!("upf.skew.{model}.settle_ms")) {
             let text = format!("{said}: settled after {:.0} ms ({:.0}-{:.0}).", found.median, found.min, found.max);
             chart = with_note(chart, text);
-        } else if let Some(reason) = report.conditions["skew"][model].as_str() {
-            chart = with_note(chart, format!("{said}: {reason}."));
+        } else if let Some(reason) = report.conditions["skew"][model]["not_measurable"][0].as_str() {
+            chart = with_note(chart, format!("{said}: not measurable here: {reason}."));
+        }
+        if let Some(unmoved) = report.metrics.get(&format!("upf.skew.{model}.unmoved_over_uniform")) {
+            chart = with_note(chart, format!("{said}, where nothing is moved: {:.2}.", unmoved.median));
         }
     }
     let says = "run to completion cannot move load off a hot core; the pipeline moves UEs until all capacity is used";
@@ -331,7 +334,7 @@ mod tests {
         let conditions = json!({
             "workers": {"not_measurable": ["rtc: 8 workers, 2 cores"]},
             "scaling": {"rtc": {"stepped": {"steps": [step(0.05), step(0.8), step(0.05)]}}},
-            "skew": {"pipeline": "not measurable here: 3 threads, 2 cores"},
+            "skew": {"pipeline": {"not_measurable": ["where nothing is moved throughput stays at 0.97"]}},
         });
         Report { conditions, metrics: samples.summaries() }
     }
@@ -356,6 +359,12 @@ mod tests {
         let chart = workers(&report()).expect("a chart");
         assert_eq!(chart.categories, ["1"]);
         assert!(chart.notes.iter().any(|note| note.contains("8 workers, 2 cores")), "{:?}", chart.notes);
+    }
+
+    #[test]
+    fn skew_says_why_it_was_not_measured() {
+        let chart = skew(&report()).expect("a chart");
+        assert!(chart.notes.iter().any(|note| note.contains("throughput stays at 0.97")), "{:?}", chart.notes);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use upf::model::Model;
 
 use super::crew::{Crew, drain};
 use super::ridden::{Reins, Stretch, Tally};
-use super::search::{TRIAL, highest_pps};
+use super::search::{TRIAL, highest};
 use super::stillness::longest_pauses_us;
 use crate::metric::Samples;
 use crate::progress::Progress;
@@ -154,7 +154,7 @@ fn without_loss(elastic: &Elastic, reins: &Reins) -> anyhow::Result<f64> {
         elastic.scale_to(2).map_err(|error| anyhow!("two workers: {error}"))?;
         elastic.settle_within(10 * TRIAL);
     }
-    highest_pps(reins, 0.0)
+    Ok(highest(reins, 0.0)?.pps)
 }
 
 /// Workers come and go ten times, while packets flow as fast as they come through.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 
 use super::crew::drain;
-use super::ridden::Reins;
+use super::ridden::{Reins, Tally};
 
 /// How long a rate is tried.
 pub(super) const TRIAL: Duration = Duration::from_millis(100);
@@ -15,35 +15,103 @@ const TRIES: usize = 3;
 /// What may wait at the end of a trial, by the time in which as much is due: in the source, which is behind then, or on its way.
 const WAITING_MAX: Duration = Duration::from_millis(1);
 
-/// The highest rate, in packets a second, at which ports refuse no larger part than `loss`, and of which hardly anything waits when a
-/// trial ends: a ring that only fills is no loss yet.
-pub(super) fn highest_pps(reins: &Reins, loss: f64) -> anyhow::Result<f64> {
+/// The highest rate that is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Highest {
+    /// In packets a second.
+    pub pps: f64,
+    /// Why no more.
+    pub limit: Limit,
+}
+
+/// What kept a rate from being taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// Packets waited in the UPF's ports, or were refused by them.
+    Workers,
+    /// Packets waited in the source: one thread at a time has its lock.
+    Source,
+}
+
+impl Limit {
+    /// As in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "the cores of the UPF's threads, on which source and sink ride",
+            Self::Source => "source and sink, which one thread at a time rides (their lock)",
+        }
+    }
+}
+
+/// The highest rate at which ports refuse no larger part than `loss`, and of which hardly anything waits when a trial ends: a ring
+/// that only fills is no loss yet.
+pub(super) fn highest(reins: &Reins, loss: f64) -> anyhow::Result<Highest> {
     let before = reins.tally();
     reins.wait();
     std::thread::sleep(TRIAL);
     let mut high = reins.tally().since(before).received as f64 / TRIAL.as_secs_f64();
     drain(reins);
     ensure!(high > 0.0, "nothing comes out of the UPF");
-    let mut low = 0.0;
-    let is_taken = |pps| (0..TRIES).any(|_| is_taken(reins, pps, loss));
-    while is_taken(high) {
+    let (mut low, mut limit) = (0.0, Limit::Workers);
+    while tried(reins, high, loss).is_ok() {
         (low, high) = (high, 2.0 * high);
     }
     for _ in 0..TRIALS {
         let middle = (low + high) / 2.0;
-        *(if is_taken(middle) { &mut low } else { &mut high }) = middle;
+        match tried(reins, middle, loss) {
+            Ok(()) => low = middle,
+            Err(why) => (high, limit) = (middle, why),
+        }
     }
     ensure!(low > 0.0, "no rate is without loss: the cores are not this program's");
-    Ok(low)
+    Ok(Highest { pps: low, limit })
 }
 
-fn is_taken(reins: &Reins, pps: f64, loss: f64) -> bool {
+/// Fails with what it was in the last of several tries.
+fn tried(reins: &Reins, pps: f64, loss: f64) -> Result<(), Limit> {
+    let mut outcome = Ok(());
+    for _ in 0..TRIES {
+        outcome = trial(reins, pps, loss);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn trial(reins: &Reins, pps: f64, loss: f64) -> Result<(), Limit> {
     let (before, begin) = (reins.tally(), Instant::now());
     reins.set_rate(pps);
     std::thread::sleep(TRIAL);
     let (tally, due) = (reins.tally().since(before), pps * begin.elapsed().as_secs_f64());
-    let waiting = due - tally.offered as f64 + tally.missing() as f64;
     drain(reins);
-    let tally = reins.tally().since(before);
-    tally.refused as f64 <= loss * tally.offered as f64 && waiting <= pps * WAITING_MAX.as_secs_f64()
+    let refused = reins.tally().since(before).refused;
+    judged(pps, loss, due, Tally { refused, ..tally })
+}
+
+/// What became of `due` packets at the end of a trial.
+fn judged(pps: f64, loss: f64, due: f64, tally: Tally) -> Result<(), Limit> {
+    let waiting = [due - tally.offered as f64, tally.missing() as f64];
+    let is_refused = tally.refused as f64 > loss * tally.offered as f64;
+    match waiting.iter().sum::<f64>() > pps * WAITING_MAX.as_secs_f64() {
+        false if !is_refused => Ok(()),
+        true if !is_refused && waiting[0] > waiting[1] => Err(Limit::Source),
+        _ => Err(Limit::Workers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_too_high_where_packets_are_refused_or_wait_and_the_source_is_to_blame_if_they_wait_there() {
+        let tally = |offered, refused, received| Tally { offered, refused, received, ..Tally::default() };
+        let of = |tally| judged(1e6, 0.01, 100_000.0, tally);
+        assert_eq!(of(tally(99_900, 0, 99_600)), Ok(()));
+        assert_eq!(of(tally(100_000, 900, 99_000)), Ok(()));
+        assert_eq!(of(tally(90_000, 0, 89_000)), Err(Limit::Source));
+        assert_eq!(of(tally(99_000, 0, 89_000)), Err(Limit::Workers));
+        assert_eq!(of(tally(90_000, 5_000, 85_000)), Err(Limit::Workers));
+    }
 }

@@ -1,5 +1,9 @@
-//! Skew: two workers at 90 % of what they can do together; then one bucket in eight, all of them of the same worker, gets four
-//! times as much as the others, at the same rate of all together.
+//! Skew: two workers at 90 % of what they can do together; then one bucket in four, all of them of the same worker at first, gets
+//! four times as much as the others, at the same rate of all together.
+//!
+//! In each round the same load comes to a UPF whose buckets nobody moves, first. Only where that one falls behind is there
+//! anything that moves could mend, and only there the other one's figures count. For that, the UPF's work has to be most of what a
+//! packet costs, since source and sink ride on whoever has time: sessions have so many PDRs that it is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,17 +13,19 @@ use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
-use super::crew::{Crew, drain};
+use super::crew::{Crew, HOT_TIMES, drain, is_hot};
 use super::ridden::Reins;
 use super::scaling::MODELS;
-use super::search::highest_pps;
+use super::search::{Highest, Limit, TRIAL, highest};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
-/// The sink tells a million flows apart; hot sessions have four, and all have one more for uniform load.
-const ACTIVE_MAX: u32 = 400_000;
+/// The sink tells a million flows apart; sessions have two each, one for either load.
+const ACTIVE_MAX: u32 = 500_000;
+/// PDRs of a session each way, of which the last one matches.
+const PDRS: u16 = 64;
 /// Part of the packets that may be refused where workers do all that they can together.
 const LOSS: f64 = 0.01;
 /// Part of what the workers can do together.
@@ -30,22 +36,56 @@ const STRETCH: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(1);
 /// Looks over which a rate is taken.
 const SPAN: usize = 10;
+/// Spans in a row after which a rate is taken to stay.
+const SPANS: usize = 5;
 /// What is as good as with uniform load.
 const AS_GOOD: f64 = 0.95;
+/// How often buckets are handed back at most.
+const HAND_BACKS: u32 = 10;
+/// What the worker with more has to have of the skewed load when it begins: 5/7 if no bucket was moved before.
+const HEAVY: f64 = 0.7;
+/// Seconds after the onset in which moves are to be over.
+const AIM_S: f64 = 0.05;
 
 /// What was found in a round.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Found {
     joint_mpps: f64,
+    /// What kept the workers from doing more together.
+    limit: &'static str,
+    /// Of the UPF whose buckets nobody moves.
+    unmoved: Loads,
+    moved: Loads,
+    /// Why this round says nothing of moves.
+    not_measurable: Option<String>,
+}
+
+/// What one UPF did with both loads.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+struct Loads {
     uniform_mpps: f64,
+    /// In the second half of the time.
     skewed_mpps: f64,
+    /// From [`AIM_S`] after the onset to the end.
+    skewed_after_aim_mpps: f64,
     settle_ms: f64,
+    /// How busy each worker was at the end, source and sink included where they rode on it.
+    uniform_levels: Vec<f64>,
+    skewed_levels: Vec<f64>,
+    /// Part of the skewed load that is one worker's by the buckets it owns, of the one with more: at the onset, and at the end.
+    heavier_part: [f64; 2],
     refused_uniform: u64,
     refused_skewed: u64,
     /// Accepted and not come out.
     lost: u64,
     reordered: u64,
     moved_buckets: u64,
+}
+
+impl Loads {
+    fn over_uniform(&self) -> f64 {
+        self.skewed_mpps / self.uniform_mpps
+    }
 }
 
 /// Measures both models.
@@ -57,10 +97,8 @@ pub(super) fn measure(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
-    ensure!(
-        load.active <= ACTIVE_MAX,
-        "skew: at most {ACTIVE_MAX} active sessions, for each has several flows (--active)"
-    );
+    ensure!(load.active <= ACTIVE_MAX, "skew: at most {ACTIVE_MAX} active sessions, each has two flows (--active)");
+    let load = Load { pdrs: PDRS, ..load };
     MODELS.into_iter().try_for_each(|(name, model)| {
         let threads = usize::from(WORKERS) + usize::from(model == Model::Pipeline);
         // Where they share cores the system divides these.
@@ -68,25 +106,72 @@ pub(super) fn measure(
         let mut runs = vec![];
         let outcome = (1..=rounds).try_for_each(|round| {
             progress.step(&format!("skew, {name}, round {round} of {rounds}"))?;
-            let elasticity = Elasticity { signal: Signal::Busy, terms: terms(own_cores.is_empty()) };
-            let crew = Crew::new(model, WORKERS, elasticity, load)?;
-            let found = crew.play(load, own_cores, skewed)?;
-            let name = |metric: &str| format!("upf.skew.{name}.{metric}");
-            samples.add(name("over_uniform"), found.skewed_mpps / found.uniform_mpps, "1");
-            samples.add(name("settle_ms"), found.settle_ms, "ms");
-            samples.add(name("lost"), found.lost as f64, "packets");
-            samples.add(name("refused"), found.refused_skewed as f64, "packets");
+            let found = of_round(model, load, own_cores)?;
+            sample(name, &found, samples);
             runs.push(found);
             Ok(())
         });
+        let reasons: Vec<&String> = runs.iter().filter_map(|found| found.not_measurable.as_ref()).collect();
+        for reason in &reasons {
+            progress.note(&format!("skew, {name}: a round does not count: {reason}"));
+        }
         let placement = match own_cores {
             [] => format!("{threads} threads share {} cores, which the system divides", cores.len()),
             _ => "a core for each thread".into(),
         };
-        let limit = "the cores, which source and sink ride on";
-        how[name] = json!({"placement": placement, "limit": limit, "runs": runs});
+        how[name] = json!({
+            "placement": placement, "pdrs": PDRS, "rounds_that_count": runs.len() - reasons.len(),
+            "not_measurable": reasons, "runs": runs,
+        });
         outcome
     })
+}
+
+fn of_round(model: Model, load: Load, cores: &[usize]) -> anyhow::Result<Found> {
+    let terms = terms(cores.is_empty());
+    let crew = |terms| Crew::new(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load);
+    let (Highest { pps, limit }, unmoved) = crew(never_moving(terms))?.play(load, cores, |elastic, reins| {
+        deciding(elastic, || {
+            let highest = highest(reins, LOSS)?;
+            Ok((highest, through_loads(elastic, reins, PART * highest.pps)?))
+        })
+    })?;
+    let moved = crew(terms)?
+        .play(load, cores, |elastic, reins| deciding(elastic, || through_loads(elastic, reins, PART * pps)))?;
+    let joint_mpps = pps / 1e6;
+    let not_measurable = not_measurable(joint_mpps, limit, &unmoved, &moved);
+    Ok(Found { joint_mpps, limit: limit.name(), unmoved, moved, not_measurable })
+}
+
+/// Why a round says nothing of moves, if that is so.
+fn not_measurable(joint_mpps: f64, limit: Limit, unmoved: &Loads, moved: &Loads) -> Option<String> {
+    let due_mpps = PART * joint_mpps;
+    let uniform_mpps = unmoved.uniform_mpps.min(moved.uniform_mpps);
+    if uniform_mpps < AS_GOOD * due_mpps {
+        return Some(format!("of {due_mpps:.2} Mpps of uniform load {uniform_mpps:.2} came through"));
+    }
+    let heavier_part = moved.heavier_part[0];
+    if heavier_part < HEAVY {
+        return Some(format!("when the load became skewed no worker had more than {heavier_part:.2} of it"));
+    }
+    let ratio = unmoved.over_uniform();
+    (ratio >= AS_GOOD).then(|| {
+        let limit = limit.name();
+        format!("where nothing is moved throughput stays at {ratio:.2}: there is nothing to mend (limit: {limit})")
+    })
+}
+
+fn sample(name: &str, found: &Found, samples: &mut Samples) {
+    let Found { unmoved, moved, .. } = found;
+    let name = |metric: &str| format!("upf.skew.{name}.{metric}");
+    samples.add(name("unmoved_over_uniform"), unmoved.over_uniform(), "1");
+    samples.add(name("lost"), (unmoved.lost + moved.lost) as f64, "packets");
+    if found.not_measurable.is_none() {
+        samples.add(name("over_uniform"), moved.over_uniform(), "1");
+        samples.add(name("over_uniform_after_50ms"), moved.skewed_after_aim_mpps / moved.uniform_mpps, "1");
+        samples.add(name("settle_ms"), moved.settle_ms, "ms");
+        samples.add(name("refused"), moved.refused_skewed as f64, "packets");
+    }
 }
 
 /// What decides over buckets: workers that share cores with others are never busy all the time.
@@ -95,42 +180,75 @@ fn terms(share_cores: bool) -> Terms {
     Terms { rebalance_above: if share_cores { 0.2 } else { fixed.rebalance_above }, ..fixed }
 }
 
-fn skewed(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
+/// The same, but that no load is worth a move.
+fn never_moving(terms: Terms) -> Terms {
+    Terms { rebalance_above: f64::INFINITY, ..terms }
+}
+
+/// Has the elastic component decide meanwhile.
+fn deciding<T>(elastic: &Elastic, meanwhile: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let deciding = scope.spawn(move || elastic.run(stop));
-        let found = through_loads(elastic, reins);
+        let found = meanwhile();
         stop.store(true, Ordering::Relaxed);
         deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
         found
     })
 }
 
-fn through_loads(elastic: &Elastic, reins: &Reins) -> anyhow::Result<Found> {
+fn through_loads(elastic: &Elastic, reins: &Reins, pps: f64) -> anyhow::Result<Loads> {
     let begin = reins.tally();
-    let joint_pps = highest_pps(reins, LOSS)?;
-    let before = reins.tally();
-    reins.set_rate(PART * joint_pps);
+    reins.set_rate(pps);
     let uniform = watched(reins);
-    let uniform_pps = rate(&uniform[uniform.len() / 2..]);
-    let (between, moved) = (reins.tally(), elastic.standing().moved);
-    reins.skew(PART * joint_pps);
+    hand_back(elastic);
+    let (between, onset) = (reins.tally(), elastic.standing());
+    reins.skew(pps);
     let skewed = watched(reins);
-    let skewed_pps = rate(&skewed[skewed.len() / 2..]);
+    let end = elastic.standing();
     drain(reins);
     let all = reins.tally();
+    let uniform_pps = rate(&uniform[uniform.len() / 2..]);
     ensure!(uniform_pps > 0.0, "nothing comes out of the UPF");
-    Ok(Found {
-        joint_mpps: joint_pps / 1e6,
+    let after_aim = skewed.partition_point(|look| look.0 < AIM_S);
+    Ok(Loads {
         uniform_mpps: uniform_pps / 1e6,
-        skewed_mpps: skewed_pps / 1e6,
+        skewed_mpps: rate(&skewed[skewed.len() / 2..]) / 1e6,
+        skewed_after_aim_mpps: rate(&skewed[after_aim..]) / 1e6,
         settle_ms: settled_ms(&skewed, AS_GOOD * uniform_pps),
-        refused_uniform: between.since(before).refused,
+        heavier_part: [heavier_part(&onset.owners), heavier_part(&end.owners)],
+        uniform_levels: onset.levels,
+        skewed_levels: end.levels,
+        refused_uniform: between.since(begin).refused,
         refused_skewed: all.since(between).refused,
         lost: all.since(begin).missing(),
         reordered: all.since(begin).reordered,
-        moved_buckets: elastic.standing().moved - moved,
+        moved_buckets: end.moved - onset.moved,
     })
+}
+
+/// Gives each worker the buckets that it had at first: what was moved while the load was uniform may be what skew has to have moved.
+/// Where the elastic component has moved others again by then, these stay.
+fn hand_back(elastic: &Elastic) {
+    let at_first = std::array::from_fn(|bucket| (bucket % usize::from(WORKERS)) as u8);
+    for _ in 0..HAND_BACKS {
+        if elastic.standing().owners == at_first {
+            break;
+        }
+        elastic.settle_within(TRIAL);
+        // It fails where buckets are on their way once more.
+        let _ = elastic.set_owners(&at_first);
+        elastic.settle_within(TRIAL);
+    }
+}
+
+/// Of sessions that are evenly spread over buckets.
+fn heavier_part(owners: &[u8]) -> f64 {
+    let mut parts = [0.0; WORKERS as usize];
+    for (bucket, owner) in owners.iter().enumerate() {
+        parts[usize::from(*owner)] += f64::from(if is_hot(bucket as u8) { HOT_TIMES } else { 1 });
+    }
+    parts.iter().copied().fold(0.0, f64::max) / parts.iter().sum::<f64>()
 }
 
 /// When it was looked, in seconds since the beginning, and the packets that had come out then.
@@ -154,10 +272,10 @@ fn rate(looks: &[Look]) -> f64 {
     }
 }
 
-/// From when on the rate is at least this, in milliseconds since the beginning: for five spans in a row.
+/// From when on the rate is at least this for [`SPANS`] spans in a row, in milliseconds since the beginning.
 fn settled_ms(looks: &[Look], pps: f64) -> f64 {
     let is_good = |from: usize| looks.get(from..=from + SPAN).is_some_and(|span| rate(span) >= pps);
-    let holds = |from: &usize| (0..5).all(|span| is_good(from + span * SPAN));
+    let holds = |from: &usize| (0..SPANS).all(|span| is_good(from + span * SPAN));
     (0..looks.len()).find(holds).map_or(f64::INFINITY, |from| looks[from].0 * 1e3)
 }
 
@@ -173,5 +291,60 @@ mod tests {
         let settled = settled_ms(&looks, 950.0);
         assert!((19.0..=21.0).contains(&settled), "{settled}");
         assert!(settled_ms(&looks, 1_100.0).is_infinite());
+    }
+
+    fn loads(uniform_mpps: f64, skewed_mpps: f64) -> Loads {
+        let heavier_part = [5.0 / 7.0, 0.5];
+        Loads { uniform_mpps, skewed_mpps, skewed_after_aim_mpps: skewed_mpps, heavier_part, ..Loads::default() }
+    }
+
+    fn found(unmoved: Loads, moved: Loads) -> Found {
+        let not_measurable = not_measurable(1.0, Limit::Workers, &unmoved, &moved);
+        Found { joint_mpps: 1.0, limit: Limit::Workers.name(), unmoved, moved, not_measurable }
+    }
+
+    #[test]
+    fn moves_are_judged_only_where_throughput_falls_without_them() {
+        let mut samples = Samples::default();
+        for (unmoved, moved) in [(0.89, 0.9), (0.72, 0.81), (0.855, 0.9)] {
+            sample("rtc", &found(loads(0.9, unmoved), loads(0.9, moved)), &mut samples);
+        }
+        assert_eq!(samples.of("upf.skew.rtc.over_uniform"), [0.81 / 0.9]);
+        assert_eq!(samples.of("upf.skew.rtc.settle_ms").len(), 1);
+        assert_eq!(samples.of("upf.skew.rtc.unmoved_over_uniform").len(), 3);
+    }
+
+    #[test]
+    fn a_load_that_is_not_taken_while_it_is_uniform_says_nothing() {
+        let reason = found(loads(0.9, 0.7), loads(0.8, 0.8)).not_measurable.expect("a reason");
+        assert!(reason.contains("of 0.90 Mpps of uniform load 0.80 came through"), "{reason}");
+    }
+
+    #[test]
+    fn a_load_that_is_skewed_after_its_buckets_were_spread_says_nothing() {
+        let spread = Loads { heavier_part: [0.55, 0.5], ..loads(0.9, 0.9) };
+        let reason = found(loads(0.9, 0.7), spread).not_measurable.expect("a reason");
+        assert!(reason.contains("no worker had more than 0.55"), "{reason}");
+    }
+
+    #[test]
+    fn at_first_one_worker_has_five_parts_of_seven() {
+        let owners: Vec<u8> = (0..128).map(|bucket: u8| bucket % 2).collect();
+        assert_eq!(heavier_part(&owners), 5.0 / 7.0);
+    }
+
+    #[test]
+    fn each_worker_is_handed_its_buckets_back() {
+        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+        let elasticity = Elasticity { signal: Signal::Busy, terms: terms(true) };
+        let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load).expect("a UPF");
+        let parts = crew.play(load, &[], |elastic, _| {
+            elastic.set_owners(&[1; upf::tables::BUCKETS])?;
+            elastic.settle_within(10 * TRIAL);
+            let moved = heavier_part(&elastic.standing().owners);
+            hand_back(elastic);
+            Ok([moved, heavier_part(&elastic.standing().owners)])
+        });
+        assert_eq!(parts.expect("a run"), [1.0, 5.0 / 7.0]);
     }
 }

@@ -9,7 +9,7 @@ use upf::model::Model;
 
 use super::crew::Crew;
 use super::scaling::MODELS;
-use super::search::{TRIAL, highest_pps};
+use super::search::{self, Highest, TRIAL};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
@@ -40,14 +40,17 @@ pub(super) fn measure(
             return Ok(());
         }
         progress.step(&format!("workers, round {round} of {rounds}: {workers}, {name}"))?;
-        let mpps = highest(model, workers, load, &cores[..threads])? / 1e6;
+        let Highest { pps, limit } = highest(model, workers, load, &cores[..threads])?;
+        let mpps = pps / 1e6;
         samples.add(format!("upf.workers.{name}.{workers}.mpps"), mpps, "Mpps");
-        runs.push(json!({"round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps}));
+        runs.push(json!({
+            "round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps, "limit": limit.name()
+        }));
         Ok(())
     });
     *how = json!({
         "what": "the highest rate, in open loop, at which ports refuse one packet in a hundred at most; uplink, shared-memory ports",
-        "limit": "the cores of the UPF's threads, on which source and sink ride",
+        "limit": "as each run says: the cores of the UPF's threads, or source and sink, whose lock one thread at a time has",
         "not_measurable": missing,
         "runs": runs,
     });
@@ -87,11 +90,10 @@ fn owners(elastic: &Elastic) -> usize {
     elastic.standing().owners.into_iter().collect::<BTreeSet<u8>>().len()
 }
 
-/// In packets a second.
-fn highest(model: Model, workers: u16, load: Load, cores: &[usize]) -> anyhow::Result<f64> {
+fn highest(model: Model, workers: u16, load: Load, cores: &[usize]) -> anyhow::Result<Highest> {
     crew(model, workers, load)?.play(load, cores, |elastic, reins| {
         engage(elastic, workers)?;
-        highest_pps(reins, LOSS)
+        search::highest(reins, LOSS)
     })
 }
 
