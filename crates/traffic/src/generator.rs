@@ -77,6 +77,8 @@ pub struct Generator {
     before: u64,
     offered: u64,
     refused: u64,
+    /// Due before the pace changed, and not offered by then.
+    unoffered: u64,
     accepted_bytes: u64,
 }
 
@@ -114,6 +116,7 @@ impl Generator {
             before: 0,
             offered: 0,
             refused: 0,
+            unoffered: 0,
             accepted_bytes: 0,
         }
         .in_order(order)
@@ -144,9 +147,20 @@ impl Generator {
         self
     }
 
-    /// Goes on at another pace from `now_ns` on. What was due before and not offered yet never is.
+    /// Goes on at another pace from `now_ns` on. What was due before and not offered yet never is, and counts as
+    /// [unoffered](Generator::unoffered).
     pub fn set_pace(&mut self, pace: Pace, now_ns: u64) {
-        (self.pace, self.begin_ns, self.before) = (pace, now_ns, self.offered);
+        self.stop(now_ns);
+        (self.pace, self.begin_ns) = (pace, now_ns);
+    }
+
+    /// Has nothing due from `now_ns` on. What was due before and not offered yet counts as [unoffered](Generator::unoffered).
+    pub fn stop(&mut self, now_ns: u64) {
+        if let Pace::PerSecond(_) = self.pace {
+            // The packet that is due at this very moment is the new pace's.
+            self.unoffered += self.due(now_ns.saturating_sub(1));
+        }
+        (self.pace, self.begin_ns, self.before) = (Pace::PerSecond(0.0), u64::MAX, self.offered);
     }
 
     /// Offers to `tx` what is due at `now_ns`, at most one burst. Returns how many packets it offered.
@@ -220,6 +234,11 @@ impl Generator {
         self.refused
     }
 
+    /// Packets that were due when the pace changed or it was stopped, and that never were offered: it was behind.
+    pub fn unoffered(&self) -> u64 {
+        self.unoffered
+    }
+
     /// Bytes of the packets that the port accepted, whole frames.
     pub fn accepted_bytes(&self) -> u64 {
         self.accepted_bytes
@@ -278,6 +297,9 @@ pub struct Sent {
     pub accepted: u64,
     /// Of these, refused by the port.
     pub refused: u64,
+    /// Packets that were due and not offered before the end: the sender was behind.
+    #[serde(default)]
+    pub unoffered: u64,
     /// Bytes of those accepted, whole frames.
     pub bytes: u64,
     /// How long it took, in seconds.
@@ -297,6 +319,7 @@ impl Sent {
             offered: generator.offered,
             accepted,
             refused: generator.refused,
+            unoffered: generator.unoffered,
             bytes,
             seconds,
             mpps: each_second(accepted as f64 / 1e6),
@@ -371,6 +394,23 @@ mod tests {
         assert_eq!(generator.turn(tx.as_mut(), 11_000), 2);
         let due: Vec<u64> = stamps(&captured).iter().map(|stamp| stamp.due_ns).collect();
         assert_eq!(due, [0, 1_000, 9_000, 11_000]);
+    }
+
+    #[test]
+    fn what_was_due_and_not_offered_when_the_pace_changes_is_counted() {
+        let (mut tx, _) = sender();
+        let mut generator = Generator::new(&[PLAIN; 8], 64, MACS, Pace::PerSecond(1_000_000.0), 0);
+        assert_eq!(generator.turn(tx.as_mut(), 1_000), 2);
+        generator.set_pace(Pace::PerSecond(500_000.0), 9_000);
+        assert_eq!(generator.unoffered(), 7, "those of 2,000 to 8,000 ns");
+        assert_eq!(generator.turn(tx.as_mut(), 11_000), 2);
+        generator.stop(13_500);
+        assert_eq!(generator.unoffered(), 8);
+        generator.stop(1_000_000);
+        assert_eq!(generator.turn(tx.as_mut(), 1_000_000), 0);
+        generator.set_pace(Pace::Unlimited, 2_000_000);
+        generator.stop(3_000_000);
+        assert_eq!(generator.unoffered(), 8, "nothing was due in between, nor at a pace without limit");
     }
 
     fn seen(captured: &Captured) -> Vec<(u32, u64)> {

@@ -36,7 +36,7 @@ impl Path {
         offered
     }
 
-    /// Takes turns until `end_ns` by `clock`, or until it is to `stop`. Returns the time at which that was.
+    /// Takes turns until `end_ns` by `clock`, or until it is to `stop`, and stops the generator. Returns the time at which that was.
     pub fn run(
         &mut self,
         generator: &mut Generator,
@@ -58,6 +58,10 @@ impl Path {
                 }
             }
         }
+        // What has become due since, before the end.
+        let end_ns = now.min(end_ns);
+        self.turn(generator, sink, end_ns.saturating_sub(1));
+        generator.stop(end_ns);
         now
     }
 

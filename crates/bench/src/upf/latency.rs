@@ -11,7 +11,7 @@ use traffic::sink::Latency;
 use upf::model::Model;
 
 use super::crew::drain;
-use super::ridden::Reins;
+use super::ridden::{Reins, Tally};
 use super::scaling::MODELS;
 use super::search::highest;
 use super::workers::{crew, engage, lacking, threads};
@@ -32,6 +32,8 @@ struct Found {
     percent: u32,
     latency_us: Latency,
     refused: u64,
+    /// Due, and not offered by the end.
+    unoffered: u64,
 }
 
 /// Measures the models for whose threads there are cores.
@@ -97,7 +99,8 @@ fn at(percent: u32, highest_pps: f64, window: Duration, reins: &Reins) -> anyhow
         ensure!(begin.elapsed() < PATIENCE, "no packet came out");
     };
     drain(reins);
-    Ok(Found { percent, latency_us, refused: reins.tally().since(before).refused })
+    let Tally { refused, unoffered, .. } = reins.tally().since(before);
+    Ok(Found { percent, latency_us, refused, unoffered })
 }
 
 /// Latency since the last change.

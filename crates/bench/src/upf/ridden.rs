@@ -21,6 +21,8 @@ const UNDER_WAY: u64 = 512;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bursts offered in a turn at most: what a source that was held up for long is behind.
 const BURSTS: usize = 4;
+/// The same when the rate changes.
+const CATCH_UP: usize = 128;
 
 /// What whoever measures asks of the source, and sees of it.
 #[derive(Default)]
@@ -34,6 +36,7 @@ pub(super) struct Reins {
     obeyed: AtomicU64,
     pub offered: AtomicU64,
     pub refused: AtomicU64,
+    pub unoffered: AtomicU64,
     pub received: AtomicU64,
     pub duplicates: AtomicU64,
     pub reordered: AtomicU64,
@@ -49,6 +52,8 @@ pub(super) struct Stretch {
     pub silence_us: f64,
     /// Packets that ports refused.
     pub refused: u64,
+    /// Packets that were due and that the source had not offered at its end.
+    pub unoffered: u64,
 }
 
 impl Stretch {
@@ -63,6 +68,8 @@ impl Stretch {
 pub(super) struct Tally {
     pub offered: u64,
     pub refused: u64,
+    /// Due and never offered, until the rate last changed.
+    pub unoffered: u64,
     pub received: u64,
     pub duplicates: u64,
     pub reordered: u64,
@@ -74,10 +81,16 @@ impl Tally {
         Self {
             offered: self.offered - before.offered,
             refused: self.refused - before.refused,
+            unoffered: self.unoffered - before.unoffered,
             received: self.received - before.received,
             duplicates: self.duplicates - before.duplicates,
             reordered: self.reordered - before.reordered,
         }
+    }
+
+    /// Due and not come out: never offered, refused, or lost on the way.
+    pub fn lost(self) -> u64 {
+        self.unoffered + self.refused + self.missing()
     }
 
     /// Accepted and not come out (yet).
@@ -116,6 +129,7 @@ impl Reins {
         Tally {
             offered: self.offered.load(Relaxed),
             refused: self.refused.load(Relaxed),
+            unoffered: self.unoffered.load(Relaxed),
             received: self.received.load(Relaxed),
             duplicates: self.duplicates.load(Relaxed),
             reordered: self.reordered.load(Relaxed),
@@ -150,10 +164,11 @@ pub(super) struct Rider {
     turn: u64,
     pace: u64,
     waits: bool,
-    /// When it rode last, the longest time that it did not in this stretch, and what had been refused before.
+    /// When it rode last, the longest time that it did not in this stretch, and what had been refused and not offered before.
     rode_ns: u64,
     silence_ns: u64,
     refused_before: u64,
+    unoffered_before: u64,
 }
 
 impl Rider {
@@ -173,6 +188,7 @@ impl Rider {
             rode_ns: now_ns(),
             silence_ns: 0,
             refused_before: 0,
+            unoffered_before: 0,
         }
     }
 
@@ -183,24 +199,33 @@ impl Rider {
         if turn != self.turn {
             self.obey(turn, now);
         }
-        for _ in 0..BURSTS {
-            let under_way = self.accepted() - self.sink.received();
-            let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
-            if (self.waits && under_way > UNDER_WAY) || generator.turn(&mut *self.into.tx, now) == 0 {
-                break;
-            }
-        }
+        self.offer(BURSTS, now);
         while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
         self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
         self.reins.refused.store(self.refused(), Relaxed);
+        self.reins.unoffered.store(self.unoffered(), Relaxed);
         self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
         self.reins.reordered.store(self.sink.reordered(), Relaxed);
         self.reins.received.store(self.sink.received(), Relaxed);
         self.rode_ns = now_ns();
     }
 
+    fn offer(&mut self, bursts: usize, now: u64) {
+        for _ in 0..bursts {
+            let under_way = self.accepted() - self.sink.received();
+            let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
+            if (self.waits && under_way > UNDER_WAY) || generator.turn(&mut *self.into.tx, now) == 0 {
+                break;
+            }
+        }
+    }
+
     fn refused(&self) -> u64 {
         self.uniform.refused() + self.skewed.refused()
+    }
+
+    fn unoffered(&self) -> u64 {
+        self.uniform.unoffered() + self.skewed.unoffered()
     }
 
     fn accepted(&self) -> u64 {
@@ -210,25 +235,32 @@ impl Rider {
     #[cold]
     fn obey(&mut self, turn: u64, now: u64) {
         self.turn = turn;
-        let refused = self.refused();
+        let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
+        let is_new = pace != self.pace || is_skewed != self.is_skewed;
+        if is_new {
+            // What became due since it rode last is no sign of being behind.
+            self.offer(CATCH_UP, now);
+            if self.is_skewed { &mut self.skewed } else { &mut self.uniform }.stop(now);
+        }
+        let (refused, unoffered) = (self.refused(), self.unoffered());
         let stretch = Stretch {
             latency: self.sink.take_latency(),
             silence_us: std::mem::take(&mut self.silence_ns) as f64 / 1e3,
             refused: refused - std::mem::replace(&mut self.refused_before, refused),
+            unoffered: unoffered - std::mem::replace(&mut self.unoffered_before, unoffered),
         };
         self.reins.stretches.lock().expect("nobody panics with it").push(stretch);
         self.reins.obeyed.store(turn, Relaxed);
-        let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
-        if pace == self.pace && is_skewed == self.is_skewed {
+        if !is_new {
             return;
         }
         (self.pace, self.is_skewed) = (pace, is_skewed);
         self.waits = pace == Reins::WAITING;
-        let rate = f64::from_bits(pace);
-        let pace = if self.waits { Pace::Unlimited } else { Pace::PerSecond(rate) };
-        // At rate 0 none is due.
-        let generator = if is_skewed { &mut self.skewed } else { &mut self.uniform };
-        generator.set_pace(pace, if !self.waits && rate == 0.0 { u64::MAX } else { now });
+        let pace = if self.waits { Pace::Unlimited } else { Pace::PerSecond(f64::from_bits(pace)) };
+        // At rate 0 none is due, not even one at once.
+        if pace != Pace::PerSecond(0.0) {
+            if is_skewed { &mut self.skewed } else { &mut self.uniform }.set_pace(pace, now);
+        }
     }
 }
 

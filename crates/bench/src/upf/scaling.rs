@@ -1,7 +1,7 @@
 //! Dynamic scaling: the load steps up and down again and again, workers come and go by themselves, and every packet is looked for.
 //!
 //! First the rate without loss is found with two workers that stay. Then the load goes in steps up to 80 % of that, and down,
-//! ten times. It is open loop: what a port refuses is lost. Afterwards up to eight workers share the cores, with a source that
+//! ten times. It is open loop: what a port refuses, or the source is too late to offer, is lost. Afterwards up to eight workers share the cores, with a source that
 //! waits where it has to: nothing may be lost there, nor overtaken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,7 +108,7 @@ fn stepped(
     let tally = reins.tally().since(before);
     let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
     samples.add(name("zero_loss_mpps"), highest_pps / 1e6, "Mpps");
-    samples.add(name("lost"), (tally.refused + tally.missing()) as f64, "packets");
+    samples.add(name("lost"), tally.lost() as f64, "packets");
     samples.add(name("reordered"), tally.reordered as f64, "packets");
     samples.add(name("duplicated"), tally.duplicates as f64, "packets");
     // Of each step, its beginning and its rest; what was measured before it began is in front.
