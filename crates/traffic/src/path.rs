@@ -73,7 +73,7 @@ impl Path {
         let mut last = clock();
         while !stop() {
             let (now, before) = (clock(), sink.received());
-            let quiet = Duration::from_millis(if sink.received() < accepted { 1_000 } else { 200 });
+            let quiet = Duration::from_millis(if sink.distinct() < accepted { 1_000 } else { 200 });
             if now - last >= quiet.as_nanos() as u64 {
                 return;
             }

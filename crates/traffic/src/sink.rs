@@ -33,6 +33,8 @@ enum Order {
     Next,
     Late,
     Duplicate,
+    /// So far behind that it may have come before.
+    TooLate,
 }
 
 impl Seen {
@@ -74,10 +76,14 @@ impl Seen {
             *self = Self { missing_before: self.missing(), ..Self::beginning_with(stamp) };
             return Order::Next;
         }
-        if self.highest - sequence < WINDOW && self.is_set(sequence) {
+        if self.highest - sequence >= WINDOW {
+            // What is lower than all that came has not come.
+            if sequence >= self.first {
+                return Order::TooLate;
+            }
+        } else if self.is_set(sequence) {
             return Order::Duplicate;
-        }
-        if self.highest - sequence < WINDOW {
+        } else {
             self.set(sequence);
         }
         self.first = self.first.min(sequence);
@@ -125,6 +131,7 @@ pub struct Sink {
     bytes: u64,
     duplicates: u64,
     late: u64,
+    too_late: u64,
     foreign: u64,
     stale: u64,
     begin_ns: u64,
@@ -150,6 +157,7 @@ impl Sink {
             bytes: 0,
             duplicates: 0,
             late: 0,
+            too_late: 0,
             foreign: 0,
             stale: 0,
             begin_ns: 0,
@@ -213,6 +221,7 @@ impl Sink {
                 Order::Next => {}
                 Order::Late => self.late += 1,
                 Order::Duplicate => self.duplicates += 1,
+                Order::TooLate => self.too_late += 1,
             },
         }
     }
@@ -220,6 +229,11 @@ impl Sink {
     /// Stamped packets so far.
     pub fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Packets so far, each counted once; what may have come before is not counted again.
+    pub fn distinct(&self) -> u64 {
+        self.received - self.duplicates - self.too_late
     }
 
     /// Latency of the packets since the last call, if any came: these are not in what [`Sink::found`] says of latency.
@@ -250,6 +264,7 @@ impl Sink {
             lost: seen().map(|flow| flow.missing()).sum(),
             duplicates: self.duplicates,
             reordered: self.late,
+            too_late: self.too_late,
             foreign: self.foreign,
             stale: self.stale,
             seconds,
@@ -268,12 +283,16 @@ pub struct Found {
     pub received: u64,
     /// Their bytes, whole frames.
     pub bytes: u64,
-    /// Packets that are missing between the first and the last that came, over all flows and runs of their generators.
+    /// Packets that are missing between the first and the last that came, over all flows and runs of their generators; where it is
+    /// known how many were accepted, all of those that did not come ([`Found::of_accepted`]).
     pub lost: u64,
     /// Packets that came again.
     pub duplicates: u64,
     /// Packets that came after one with a higher number.
     pub reordered: u64,
+    /// Packets 1,024 or more behind one of their flow: reordered or come again, nobody knows which. They fill no gap.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub too_late: u64,
     /// Frames without a stamp.
     pub foreign: u64,
     /// Packets of an earlier trial.
@@ -285,6 +304,19 @@ pub struct Found {
     pub mpps: f64,
     /// From the time a packet was due until it came: one way, or there and back where a reflector sent it back.
     pub latency_us: Latency,
+}
+
+impl Found {
+    /// Packets that came, each counted once.
+    pub fn distinct(&self) -> u64 {
+        self.received - self.duplicates - self.too_late
+    }
+
+    /// The same where the path has accepted so many: whatever of them did not come is lost, whole flows, too, and the last ones of
+    /// a flow.
+    pub fn of_accepted(self, accepted: u64) -> Self {
+        Self { lost: accepted.saturating_sub(self.distinct()), ..self }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -372,6 +404,26 @@ mod tests {
         assert_eq!(seen.take(stamp(4_999, 0)), Order::Late);
         assert_eq!(seen.take(stamp(4_999, 0)), Order::Duplicate);
         assert_eq!(seen.missing(), 5_001 - 3);
+    }
+
+    #[test]
+    fn what_comes_again_after_the_window_fills_no_gap() {
+        let mut seen = Seen::beginning_with(stamp(0, 0));
+        (2..=1_030).for_each(|sequence| assert_eq!(seen.take(stamp(sequence, 0)), Order::Next));
+        assert_eq!(seen.take(stamp(2, 0)), Order::TooLate);
+        assert_eq!(seen.missing(), 1, "number 1 has not come");
+        let mut seen = Seen::beginning_with(stamp(1, 0));
+        assert_eq!(seen.take(stamp(2_000, 0)), Order::Next);
+        assert_eq!(seen.take(stamp(0, 0)), Order::Late);
+        assert_eq!(seen.missing(), 2_001 - 3, "nothing below number 1 had come");
+    }
+
+    #[test]
+    fn of_packets_accepted_those_before_the_first_and_behind_the_last_are_lost_too() {
+        let found = found(vec![frame(0, 1, 0), frame(0, 2, 0), frame(0, 2, 0)]);
+        assert_eq!(found.lost, 0, "a sink by itself sees no gap");
+        // Of flow 0 the first and the last are missing, of flow 1 all four.
+        assert_eq!(found.of_accepted(8).lost, 6);
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Trials<'_> {
         path.drain(&mut self.sink, offered - refused, self.clock, self.stop);
 
         let found = self.sink.found();
-        let received = found.received - found.duplicates;
+        let received = found.distinct();
         let loss = if offered == 0 { 0.0 } else { offered.saturating_sub(received) as f64 / offered as f64 };
         let offered_pps = offered as f64 / ((last - begin).max(1) as f64 / 1e9);
         let rate_pps = match pace {

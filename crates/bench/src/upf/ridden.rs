@@ -38,6 +38,7 @@ pub(super) struct Reins {
     pub refused: AtomicU64,
     pub unoffered: AtomicU64,
     pub received: AtomicU64,
+    pub distinct: AtomicU64,
     pub duplicates: AtomicU64,
     pub reordered: AtomicU64,
     /// What was found between each two changes.
@@ -71,6 +72,8 @@ pub(super) struct Tally {
     /// Due and never offered, until the rate last changed.
     pub unoffered: u64,
     pub received: u64,
+    /// Of these, each counted once.
+    pub distinct: u64,
     pub duplicates: u64,
     pub reordered: u64,
 }
@@ -83,6 +86,7 @@ impl Tally {
             refused: self.refused - before.refused,
             unoffered: self.unoffered - before.unoffered,
             received: self.received - before.received,
+            distinct: self.distinct - before.distinct,
             duplicates: self.duplicates - before.duplicates,
             reordered: self.reordered - before.reordered,
         }
@@ -95,7 +99,7 @@ impl Tally {
 
     /// Accepted and not come out (yet).
     pub fn missing(self) -> u64 {
-        (self.offered - self.refused + self.duplicates).saturating_sub(self.received)
+        (self.offered - self.refused).saturating_sub(self.distinct)
     }
 }
 
@@ -131,6 +135,7 @@ impl Reins {
             refused: self.refused.load(Relaxed),
             unoffered: self.unoffered.load(Relaxed),
             received: self.received.load(Relaxed),
+            distinct: self.distinct.load(Relaxed),
             duplicates: self.duplicates.load(Relaxed),
             reordered: self.reordered.load(Relaxed),
         }
@@ -204,6 +209,7 @@ impl Rider {
         self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
         self.reins.refused.store(self.refused(), Relaxed);
         self.reins.unoffered.store(self.unoffered(), Relaxed);
+        self.reins.distinct.store(self.sink.distinct(), Relaxed);
         self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
         self.reins.reordered.store(self.sink.reordered(), Relaxed);
         self.reins.received.store(self.sink.received(), Relaxed);

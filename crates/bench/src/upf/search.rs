@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_too_high_where_packets_are_refused_or_wait_and_the_source_is_to_blame_if_they_wait_there() {
-        let tally = |offered, refused, received| Tally { offered, refused, received, ..Tally::default() };
+        let tally =
+            |offered, refused, received| Tally { offered, refused, received, distinct: received, ..Tally::default() };
         let of = |tally| judged(1e6, 0.01, 100_000.0, tally);
         assert_eq!(of(tally(99_900, 0, 99_600)), Ok(()));
         assert_eq!(of(tally(100_000, 900, 99_000)), Ok(()));

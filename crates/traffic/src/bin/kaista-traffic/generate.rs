@@ -40,12 +40,14 @@ pub fn run(args: &Generate) -> anyhow::Result<()> {
     let mut sink = args.load.sink();
 
     let begin = now_ns();
+    // What is on its way since earlier is none of this run's.
+    sink.begin_again(begin);
     generator.set_pace(args.rate, begin);
     let end = begin + (args.seconds * 1e9) as u64;
     let now = path.run(&mut generator, &mut sink, end, &mut now_ns, &|| interrupt.has_come());
     let sent = Sent::of(&generator, (now - begin) as f64 / 1e9);
     // What is on its way when it is told to end is waited for all the same.
     path.drain(&mut sink, sent.accepted, &mut now_ns, &|| false);
-    let found = args.load.is_judged().then(|| sink.found());
+    let found = args.load.is_judged().then(|| sink.found().of_accepted(sent.accepted));
     print(&Generated { sent, found }, args.load.common.json)
 }
