@@ -2,8 +2,8 @@
 //!
 //! The UPF listens on a socket of the loopback; the session manager shares a core with its N4 endpoint, and the worker has
 //! the other one. First the rate is found at which the worker, fed by an open-loop source through a queue of
-//! [`QUEUE`] packets, loses nothing while a bare loop keeps the first core busy; then sessions are established while it
-//! forwards at 80 % of that. Of each session that was accepted a packet is sent each way at once: it counts as lost where it
+//! [`QUEUE`] packets, loses nothing while a bare loop keeps the first core busy; then sessions are established, and then
+//! deleted, while it forwards at 80 % of that. Of each session that was accepted a packet is sent each way at once: it counts as lost where it
 //! is not forwarded.
 //!
 //! The UPF keeps its sessions in a state directory meanwhile, unless it is told otherwise; what a session takes of memory is
@@ -170,15 +170,17 @@ fn measure(
         let highest_pps = bench.rate_without_loss(progress)?;
         let rate_pps = highest_pps * BESIDE / 100;
         samples.add("n4.zero_loss_mpps", highest_pps as f64 / 1e6, "Mpps");
-        let (mut loop_alone, mut beside) = (Tally::default(), Tally::default());
+        let [mut loop_alone, mut beside, mut deleting, mut highest] = std::array::from_fn(|_| Tally::default());
         for slice in 1..=args.slices {
             progress.step(&format!("round {round} of {}: slice {slice} of {}", args.rounds, args.slices))?;
             loop_alone.add(&bench.beside_a_loop(rate_pps)?, rate_pps);
-            let (slice, speed) = bench.beside_n4(args.per_slice(), args.rate, rate_pps)?;
-            beside.add(&slice, rate_pps);
-            samples.add("n4.establishments_per_s", speed.establishments_per_s, "1/s");
+            let found = bench.beside_n4(args.per_slice(), args.rate, rate_pps)?;
+            beside.add(&found.establishing, rate_pps);
+            deleting.add(&found.deleting, rate_pps);
+            samples.add("n4.establishments_per_s", found.establishments_per_s, "1/s");
         }
-        beside.lost().into_iter().for_each(|lost| samples.add("n4.forwarding_lost", lost as f64, "packets"));
+        let lost = Tally::lost_in([&beside, &deleting]);
+        lost.into_iter().for_each(|lost| samples.add("n4.forwarding_lost", lost as f64, "packets"));
         samples.add("n4.core_away", f64::from(beside.core_away), "slices");
         samples.add("n4.core_away_beside_a_loop", f64::from(loop_alone.core_away), "slices");
         if beside.core_away > loop_alone.core_away {
@@ -187,11 +189,17 @@ fn measure(
                 beside.core_away, loop_alone.core_away
             ));
         }
-        rounds.push(json!({"rate_pps": rate_pps, "beside_n4": beside, "beside_a_loop": loop_alone}));
         progress.step(&format!("round {round} of {}: as fast as it goes", args.rounds))?;
-        let (_, speed) = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
-        samples.add("n4.highest_establishments_per_s", speed.establishments_per_s, "1/s");
-        samples.add("n4.deletions_per_s", speed.deletions_per_s, "1/s");
+        let found = bench.beside_n4(args.per_slice() * 4, AT_ONCE, rate_pps)?;
+        [&found.establishing, &found.deleting].into_iter().for_each(|slice| highest.add(slice, rate_pps));
+        samples.add("n4.highest_establishments_per_s", found.establishments_per_s, "1/s");
+        samples.add("n4.deletions_per_s", found.deletions_per_s, "1/s");
+        let lost = Tally::lost_in([&highest]);
+        lost.into_iter().for_each(|lost| samples.add("n4.highest_forwarding_lost", lost as f64, "packets"));
+        rounds.push(json!({
+            "rate_pps": rate_pps, "beside_n4": beside, "beside_deletions": deleting, "beside_a_loop": loop_alone,
+            "at_the_highest_rate": highest,
+        }));
     }
     Ok(())
 }
@@ -227,6 +235,8 @@ struct Bench {
 
 /// What became of the traffic in a slice.
 struct Slice {
+    /// Packets that left the UPF.
+    forwarded: u64,
     /// Packets that came when the queue was full.
     overflown: u64,
     /// Packets that the UPF dropped, by reason.
@@ -244,6 +254,8 @@ struct Tally {
     without_loss: u32,
     /// Slices in which the worker's core was away for longer than its queue lasts.
     core_away: u32,
+    /// Packets that left the UPF, in any slice.
+    forwarded: u64,
     /// Packets that overflew the queue in slices that count.
     overflown: u64,
     /// Packets that the UPF dropped in any slice, by reason.
@@ -257,6 +269,7 @@ impl Tally {
         // Each direction has half of the rate, and a queue of its own.
         let lasts = Duration::from_secs_f64(QUEUE as f64 / (rate_pps as f64 / 2.0));
         self.longest_pause_us = self.longest_pause_us.max(slice.longest_pause.as_micros() as u64);
+        self.forwarded += slice.forwarded;
         for (reason, count) in &slice.dropped {
             *self.dropped.entry(reason).or_default() += count;
         }
@@ -269,15 +282,17 @@ impl Tally {
         self.overflown += slice.overflown;
     }
 
-    /// Packets that count as lost; none is known where no slice counts.
-    fn lost(&self) -> Option<u64> {
-        let lost = self.overflown + self.dropped.values().sum::<u64>();
-        (self.counting > 0 || lost > 0).then_some(lost)
+    /// Packets that count as lost, of all together; none is known where no slice counts.
+    fn lost_in<const N: usize>(all: [&Self; N]) -> Option<u64> {
+        let lost = all.iter().map(|tally| tally.overflown + tally.dropped.values().sum::<u64>()).sum();
+        (lost > 0 || all.iter().any(|tally| tally.counting > 0)).then_some(lost)
     }
 }
 
-/// How fast N4 was.
-struct Speed {
+/// What was found while sessions were established, and then while they were deleted.
+struct Beside {
+    establishing: Slice,
+    deleting: Slice,
     establishments_per_s: f64,
     deletions_per_s: f64,
 }
@@ -345,11 +360,11 @@ impl Bench {
         Ok(slice)
     }
 
-    /// Establishes `count` sessions, `rate` a second, each of which gets a packet each way at once, and deletes them. The
-    /// slice is the time of the establishments.
-    fn beside_n4(&mut self, count: u32, rate: f64, rate_pps: u64) -> anyhow::Result<(Slice, Speed)> {
+    /// Establishes `count` sessions, `rate` a second, each of which gets a packet each way at once, and deletes them as fast as the
+    /// UPF answers. Each of the two is a slice with traffic.
+    fn beside_n4(&mut self, count: u32, rate: f64, rate_pps: u64) -> anyhow::Result<Beside> {
         let mut sessions = Vec::with_capacity(count as usize);
-        let (slice, time) = self.traffic(rate_pps, |bench| {
+        let (establishing, established) = self.traffic(rate_pps, |bench| {
             let (begin, inputs) = (Instant::now(), &bench.subject.inputs);
             bench.manager.establish(BASE_SESSIONS..BASE_SESSIONS + count, rate, |session| {
                 sessions.push(session);
@@ -357,10 +372,14 @@ impl Bench {
             })?;
             Ok(begin.elapsed())
         })?;
-        let begin = Instant::now();
-        self.manager.delete(&sessions)?;
+        let (deleting, deleted) = self.traffic(rate_pps, |bench| {
+            let begin = Instant::now();
+            bench.manager.delete(&sessions)?;
+            Ok(begin.elapsed())
+        })?;
         let per_s = |time: Duration| f64::from(count) / time.as_secs_f64();
-        Ok((slice, Speed { establishments_per_s: per_s(time), deletions_per_s: per_s(begin.elapsed()) }))
+        let (establishments_per_s, deletions_per_s) = (per_s(established), per_s(deleted));
+        Ok(Beside { establishing, deleting, establishments_per_s, deletions_per_s })
     }
 
     /// Does `work` while traffic comes at that rate, and stops the traffic.
@@ -370,7 +389,7 @@ impl Bench {
         work: impl FnOnce(&mut Self) -> anyhow::Result<R>,
     ) -> anyhow::Result<(Slice, R)> {
         self.subject.settle();
-        let (overflown, dropped) = (self.subject.overflown(), self.subject.dropped());
+        let (sent, overflown, dropped) = (self.subject.sent(), self.subject.overflown(), self.subject.dropped());
         self.subject.set_rate(rate_pps);
         let result = work(self)?;
         let longest_pause = self.subject.longest_pause();
@@ -383,7 +402,8 @@ impl Bench {
             *count > 0
         });
         let dropped = dropped_since;
-        Ok((Slice { overflown, dropped, longest_pause }, result))
+        let forwarded = self.subject.sent() - sent;
+        Ok((Slice { forwarded, overflown, dropped, longest_pause }, result))
     }
 
     /// What the process grows by for each of `count` sessions, while there is no traffic.
@@ -440,10 +460,11 @@ mod tests {
             return;
         };
         let mut bench = Bench::start(10_000, cores, Duration::from_millis(50), None).expect("a UPF");
-        let (slice, speed) = bench.beside_n4(500, 5_000.0, 20_000).expect("sessions");
-        assert_eq!(slice.dropped, BTreeMap::new());
-        assert!(speed.establishments_per_s > 0.0 && speed.deletions_per_s > 0.0);
-        assert!(bench.subject.sent() > 1_000, "a packet of each session each way");
+        let found = bench.beside_n4(500, 5_000.0, 20_000).expect("sessions");
+        assert!(found.establishments_per_s > 0.0 && found.deletions_per_s > 0.0);
+        assert!(found.establishing.forwarded > 1_000, "a packet of each session each way");
+        assert!(found.deleting.forwarded > 0, "they are deleted under traffic");
+        assert_eq!((found.establishing.dropped, found.deleting.dropped), Default::default());
         assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, BTreeMap::new());
     }
 
@@ -478,6 +499,7 @@ mod tests {
     #[test]
     fn slices_in_which_the_core_was_away_do_not_count() {
         let slice = |overflown, pause_ms| Slice {
+            forwarded: 0,
             overflown,
             dropped: BTreeMap::new(),
             longest_pause: Duration::from_millis(pause_ms),
@@ -489,17 +511,19 @@ mod tests {
         }
         assert_eq!((tally.counting, tally.without_loss, tally.core_away, tally.overflown), (2, 1, 2, 5));
         assert_eq!(tally.longest_pause_us, 9_000);
-        assert_eq!(tally.lost(), Some(5));
+        assert_eq!(Tally::lost_in([&tally]), Some(5));
+        assert_eq!(Tally::lost_in([&tally, &Tally::default(), &tally]), Some(10));
     }
 
     #[test]
     fn nothing_is_known_to_be_lost_or_not_where_no_slice_counts() {
-        let mut slice = Slice { overflown: 9_000, dropped: BTreeMap::new(), longest_pause: Duration::from_millis(9) };
+        let mut slice =
+            Slice { forwarded: 0, overflown: 9_000, dropped: BTreeMap::new(), longest_pause: Duration::from_millis(9) };
         let mut tally = Tally::default();
         tally.add(&slice, 2_000_000);
-        assert_eq!(tally.lost(), None);
+        assert_eq!(Tally::lost_in([&tally, &tally]), None);
         slice.dropped.insert("drop.no_session", 3);
         tally.add(&slice, 2_000_000);
-        assert_eq!(tally.lost(), Some(3), "a drop is the UPF's doing in any slice");
+        assert_eq!(Tally::lost_in([&tally]), Some(3), "a drop is the UPF's doing in any slice");
     }
 }
