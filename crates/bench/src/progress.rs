@@ -27,7 +27,7 @@ impl Progress {
         Self { terminal: std::io::stderr().is_terminal(), interrupt: None }
     }
 
-    /// The same of a run that Ctrl-C and SIGTERM end at its next step, so that all is put back that it has changed. Call it before
+    /// The same of a run that Ctrl-C, SIGTERM and the end of the terminal end at its next step, so that all is put back that it has changed. Call it before
     /// another thread is started.
     pub fn interruptible() -> anyhow::Result<Self> {
         Ok(Self { interrupt: Some(Interrupt::take()?), ..Self::new() })

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end a measurement early: what was measured until then is reported.
+//! Ctrl-C, SIGTERM and the end of the terminal (SIGHUP) end a measurement early: what was measured until then is reported.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub fn die_with_parent() {
     let _ = set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
-/// The two signals, taken over. To ask is a load.
+/// The signals, taken over. To ask is a load.
 pub struct Interrupt {
     came: Arc<AtomicBool>,
     bell: OwnedFd,
@@ -23,7 +23,11 @@ pub struct Interrupt {
 impl Interrupt {
     /// Takes them over from now on. Call it before another thread is started.
     pub fn take() -> anyhow::Result<Self> {
-        let set: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+        let mut set: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+        // Whoever was started with it ignored (nohup) is to outlive the terminal: a signal that waits to be taken is not ignored.
+        if !is_ignored(Signal::SIGHUP) {
+            set.add(Signal::SIGHUP);
+        }
         set.thread_block().context("cannot block signals")?;
         let came = Arc::new(AtomicBool::new(false));
         let told = came.clone();
@@ -54,4 +58,11 @@ impl Interrupt {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
 }

@@ -51,12 +51,7 @@ fn a_forwarder_that_is_to_die_with_its_parent_does() {
     let mut id = String::new();
     BufReader::new(parent.stdout.take().expect("a pipe")).read_line(&mut id).expect("a line");
     let process = Path::new("/proc").join(id.trim());
-    let has_begun = || {
-        let tasks = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        names.any(|name| name == "signals\n")
-    };
-    let runs = eventually(has_begun);
+    let runs = eventually(|| takes_signals(&process));
     parent.kill().expect("it runs");
     parent.wait().expect("it ends");
     let has_ended = eventually(|| !process.exists());
@@ -65,6 +60,26 @@ fn a_forwarder_that_is_to_die_with_its_parent_does() {
         rustix::process::kill_process(id, rustix::process::Signal::KILL).expect("it is ours");
     }
     assert!(runs && has_ended, "{runs} {has_ended}");
+}
+
+#[test]
+fn what_was_counted_is_told_when_the_terminal_goes() {
+    let slice = Slice::new(70);
+    let forward = slice.start_peer(&["forward", "--port", "n6", "--port", "uu"]);
+    let process = Path::new("/proc").join(forward.id().to_string());
+    assert!(eventually(|| takes_signals(&process)));
+    let id = rustix::process::Pid::from_child(&forward);
+    rustix::process::kill_process(id, rustix::process::Signal::HUP).expect("it is ours");
+    let output = forward.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", output.status);
+    serde_json::from_slice::<Value>(&output.stdout).expect("a JSON result");
+}
+
+/// Whether a process has got as far as to take signals over.
+fn takes_signals(process: &Path) -> bool {
+    let tasks = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.any(|name| name == "signals\n")
 }
 
 /// Whether it comes to be so, within ten seconds.
