@@ -24,7 +24,9 @@ impl Folder {
                 // Of a process that had the same number and was killed: numbers repeat, in containers soon.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
-                    return made.map(|()| Self(path.clone())).with_context(|| format!("cannot make {}", path.display()));
+                    return made
+                        .map(|()| Self(path.clone()))
+                        .with_context(|| format!("cannot make {}", path.display()));
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use port::{Burst, OpenOptions, QueuePair, Sleep, TxQueue, Waiter};
 use traffic::cores::pin;
+use traffic::interrupt::die_with_parent;
 use traffic::stamp::now_ns;
 
 /// Where in a frame the partner writes when it received it, while it sleeps between packets.
@@ -61,6 +62,7 @@ impl Trips {
 
 /// Is the partner of the process that started this one.
 pub fn be_partner(args: &Partner) -> anyhow::Result<()> {
+    die_with_parent();
     pin(args.core)?;
     let options = OpenOptions { socket: args.socket.clone(), ..OpenOptions::default() };
     let queue = port::open(&args.port, &options)?.queues.into_iter().next();
