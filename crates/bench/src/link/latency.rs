@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use port::{PacketRef, QueuePair};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use traffic::cores::pin;
 use traffic::stamp::now_ns;
 
@@ -64,51 +64,74 @@ impl Latency {
 }
 
 pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
-    let each = args.samples.div_ceil(args.rounds.into());
-    let mut all = (trip(), trip(), trip());
-    let polling = bench.each_round(
+    let mut said = Map::new();
+    let measured = polling(bench, args, found, &mut said)
+        .and_then(|()| sleeping(bench, args, found, &mut said))
+        .and_then(|()| first_after_idle(bench, args, found));
+    let how = json!({"frame": FRAME, "one_way": "half of a round trip, less what reading the clock takes",
+        "sleeping": "both processes sleep at once when there is nothing", "idle_seconds": args.idle_seconds,
+        "eventfd": "blocking read and write, no poll"});
+    found.parts.insert("latency".into(), part(how, &said));
+    measured
+}
+
+/// Trips of a round.
+fn each(args: &Args) -> u64 {
+    args.samples.div_ceil(args.rounds.into())
+}
+
+fn polling(bench: &Bench, args: &Args, found: &mut Found, said: &mut Map<String, Value>) -> anyhow::Result<()> {
+    let mut all = trip();
+    let taken = bench.each_round(
         args.rounds,
         "latency, polling",
         found,
-        |_| phases(bench, Trips { polling: each, ..Trips::default() }, Duration::ZERO),
+        |_| phases(bench, Trips { polling: each(args), ..Trips::default() }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let p50 = Latency::of(&run.value.polling).p50_ns;
                 samples.add("link.latency.polling.p50_over_half_rtt", p50 / (run.trip_ns() / 2.0), "1");
-                merge(&mut all.0, &run.value.polling);
+                merge(&mut all, &run.value.polling);
             }
         },
-    )?;
-    let sleeping = bench.each_round(
+    );
+    sample("polling", &all, &mut found.samples);
+    said.insert("polling".into(), runs(&taken?, &["polling"]).into());
+    Ok(())
+}
+
+fn sleeping(bench: &Bench, args: &Args, found: &mut Found, said: &mut Map<String, Value>) -> anyhow::Result<()> {
+    let mut all = (trip(), trip());
+    let taken = bench.each_round(
         args.rounds,
         "latency, sleeping",
         found,
-        |_| phases(bench, Trips { polling: 0, sleeping: each, eventfd: each }, Duration::ZERO),
+        |_| phases(bench, Trips { polling: 0, sleeping: each(args), eventfd: each(args) }, Duration::ZERO),
         |samples, run| {
             if !run.moved {
                 let [port, bare] = [&run.value.sleeping, &run.value.eventfd].map(|trips| Latency::of(trips).p50_ns);
                 samples.add("link.latency.sleeping.over_eventfd", port / bare, "1");
-                merge(&mut all.1, &run.value.sleeping);
-                merge(&mut all.2, &run.value.eventfd);
+                merge(&mut all.0, &run.value.sleeping);
+                merge(&mut all.1, &run.value.eventfd);
             }
         },
-    )?;
-    for (name, trips) in [("polling", &all.0), ("sleeping", &all.1), ("eventfd", &all.2)] {
-        sample(name, trips, &mut found.samples);
+    );
+    sample("sleeping", &all.0, &mut found.samples);
+    sample("eventfd", &all.1, &mut found.samples);
+    said.insert("sleeping".into(), runs(&taken?, &["sleeping", "eventfd"]).into());
+    Ok(())
+}
+
+fn first_after_idle(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::Result<()> {
+    bench.progress.show(&format!("latency after {} s of idleness", args.idle_seconds));
+    if bench.progress.is_interrupted() {
+        return Ok(());
     }
     let idle = Duration::from_secs_f64(args.idle_seconds);
-    bench.progress.show(&format!("latency after {} s of idleness", args.idle_seconds));
+    let first = phases(bench, Trips { sleeping: 1, ..Trips::default() }, idle)?;
     if !bench.progress.is_interrupted() {
-        let first = phases(bench, Trips { sleeping: 1, ..Trips::default() }, idle)?;
-        if !bench.progress.is_interrupted() {
-            found.samples.add("link.latency.first_after_idle_ns", first.last_sleeping_ns as f64, "ns");
-        }
+        found.samples.add("link.latency.first_after_idle_ns", first.last_sleeping_ns as f64, "ns");
     }
-    let how = json!({"frame": FRAME, "one_way": "half of a round trip, less what reading the clock takes",
-        "sleeping": "both processes sleep at once when there is nothing", "idle_seconds": args.idle_seconds,
-        "eventfd": "blocking read and write, no poll"});
-    let runs = json!({"polling": runs(&polling, &["polling"]), "sleeping": runs(&sleeping, &["sleeping", "eventfd"])});
-    found.parts.insert("latency".into(), part(how, &runs));
     Ok(())
 }
 
