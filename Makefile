@@ -61,12 +61,15 @@ include crates/capi/capi.mk
 images: build
 	examples/images/build.sh
 
+# One that fails keeps no other from being measured.
 #: make bench      all benchmarks, interleaved with their references; JSON under target/bench
 bench: setup build
 	mkdir -p target/bench
-	target/release/kaista bench link --json target/bench/link.json
-	target/release/kaista bench upf --json target/bench/upf.json --plots target/bench/upf
-	target/release/kaista bench n4 --json target/bench/n4.json
+	failed=0; \
+	target/release/kaista bench link --json target/bench/link.json || failed=1; \
+	target/release/kaista bench upf --json target/bench/upf.json --plots target/bench/upf || failed=1; \
+	target/release/kaista bench n4 --json target/bench/n4.json || failed=1; \
+	exit $$failed
 
 #: make lint       formatting, licences, clippy
 lint: tidy
