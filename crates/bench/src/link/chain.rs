@@ -17,6 +17,7 @@ use crate::companion::{self, Companion};
 use crate::cores;
 use crate::cpu_time::CpuTime;
 use crate::links::{Links, end};
+use crate::metric::Samples;
 use crate::testpmd::{self, Rings};
 
 /// Numbers of functions.
@@ -55,6 +56,8 @@ struct SwitchedChain {
     functions: usize,
     /// CPU time of the functions for a packet and a function.
     ns_per_hop: f64,
+    /// The part of it that they spent on packets, by their own cycle counts: they poll, and wait in the rest.
+    busy_ns_per_hop: f64,
     /// CPU time of the switch for the same.
     switch_ns_per_hop: f64,
     switch_busy: f64,
@@ -93,25 +96,33 @@ pub(super) fn measure(bench: &Bench, args: &Args, found: &mut Found) -> anyhow::
             if run.moved {
                 return;
             }
-            for chain in &run.value.direct {
-                let name = |metric: &str| format!("link.chain.{}.{metric}", chain.functions);
-                samples.add(name("ns_per_hop"), chain.ns_per_hop, "ns");
-                samples.add(name("mpps"), chain.mpps, "Mpps");
-            }
-            for chain in &run.value.testpmd {
-                let name = |metric: &str| format!("link.chain.{}.{metric}", chain.functions);
-                samples.add(name("testpmd_ns_per_hop"), chain.ns_per_hop, "ns");
-                samples.add(name("testpmd_switch_ns_per_hop"), chain.switch_ns_per_hop, "ns");
-            }
+            sample(&run.value, samples);
             samples.add("link.chain.cost_spread", spread(&run.value.direct), "1");
         },
     )?;
     let how = json!({"frame": FRAME, "on_the_way": ON_THE_WAY,
         "ns_per_hop": "CPU time of all functions, by packets and functions",
         "testpmd": {"functions": "one process in io mode, virtio-user, packed rings with vector path", "switch": "io mode, vhost-user",
-            "rings": RINGS.to_string(), "ns_per_hop": "as above; testpmd polls, so all of its time counts"}});
+            "rings": RINGS.to_string(), "ns_per_hop": "as above; testpmd polls, so all of its time counts",
+            "busy_ns_per_hop": "only time spent on packets, by testpmd's cycle counts just after"}});
     found.parts.insert("chain".into(), part(how, &runs));
     Ok(())
+}
+
+fn sample(chains: &Chains, samples: &mut Samples) {
+    for chain in &chains.direct {
+        let name = |metric: &str| format!("link.chain.{}.{metric}", chain.functions);
+        samples.add(name("ns_per_hop"), chain.ns_per_hop, "ns");
+        samples.add(name("mpps"), chain.mpps, "Mpps");
+    }
+    for (chain, testpmd) in chains.direct.iter().zip(&chains.testpmd) {
+        let name = |metric: &str| format!("link.chain.{}.{metric}", chain.functions);
+        samples.add(name("testpmd_ns_per_hop"), testpmd.ns_per_hop, "ns");
+        samples.add(name("testpmd_busy_ns_per_hop"), testpmd.busy_ns_per_hop, "ns");
+        samples.add(name("testpmd_switch_ns_per_hop"), testpmd.switch_ns_per_hop, "ns");
+        samples.add(name("vs_testpmd"), testpmd.ns_per_hop / chain.ns_per_hop, "1");
+        samples.add(name("vs_testpmd_busy"), testpmd.busy_ns_per_hop / chain.ns_per_hop, "1");
+    }
 }
 
 /// Whether testpmd can be run; where not, says why.
@@ -133,6 +144,7 @@ fn switched(functions: usize, cores: [usize; 2], window: Duration) -> anyhow::Re
     Ok(SwitchedChain {
         functions,
         ns_per_hop: 1e3 * found.functions_cpu / found.hops_mpps,
+        busy_ns_per_hop: 1e3 * found.functions_cpu * found.functions.time / found.hops_mpps,
         switch_ns_per_hop: 1e3 * found.switch_cpu / found.hops_mpps,
         switch_busy: found.switch.share(),
         functions_busy: found.functions.share(),
@@ -273,5 +285,25 @@ mod tests {
         };
         assert_eq!(spread(&[chain(1, 30.0), chain(2, 20.0), chain(4, 25.0)]), 1.5);
         assert_eq!(spread(&[chain(1, 30.0)]), 1.0);
+    }
+
+    #[test]
+    fn testpmd_is_held_against_a_chain_as_long_with_its_waiting_and_without() {
+        let direct =
+            |functions| Chain { functions, mpps: 1.0, ns_per_hop: 10.0, busy: 1.0, generator_waited: 0.5, limit: "" };
+        let testpmd = |functions, ns_per_hop| SwitchedChain {
+            functions,
+            ns_per_hop,
+            busy_ns_per_hop: ns_per_hop / 2.0,
+            switch_ns_per_hop: 50.0,
+            switch_busy: 1.0,
+            functions_busy: 0.5,
+        };
+        let mut samples = Samples::default();
+        let (direct, testpmd) = (vec![direct(1), direct(2)], vec![testpmd(1, 60.0), testpmd(2, 80.0)]);
+        sample(&Chains { direct, testpmd }, &mut samples);
+        assert_eq!(samples.of("link.chain.1.vs_testpmd"), [6.0]);
+        assert_eq!(samples.of("link.chain.2.vs_testpmd"), [8.0]);
+        assert_eq!(samples.of("link.chain.2.vs_testpmd_busy"), [4.0]);
     }
 }
