@@ -329,6 +329,9 @@ fn sample(runs: &[Run], samples: &mut Samples) {
         for (system, mpps) in &rates {
             samples.add(format!("upf.dpdk.{way}.{}_mpps", system.name()), *mpps, "Mpps");
         }
+        if let (Some(upf), Some(macswap)) = (rates.get(&System::Upf), rates.get(&System::Macswap)) {
+            samples.add(format!("upf.{way}.vs_macswap_at_most"), upf / macswap, "1");
+        }
         let mut ratio = |name: String, of: System, to: System| {
             if filled.contains(&(round, attempt, way, to))
                 && let (Some(of), Some(to)) = (rates.get(&of), rates.get(&to))
@@ -429,5 +432,18 @@ mod tests {
         let samples = samples(&[run(System::Upf, 5.0, 0.5, 0.0), run(System::Macswap, 6.0, 0.0, 0.0)]);
         assert!(samples.of("upf.uplink.vs_macswap").is_empty());
         assert_eq!(samples.of("upf.dpdk.uplink.macswap_mpps"), [6.0]);
+    }
+
+    #[test]
+    fn the_ratio_at_most_is_of_every_turn_whoever_was_the_limit() {
+        let of_round = |round, run: Run| Run { round, ..run };
+        let samples = samples(&[
+            of_round(1, run(System::Upf, 5.0, 0.5, 0.0)),
+            of_round(1, run(System::Macswap, 10.0, 0.0, 0.0)),
+            of_round(2, run(System::Upf, 6.0, 0.5, 0.0)),
+            of_round(2, run(System::Macswap, 8.0, 0.5, 0.0)),
+        ]);
+        assert_eq!(samples.of("upf.uplink.vs_macswap_at_most"), [0.5, 0.75]);
+        assert_eq!(samples.of("upf.uplink.vs_macswap"), [0.75]);
     }
 }
