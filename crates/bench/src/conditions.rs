@@ -1,10 +1,11 @@
 //! What is true of the machine while a benchmark runs. Nothing in it names the machine or a person.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::cores::NEAR_NS;
+use crate::cores::{self, NEAR_NS};
 use crate::metric::Summary;
 
 /// Facts about this machine that a reader needs to compare figures.
@@ -22,12 +23,15 @@ pub fn of_this_machine() -> Value {
     })
 }
 
-/// Where the two cores were: near if a cache line's round trip stayed below [`NEAR_NS`], far if it never did.
-pub fn placement(round_trips: &Summary) -> &'static str {
-    match () {
-        () if round_trips.max < NEAR_NS => "near",
-        () if round_trips.min >= NEAR_NS => "far",
-        () => "moving",
+/// Where the two cores were: near if a cache line's round trip stayed below [`NEAR_NS`], far if it never did; unknown where none was
+/// measured.
+pub fn placement(metrics: &BTreeMap<String, Summary>) -> &'static str {
+    match metrics.get("link.rtt_ns") {
+        Some(round_trips) if round_trips.max < NEAR_NS => "near",
+        Some(round_trips) if round_trips.min >= NEAR_NS => "far",
+        Some(_) => "moving",
+        None if cores::pair().is_err() => "one core",
+        None => "unknown",
     }
 }
 
@@ -48,11 +52,15 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_near_far_or_moving() {
-        let trips = |samples: &[f64]| placement(&Summary::of(samples, "ns").expect("samples"));
+    fn cores_are_near_far_moving_or_not_known_to_be_anywhere() {
+        let trips = |samples: &[f64]| {
+            let summary = Summary::of(samples, "ns").map(|summary| ("link.rtt_ns".to_owned(), summary));
+            placement(&summary.into_iter().collect())
+        };
         assert_eq!(trips(&[80.0, 120.0]), "near");
         assert_eq!(trips(&[300.0, 180.0]), "far");
         assert_eq!(trips(&[80.0, 300.0]), "moving");
+        assert_eq!(trips(&[]), if cores::pair().is_ok() { "unknown" } else { "one core" });
     }
 
     #[test]

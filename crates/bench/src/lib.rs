@@ -22,5 +22,6 @@ pub mod n4;
 pub mod plot;
 pub mod progress;
 pub mod rig;
+pub(crate) mod rounds;
 pub mod testpmd;
 pub mod upf;

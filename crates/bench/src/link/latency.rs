@@ -16,10 +16,11 @@ use traffic::cores::pin;
 use traffic::stamp::now_ns;
 
 use super::partner::{STAMP, Trips, polled, ring, sleeper, slept, take};
-use super::{Args, Bench, Found, Taken, part};
+use super::{Args, Bench, Found, part};
 use crate::companion::Companion;
 use crate::links::{Links, end};
 use crate::metric::Samples;
+use crate::rounds::Taken;
 
 const FRAME: usize = 64;
 /// Trips before those that count.

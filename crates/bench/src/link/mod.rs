@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
+use crate::rounds::{Rounds, Taken};
 use crate::{conditions, cores, hugepages, testpmd};
 
 pub mod chain;
@@ -25,10 +26,6 @@ pub mod throughput;
 
 pub use throughput::{BUSY_ENOUGH, Kind, RETRIES};
 
-/// The cores were moved if one round trip was longer than another by this factor.
-const MOVED: f64 = 1.6;
-/// How often a measurement is taken until the cores stay where they are.
-pub(crate) const ATTEMPTS: u32 = 5;
 /// Hugepages for our links, beside those of testpmd: the record areas of nine links at most, or the buffers of two zero-copy
 /// ones (20 of 2 MiB).
 const OUR_HUGEPAGES: u64 = 2 * 9 + 6;
@@ -125,7 +122,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let metrics = found.samples.summaries();
     let mut conditions = found.conditions;
     conditions["interrupted"] = bench.progress.is_interrupted().into();
-    conditions["placement"] = metrics.get("link.rtt_ns").map_or("unknown", conditions::placement).into();
+    conditions["placement"] = conditions::placement(&metrics).into();
     if let Some(conditions) = conditions.as_object_mut() {
         conditions.extend(found.parts);
         conditions.insert("failures".into(), json!(failures));
@@ -151,81 +148,22 @@ pub struct Found {
     parts: Map<String, Value>,
 }
 
-/// One measurement and where the cores were.
-#[derive(Clone, Debug, Serialize)]
-struct Taken<T> {
-    round: u32,
-    attempt: u32,
-    /// A cache line's round trip, before, between parts, and after.
-    rtt_ns: Vec<f64>,
-    /// The cores were moved meanwhile: it does not count.
-    moved: bool,
-    #[serde(flatten)]
-    value: T,
-}
-
-impl<T> Taken<T> {
-    /// The round trip that the figure is held against.
-    fn trip_ns(&self) -> f64 {
-        self.rtt_ns.iter().sum::<f64>() / self.rtt_ns.len() as f64
-    }
-}
-
 impl Bench {
-    /// Measures once a round, and again where the cores were moved meanwhile. `measure` may add round trips that it takes
-    /// between its parts; `take` gets every measurement.
+    /// Measures once a round, and again where the cores were moved meanwhile.
     fn each_round<T>(
         &self,
         rounds: u32,
         what: &str,
         found: &mut Found,
-        mut measure: impl FnMut(&mut Vec<f64>) -> anyhow::Result<T>,
-        mut take: impl FnMut(&mut Samples, &Taken<T>),
+        measure: impl FnMut(&mut Vec<f64>) -> anyhow::Result<T>,
+        take: impl FnMut(&mut Samples, &Taken<T>),
     ) -> anyhow::Result<Vec<Taken<T>>> {
-        let mut all = Vec::new();
-        for round in 1..=rounds {
-            for attempt in 1..=ATTEMPTS {
-                let Ok(()) = self.progress.step(&format!("round {round} of {rounds}: {what}")) else { return Ok(all) };
-                let mut rtt_ns = vec![cores::round_trip_ns(self.cores)?];
-                let value = match measure(&mut rtt_ns) {
-                    Err(_) if self.progress.is_interrupted() => return Ok(all),
-                    value => value?,
-                };
-                rtt_ns.push(cores::round_trip_ns(self.cores)?);
-                if self.progress.is_interrupted() {
-                    return Ok(all);
-                }
-                let taken = Taken { round, attempt, moved: have_moved(&rtt_ns), rtt_ns, value };
-                taken.rtt_ns.iter().for_each(|trip| found.samples.add("link.rtt_ns", *trip, "ns"));
-                take(&mut found.samples, &taken);
-                let moved = taken.moved;
-                all.push(taken);
-                if !moved {
-                    break;
-                }
-            }
-        }
-        Ok(all)
+        let rounds = Rounds { count: rounds, cores: Some(self.cores), progress: &self.progress };
+        rounds.each(what, &mut found.samples, measure, take)
     }
-}
-
-/// Whether the cores were in different places in the course of the given round trips.
-pub(crate) fn have_moved(trips: &[f64]) -> bool {
-    let (min, max) = trips.iter().fold((f64::MAX, 0.0_f64), |(min, max), &trip| (min.min(trip), max.max(trip)));
-    max > min * MOVED
 }
 
 /// What a part says of how it was run.
 fn part(how: Value, runs: &impl Serialize) -> Value {
     json!({"how": how, "runs": runs})
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cores_have_moved_where_round_trips_differ_much() {
-        assert!(have_moved(&[50.0, 52.0, 370.0]) && !have_moved(&[350.0, 380.0, 365.0]));
-    }
 }

@@ -13,9 +13,10 @@ use traffic::forwarding::Forwarded;
 use vport::broker::{LinkKind, RING_BYTES_DEFAULT};
 use vport::layout::Exchange;
 
-use super::{ATTEMPTS, Args, Bench, Found, have_moved};
+use super::{Args, Bench, Found};
 use crate::links::{Links, end};
 use crate::metric::Samples;
+use crate::rounds::{ATTEMPTS, have_moved};
 use crate::testpmd::{self, Joint};
 use crate::{companion, cores};
 

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Way, frame_len};
+use crate::rounds::Rounds;
 use crate::{conditions, cores};
 
 mod bare_misses;
@@ -179,13 +180,14 @@ impl Part {
     fn measure(self, args: &Args, how: &mut Value, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
         let pair = cores::pair().ok();
         let (rounds, load, window) = (args.rounds, args.load(), args.window());
+        let taken = Rounds { count: rounds, cores: pair, progress };
         match self {
-            Self::Worker => worker::measure(rounds, window, args.many(), pair, how, samples, progress),
+            Self::Worker => worker::measure(&taken, window, args.many(), how, samples),
             Self::Payload => payload::measure(rounds, window, load, pair, how, samples, progress),
             Self::Sessions => sessions::measure(rounds, window, load.payload, pair, how, samples, progress),
             Self::Workers => workers::measure(rounds, load, how, samples, progress),
             Self::Latency => latency::measure(rounds, window, load, how, samples, progress),
-            Self::Models => models::measure(rounds, window, load, pair, how, samples, progress),
+            Self::Models => models::measure(&taken, window, load, how, samples),
             Self::Scaling => scaling::measure(load, pair, how, samples, progress),
             Self::Skew => skew::measure(rounds, load, how, samples, progress),
             Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
@@ -199,7 +201,7 @@ impl Part {
 
 fn report(mut conditions: Value, samples: &Samples, load: Load) -> Report {
     let metrics = samples.summaries();
-    conditions["placement"] = metrics.get("link.rtt_ns").map_or("one core", conditions::placement).into();
+    conditions["placement"] = conditions::placement(&metrics).into();
     conditions["sessions"] = load.sessions.into();
     conditions["active"] = load.active.into();
     conditions["payload_bytes"] = load.payload.into();

@@ -8,6 +8,7 @@
 //! core's cache. On two, that is in it, but for the packets' own lines: the source's stand in memory as they are, so that both cores can
 //! have them, where a peer on a third core would have written them anew, and whoever reads them first would wait for that.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,9 @@ use upf::model::Model;
 
 use super::whole::Whole;
 use crate::busy::{Busy, Phase, of_rounds};
-use crate::cores;
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::{Load, Way};
+use crate::rounds::{Rounds, Taken};
 
 /// Bursts between two turns, on one core.
 const BURSTS: usize = 8;
@@ -49,34 +49,39 @@ pub(super) struct Compared {
     pub pipeline_ns: f64,
 }
 
+/// What was found of one way in a round.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct OfWay {
+    rtc_ns: f64,
+    one_core: Costs,
+    two_cores: Option<Costs>,
+}
+
 /// Measures both ways in turns; on two cores where there are two.
 pub(super) fn measure(
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     load: Load,
-    pair: Option<[usize; 2]>,
     how: &mut Value,
     samples: &mut Samples,
-    progress: &Progress,
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
-    let core = pair.map_or(0, |pair| pair[1]);
-    let outcome = (1..=rounds).try_for_each(|round| {
-        let rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
-        rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
-        Way::BOTH.into_iter().try_for_each(|way| {
-            progress.step(&format!("models, round {round} of {rounds}: {}", way.name()))?;
-            let mut both = Both::new(way, load)?;
-            let rtc_ns = rtc(&mut both.rtc, window, core)?;
-            let together = both.one_core(window, core)?;
-            let apart = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
-            add(way, rtc_ns, together, apart, samples);
-            runs.push(json!({
-                "round": round, "way": way.name(), "link_rtt_ns": rtt_ns, "rtc_ns": rtc_ns, "one_core": together, "two_cores": apart
-            }));
-            Ok(())
-        })
-    });
+    let (pair, core) = (rounds.cores, rounds.cores.map_or(0, |pair| pair[1]));
+    let of_way = |way| {
+        rounds.progress.go_on()?;
+        let mut both = Both::new(way, load)?;
+        let (rtc_ns, one_core) = (rtc(&mut both.rtc, window, core)?, both.one_core(window, core)?);
+        let two_cores = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
+        Ok((way.name(), OfWay { rtc_ns, one_core, two_cores }))
+    };
+    let measure = |_: &mut Vec<f64>| Way::BOTH.into_iter().map(of_way).collect::<anyhow::Result<BTreeMap<_, _>>>();
+    let take = |samples: &mut Samples, run: &Taken<BTreeMap<&str, OfWay>>| {
+        if !run.moved {
+            run.value.iter().for_each(|(way, found)| add(way, *found, samples));
+        }
+        runs.push(json!(run));
+    };
+    let outcome = rounds.each("models", samples, measure, take).map(drop);
     *how = json!({
         "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled",
         "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
@@ -126,10 +131,10 @@ impl Compared {
     }
 }
 
-fn add(way: Way, rtc_ns: f64, together: Costs, apart: Option<Costs>, samples: &mut Samples) {
-    let name = |metric: &str| format!("upf.models.{}.{metric}", way.name());
+fn add(way: &str, OfWay { rtc_ns, one_core, two_cores }: OfWay, samples: &mut Samples) {
+    let name = |metric: &str| format!("upf.models.{way}.{metric}");
     samples.add(name("rtc_ns"), rtc_ns, "ns");
-    for (prefix, costs) in [("one_core.", Some(together)), ("", apart)] {
+    for (prefix, costs) in [("one_core.", Some(one_core)), ("", two_cores)] {
         let Some(Costs { dispatcher_ns, worker_ns }) = costs else { continue };
         samples.add(name(&format!("{prefix}dispatcher_ns")), dispatcher_ns, "ns");
         samples.add(name(&format!("{prefix}worker_ns")), worker_ns, "ns");
@@ -222,7 +227,8 @@ mod tests {
     fn a_pipeline_has_a_part_for_the_dispatcher_and_one_for_the_worker() {
         let mut samples = Samples::default();
         let costs = |dispatcher_ns, worker_ns| Costs { dispatcher_ns, worker_ns };
-        add(Way::Uplink, 50.0, costs(10.0, 50.0), Some(costs(12.5, 55.0)), &mut samples);
+        let found = OfWay { rtc_ns: 50.0, one_core: costs(10.0, 50.0), two_cores: Some(costs(12.5, 55.0)) };
+        add("uplink", found, &mut samples);
         assert_eq!(samples.of("upf.pipeline_over_rtc.cycles"), [67.5 / 50.0]);
         assert_eq!(samples.of("upf.pipeline_over_rtc.worker_cycles"), [1.1]);
         assert_eq!(samples.of("upf.pipeline_over_rtc.one_core.cycles"), [1.2]);
@@ -235,7 +241,7 @@ mod tests {
         let Ok(cores) = traffic::cores::allowed() else { return };
         let mut both = Both::new(Way::Downlink, load).expect("two UPFs");
         let mut samples = Samples::default();
-        for pair in [None, cores::pair().ok()] {
+        for pair in [None, crate::cores::pair().ok()] {
             let found = both.compare(Duration::from_millis(10), cores[0], pair).expect("packets pass");
             assert!(found.rtc_ns > 0.0 && found.pipeline_ns > 0.0, "{found:?}");
             found.add("both", &mut samples);

@@ -10,12 +10,11 @@ use anyhow::{anyhow, ensure};
 use serde_json::{Value, json};
 
 use super::clock::nanoseconds;
-use crate::cores;
 use crate::fed::{self, Fed};
 use crate::link::BUSY_ENOUGH;
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
+use crate::rounds::{Rounds, Taken};
 
 /// The two functions, or figures of theirs.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -27,37 +26,31 @@ struct Pair<F, U = F> {
 /// What was found in a round.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Round {
-    round: u32,
     way: &'static str,
-    /// A cache line's round trip just before.
-    link_rtt_ns: Option<f64>,
     shared_memory: Option<Pair<fed::Found>>,
     synthetic_ns: Pair<f64>,
 }
 
 /// Measures both ways, the functions in turns; over shared memory too where there are two cores.
 pub(super) fn measure(
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     load: Load,
-    pair: Option<[usize; 2]>,
     how: &mut Value,
     samples: &mut Samples,
-    progress: &Progress,
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
     let measured = Way::BOTH.into_iter().try_for_each(|way| {
         // On a thread of its own, so that this one is never bound to a core.
-        std::thread::scope(|scope| scope.spawn(|| of_way(way, rounds, window, load, pair, &mut runs, progress)).join())
+        std::thread::scope(|scope| scope.spawn(|| of_way(way, rounds, window, load, &mut runs, samples)).join())
             .unwrap_or_else(|_| Err(anyhow!("a measurement panicked")))
     });
-    runs.iter().for_each(|round| add(round, samples));
     *how = json!({
         "sessions": load.sessions,
         "active": load.active,
         "payload_bytes": load.payload,
         "what": "nanoseconds of a packet in the UPF and in a plain forwarder that swaps Ethernet addresses, frames of active sessions in an order at random",
-        "upf.WAY.ns, .forwarder_ns, .added_ns, .vs_forwarder": match pair {
+        "upf.WAY.ns, .forwarder_ns, .added_ns, .vs_forwarder": match rounds.cores {
             Some(_) => "over shared-memory ports; busy time of the worker, that is of rounds that found packets, by the packets of these rounds; vs_forwarder is the ratio of the rates that follow",
             None => "not measurable here: one core",
         },
@@ -71,14 +64,14 @@ pub(super) fn measure(
 
 fn of_way(
     way: Way,
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     load: Load,
-    pair: Option<[usize; 2]>,
-    all: &mut Vec<Round>,
-    progress: &Progress,
+    all: &mut Vec<Value>,
+    samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    progress.step(&format!("worker, {}: {} sessions are installed", way.name(), load.sessions))?;
+    let pair = rounds.cores;
+    rounds.progress.step(&format!("worker, {}: {} sessions are installed", way.name(), load.sessions))?;
     traffic::cores::pin(pair.map_or(0, |pair| pair[1]))?;
     let mut over_memory = Pair { forwarder: Plain::new(way, load)?, upf: Upf::new(way, load)? };
     let fed = |subject| Fed::new(subject, way, load);
@@ -86,19 +79,22 @@ fn of_way(
         Some(_) => Some(Pair { forwarder: fed(Subject::Forwarder)?, upf: fed(Subject::Upf)? }),
         None => None,
     };
-    for round in 1..=rounds {
-        progress.step(&format!("worker, {}, round {round} of {rounds}", way.name()))?;
-        let link_rtt_ns = pair.map(cores::round_trip_ns).transpose()?;
+    let measure = |_: &mut Vec<f64>| {
         let shared_memory = match (&mut over_links, pair) {
             (Some(fed), Some(pair)) => {
                 Some(Pair { forwarder: fed.forwarder.run(window, pair)?, upf: fed.upf.run(window, pair)? })
             }
             _ => None,
         };
-        let synthetic_ns = synthetic(&mut over_memory, window)?;
-        all.push(Round { round, way: way.name(), link_rtt_ns, shared_memory, synthetic_ns });
-    }
-    Ok(())
+        Ok(Round { way: way.name(), shared_memory, synthetic_ns: synthetic(&mut over_memory, window)? })
+    };
+    let take = |samples: &mut Samples, run: &Taken<Round>| {
+        if !run.moved {
+            add(&run.value, samples);
+        }
+        all.push(json!(run));
+    };
+    rounds.each(&format!("worker, {}", way.name()), samples, measure, take).map(drop)
 }
 
 /// Nanoseconds of a packet, one after the other on the same core.
@@ -116,7 +112,6 @@ fn synthetic(Pair { forwarder, upf }: &mut Pair<Plain, Upf>, window: Duration) -
 }
 
 fn add(round: &Round, samples: &mut Samples) {
-    round.link_rtt_ns.into_iter().for_each(|ns| samples.add("link.rtt_ns", ns, "ns"));
     let Pair { forwarder, upf } = round.synthetic_ns;
     add_ns(&format!("upf.synthetic.{}", round.way), upf, forwarder, samples);
     samples.add(format!("upf.synthetic.{}.mpps", round.way), 1e3 / upf, "Mpps");
@@ -147,7 +142,7 @@ mod tests {
         for busy in [0.99, 0.5] {
             let shared_memory = Some(Pair { forwarder: found(20.0, 0.4), upf: found(80.0, busy) });
             let synthetic_ns = Pair { forwarder: 10.0, upf: 60.0 };
-            let round = Round { round: 1, way: "uplink", link_rtt_ns: Some(50.0), shared_memory, synthetic_ns };
+            let round = Round { way: "uplink", shared_memory, synthetic_ns };
             add(&round, &mut samples);
         }
         assert_eq!(samples.of("upf.uplink.added_ns"), [60.0, 60.0]);

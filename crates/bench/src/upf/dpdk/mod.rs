@@ -22,10 +22,10 @@ use traffic::replay::Replayed;
 
 use crate::folder::Folder;
 use crate::hugepages::Reservation;
-use crate::link::{ATTEMPTS, have_moved};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::{self, Load, Way};
+use crate::rounds::{ATTEMPTS, have_moved};
 use crate::testpmd::{self, Between};
 use crate::{companion, cores};
 
