@@ -45,8 +45,8 @@ impl Manager {
     pub fn associate(upf: SocketAddr) -> anyhow::Result<Self> {
         let socket = UdpSocket::bind((MANAGER, 0)).context("a socket for the session manager")?;
         socket.connect(upf)?;
-        // The UPF answers within milliseconds; what takes longer was lost, which a loopback does not do.
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        // The UPF answers within milliseconds where it has its core; a loopback loses nothing.
+        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
         let mut manager = Self { socket, sequence: 0, buffer: vec![0; 65_536], measures_usage: true };
         let setup = AssociationSetup::new(NodeId::Address(MANAGER.into()), RecoveryTimeStamp::now());
         manager.send(0, &Request::AssociationSetup(setup))?;
