@@ -32,6 +32,9 @@ fn ring_bytes(model: Model) -> u32 {
     }
 }
 
+/// PDRs of a session each way for which there is room by all means.
+const PDRS_IN_A_SESSION: usize = 32;
+
 /// The UPF.
 pub(super) struct Crew {
     upf: Upf,
@@ -62,7 +65,8 @@ impl Crew {
         n3.queues = std::mem::take(&mut n3.queues).into_iter().enumerate().map(ridden).collect();
         let place = |(kind, port)| Place { kind, network_instances: vec![], port };
         let places = [(PortKind::N3, n3), (PortKind::N6, open("n6")?)].map(place).into();
-        let max_sessions = load.sessions as usize;
+        // Sessions of many PDRs take the room of several.
+        let max_sessions = load.sessions as usize * usize::from(load.pdrs).div_ceil(PDRS_IN_A_SESSION);
         let plan = Plan { max_sessions, model, elasticity: Some(elasticity), ..Plan::default() };
         Ok(Self { upf: Upf::over(&plan, places)?, rider, reins: Arc::default(), links })
     }
@@ -103,8 +107,8 @@ impl Crew {
     }
 }
 
-/// One bucket in so many is hot where the load is skewed: half of those that the first of two workers owns at first.
-const ONE_IN: u8 = 4;
+/// One bucket in so many is hot where the load is skewed: those that the first of two workers owns at first.
+const ONE_IN: u8 = 2;
 /// How many times the others' load each session in them has.
 pub(super) const HOT_TIMES: u32 = 4;
 

@@ -278,7 +278,7 @@ fn skew(report: &Report) -> Option<Chart> {
         apart(found)
     };
     let axes = ["", "throughput with skew over that with uniform load"];
-    let categories = vec!["two workers, a bucket in four with four times the load".to_owned()];
+    let categories = vec!["two workers, the buckets of one with four times the load".to_owned()];
     let chart = chart(report, "A hot worker's buckets move away", axes, categories, SAID.map(of).into())?;
     let mut chart = with_note(Chart { lines: vec![(0.95, "aim".to_owned())], ..chart }, held(report));
     for (model, said) in SAID {

@@ -17,6 +17,8 @@ use traffic::stamp::now_ns;
 
 /// Packets on their way where the source waits.
 const UNDER_WAY: u64 = 512;
+/// The same where workers are to be busy all the time, even while the system or the hypervisor has one's core; a ring holds as many.
+pub(super) const UNDER_WAY_MANY: u64 = 32_768;
 /// How long the source may take to hear of something.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bursts offered in a turn at most: what a source that was held up for long is behind.
@@ -27,7 +29,8 @@ const CATCH_UP: usize = 128;
 /// What whoever measures asks of the source, and sees of it.
 #[derive(Default)]
 pub(super) struct Reins {
-    /// Packets a second: the bits of the number. [`Reins::WAITING`]: as many as come through, without one refused for good.
+    /// Packets a second: the bits of the number. [`Reins::WAITING`], [`Reins::FILLING`]: as many as come through, without one refused
+    /// for good.
     pace: AtomicU64,
     /// Whether the load is skewed.
     is_skewed: AtomicBool,
@@ -105,6 +108,7 @@ impl Tally {
 
 impl Reins {
     const WAITING: u64 = u64::MAX;
+    const FILLING: u64 = u64::MAX - 1;
 
     /// So many packets a second from now on; latency is another stretch's.
     pub fn set_rate(&self, pps: f64) {
@@ -115,6 +119,12 @@ impl Reins {
     /// As many as come through from now on.
     pub fn wait(&self) {
         self.pace.store(Self::WAITING, Relaxed);
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    /// As many as come through from now on, with so many on their way that no worker ever has none.
+    pub fn fill(&self) {
+        self.pace.store(Self::FILLING, Relaxed);
         self.turn.fetch_add(1, Relaxed);
     }
 
@@ -168,7 +178,8 @@ pub(super) struct Rider {
     reins: Arc<Reins>,
     turn: u64,
     pace: u64,
-    waits: bool,
+    /// Packets on their way at most; none where it does not wait.
+    under_way_max: Option<u64>,
     /// When it rode last, the longest time that it did not in this stretch, and what had been refused and not offered before.
     rode_ns: u64,
     silence_ns: u64,
@@ -189,7 +200,7 @@ impl Rider {
             reins,
             turn: 0,
             pace: 0,
-            waits: false,
+            under_way_max: None,
             rode_ns: now_ns(),
             silence_ns: 0,
             refused_before: 0,
@@ -220,7 +231,7 @@ impl Rider {
         for _ in 0..bursts {
             let under_way = self.accepted() - self.sink.received();
             let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
-            if (self.waits && under_way > UNDER_WAY) || generator.turn(&mut *self.into.tx, now) == 0 {
+            if self.under_way_max.is_some_and(|most| under_way > most) || generator.turn(&mut *self.into.tx, now) == 0 {
                 break;
             }
         }
@@ -261,8 +272,12 @@ impl Rider {
             return;
         }
         (self.pace, self.is_skewed) = (pace, is_skewed);
-        self.waits = pace == Reins::WAITING;
-        let pace = if self.waits { Pace::Unlimited } else { Pace::PerSecond(f64::from_bits(pace)) };
+        self.under_way_max = match pace {
+            Reins::WAITING => Some(UNDER_WAY),
+            Reins::FILLING => Some(UNDER_WAY_MANY),
+            _ => None,
+        };
+        let pace = self.under_way_max.map_or(Pace::PerSecond(f64::from_bits(pace)), |_| Pace::Unlimited);
         // At rate 0 none is due, not even one at once.
         if pace != Pace::PerSecond(0.0) {
             if is_skewed { &mut self.skewed } else { &mut self.uniform }.set_pace(pace, now);

@@ -1,5 +1,5 @@
-//! Skew: two workers at 90 % of what they can do together; then one bucket in four, all of them of the same worker at first, gets
-//! four times as much as the others, at the same rate of all together.
+//! Skew: two workers at 90 % of what they can do together; then the buckets that one of them owns at first get four times as much
+//! as the others, at the same rate of all together.
 //!
 //! In each round the same load comes to a UPF whose buckets nobody moves, first. Only where that one falls behind is there
 //! anything that moves could mend, and only there the other one's figures count. For that, the UPF's work has to be most of what a
@@ -14,9 +14,9 @@ use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
 use super::crew::{Crew, HOT_TIMES, drain, is_hot};
-use super::ridden::Reins;
+use super::ridden::{Reins, UNDER_WAY_MANY};
 use super::scaling::MODELS;
-use super::search::{Highest, Limit, TRIAL, highest};
+use super::search::{Limit, TRIAL};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
@@ -25,9 +25,7 @@ const WORKERS: u16 = 2;
 /// The sink tells a million flows apart; sessions have two each, one for either load.
 const ACTIVE_MAX: u32 = 500_000;
 /// PDRs of a session each way, of which the last one matches.
-const PDRS: u16 = 64;
-/// Part of the packets that may be refused where workers do all that they can together.
-const LOSS: f64 = 0.01;
+const PDRS: u16 = 128;
 /// Part of what the workers can do together.
 const PART: f64 = 0.9;
 /// How long each load lasts.
@@ -42,8 +40,8 @@ const SPANS: usize = 5;
 const AS_GOOD: f64 = 0.95;
 /// How often buckets are handed back at most.
 const HAND_BACKS: u32 = 10;
-/// What the worker with more has to have of the skewed load when it begins: 5/7 if no bucket was moved before.
-const HEAVY: f64 = 0.7;
+/// What the worker with more has to have of the skewed load when it begins: 4/5 if no bucket was moved before.
+const HEAVY: f64 = 0.75;
 /// Seconds after the onset in which moves are to be over.
 const AIM_S: f64 = 0.05;
 
@@ -130,10 +128,10 @@ pub(super) fn measure(
 fn of_round(model: Model, load: Load, cores: &[usize]) -> anyhow::Result<Found> {
     let terms = terms(cores.is_empty());
     let crew = |terms| Crew::new(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load);
-    let (Highest { pps, limit }, unmoved) = crew(never_moving(terms))?.play(load, cores, |elastic, reins| {
+    let ((pps, limit), unmoved) = crew(never_moving(terms))?.play(load, cores, |elastic, reins| {
         deciding(elastic, || {
-            let highest = highest(reins, LOSS)?;
-            Ok((highest, through_loads(elastic, reins, PART * highest.pps)?))
+            let (pps, limit) = together(reins);
+            Ok(((pps, limit), through_loads(elastic, reins, PART * pps)?))
         })
     })?;
     let moved = crew(terms)?
@@ -141,6 +139,17 @@ fn of_round(model: Model, load: Load, cores: &[usize]) -> anyhow::Result<Found> 
     let joint_mpps = pps / 1e6;
     let not_measurable = not_measurable(joint_mpps, limit, &unmoved, &moved);
     Ok(Found { joint_mpps, limit: limit.name(), unmoved, moved, not_measurable })
+}
+
+/// What workers do together that are never without packets, in packets a second, and what keeps them from doing more: the source, if it
+/// does not get as many under way as it may.
+fn together(reins: &Reins) -> (f64, Limit) {
+    reins.fill();
+    std::thread::sleep(TRIAL);
+    let pps = rate(&watched(reins));
+    let waiting = reins.tally().missing();
+    drain(reins);
+    (pps, if waiting >= UNDER_WAY_MANY / 2 { Limit::Workers } else { Limit::Source })
 }
 
 /// Why a round says nothing of moves, if that is so.
@@ -294,7 +303,7 @@ mod tests {
     }
 
     fn loads(uniform_mpps: f64, skewed_mpps: f64) -> Loads {
-        let heavier_part = [5.0 / 7.0, 0.5];
+        let heavier_part = [0.8, 0.5];
         Loads { uniform_mpps, skewed_mpps, skewed_after_aim_mpps: skewed_mpps, heavier_part, ..Loads::default() }
     }
 
@@ -328,9 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn at_first_one_worker_has_five_parts_of_seven() {
+    fn at_first_one_worker_has_four_parts_of_five() {
         let owners: Vec<u8> = (0..128).map(|bucket: u8| bucket % 2).collect();
-        assert_eq!(heavier_part(&owners), 5.0 / 7.0);
+        assert_eq!(heavier_part(&owners), 0.8);
     }
 
     #[test]
@@ -345,6 +354,6 @@ mod tests {
             hand_back(elastic);
             Ok([moved, heavier_part(&elastic.standing().owners)])
         });
-        assert_eq!(parts.expect("a run"), [1.0, 5.0 / 7.0]);
+        assert_eq!(parts.expect("a run"), [1.0, 0.8]);
     }
 }
