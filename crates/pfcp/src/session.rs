@@ -157,10 +157,11 @@ impl FSeid {
         }
     }
 
-    /// Its address; the IPv4 one where there are two.
-    pub fn address(&self) -> IpAddr {
-        let v6 = || self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into();
-        self.v4.map_or_else(v6, Into::into)
+    /// Its address; of two the one that whoever is at `here` reaches, which is of the same version.
+    pub fn address_beside(&self, here: IpAddr) -> IpAddr {
+        let (v4, v6) = (self.v4.map(IpAddr::from), self.v6.map(IpAddr::from));
+        let of_two = if here.is_ipv4() { v4.or(v6) } else { v6.or(v4) };
+        of_two.unwrap_or(Ipv6Addr::UNSPECIFIED.into())
     }
 
     pub(crate) fn read(ie: Ie) -> Result<Self, Fault> {
@@ -453,6 +454,22 @@ impl DeletionResponse {
                 usage.iter().for_each(|report| report.write(Occasion::Deletion, out));
             }
             Err(fault) => fault.write(out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_addresses_that_of_the_same_version_is_reached() {
+        let [v4, v6]: [IpAddr; 2] = ["10.4.0.2", "fd00::2"].map(|address| address.parse().unwrap());
+        let (one, other) = (FSeid::new(1, v4), FSeid::new(1, v6));
+        let both = FSeid { v6: other.v6, ..one };
+        for here in [v4, v6] {
+            assert_eq!(both.address_beside(here), here);
+            assert_eq!((one.address_beside(here), other.address_beside(here)), (v4, v6), "there is no other");
         }
     }
 }

@@ -170,26 +170,29 @@ impl Account {
     pub fn change(&mut self, urr: &Urr, stated: &UrrTerms, clock: &Clock, now_ns: u64) {
         self.books.threshold.volume = stated.volume_threshold.or(self.books.threshold.volume);
         self.books.threshold.time_s = stated.time_threshold_s.or(self.books.threshold.time_s);
-        let grants = stated.volume_quota.is_some() || stated.time_quota_s.is_some();
-        if grants {
-            self.books.quota = Grant {
-                from: Mark { at_ns: now_ns, ..self.books.reported },
-                volume: stated.volume_quota.or(self.books.quota.volume),
-                time_s: stated.time_quota_s.or(self.books.quota.time_s),
-            };
-        }
-        if grants || stated.quota_validity_time_s.is_some() {
+        let (volume, time_s) = (stated.volume_quota, stated.time_quota_s);
+        let from = Mark { at_ns: now_ns, ..self.books.reported };
+        self.books.quota = self.books.quota.renewed(from, volume, time_s);
+        if volume.is_some() || time_s.is_some() || stated.quota_validity_time_s.is_some() {
             self.books.quota.from.at_ns = now_ns;
-            self.books.stopped = false;
-            self.books.told = Why::default();
+            self.lift(urr, volume.is_some(), time_s.is_some(), now_ns);
         }
         if stated.monitoring_time.is_some() {
             self.books.monitoring_ns = still_to_come(stated, clock, now_ns);
         }
-        if stated.period_s.is_some() || self.books.period_ns.is_none() {
+        if stated.period_s.is_some() || self.books.period_ns.is_some() != urr.triggers.contains(Asked::PERIO) {
             self.set_period(urr, now_ns);
         }
         self.set_terms(urr, now_ns);
+    }
+
+    /// Quotas were granted anew, of these kinds: they stop nothing any more, and that they are used up is news again.
+    fn lift(&mut self, urr: &Urr, volume: bool, time: bool, now_ns: u64) {
+        let news = [(true, Why::QUHTI), (true, Why::QUVTI), (volume, Why::VOLQU), (time, Why::TIMQU)];
+        let is_news = news.into_iter().filter(|(is_news, _)| *is_news).fold(0, |all, (_, why)| all | why.0);
+        self.books.told.0 &= !is_news;
+        let now = self.mark(urr, &self.usage.read(now_ns), now_ns);
+        self.books.stopped &= self.books.quota.time_reached(&now);
     }
 
     /// What is to be reported now, if anything is. Has the monitoring time take effect, and stops what is used up.
@@ -305,13 +308,13 @@ impl Account {
             self.books.is_after = true;
         }
         let (terms, from) = (&urr.terms, self.mark(urr, &reading, now_ns));
-        let subsequently = |grant: &mut Grant, volume: Option<Volume>, time_s: Option<u32>| {
-            if volume.is_some() || time_s.is_some() {
-                *grant = Grant { from, volume: volume.or(grant.volume), time_s: time_s.or(grant.time_s) };
-            }
-        };
-        subsequently(&mut self.books.threshold, terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
-        subsequently(&mut self.books.quota, terms.subsequent_volume_quota, terms.subsequent_time_quota_s);
+        let (volume, time_s) = (terms.subsequent_volume_threshold, terms.subsequent_time_threshold_s);
+        self.books.threshold = self.books.threshold.renewed(from, volume, time_s);
+        let (volume, time_s) = (terms.subsequent_volume_quota, terms.subsequent_time_quota_s);
+        if volume.is_some() || time_s.is_some() {
+            self.books.quota = self.books.quota.renewed(from, volume, time_s);
+            self.lift(urr, volume.is_some(), time_s.is_some(), now_ns);
+        }
         self.set_terms(urr, now_ns);
     }
 
@@ -520,6 +523,29 @@ impl Counts {
 }
 
 impl Grant {
+    /// From `from` on so much; of the one that is not stated, what is left there.
+    fn renewed(self, from: Mark, volume: Option<Volume>, time_s: Option<u32>) -> Self {
+        if volume.is_none() && time_s.is_none() {
+            return self;
+        }
+        Self { from, volume: volume.or(self.volume_left(&from)), time_s: time_s.or(self.time_left_s(&from)) }
+    }
+
+    fn volume_left(&self, at: &Mark) -> Option<Volume> {
+        let (bounds, up, down) = (self.bounds(), at.counts.uplink_octets, at.counts.downlink_octets);
+        let left = |bound: Option<u64>, is: u64| bound.map(|bound| bound.saturating_sub(is));
+        let volume = Volume {
+            total: left(bounds.total, up + down),
+            uplink: left(bounds.uplink, up),
+            downlink: left(bounds.downlink, down),
+        };
+        self.volume.map(|_| volume)
+    }
+
+    fn time_left_s(&self, at: &Mark) -> Option<u32> {
+        self.time_left_ns(at).map(|left_ns| left_ns.div_ceil(SECOND_NS) as u32)
+    }
+
     /// The counts at which the volume is used.
     fn bounds(&self) -> Bounds {
         let from = &self.from.counts;

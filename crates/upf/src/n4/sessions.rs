@@ -75,7 +75,8 @@ impl<T: RuleTables> Node<T> {
         let up_seid = self.last_seid + 1;
         let new: Vec<_> = draft.contents.urrs().keys().copied().collect();
         let plan = self.plan(draft, up_seid, &new, now)?;
-        let cp_f_seid = CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address() };
+        let cp_f_seid =
+            CpFSeid { seid: request.cp_f_seid.seid, address: request.cp_f_seid.address_beside(self.config.address) };
         let plan = self.put(up_seid, cp_f_seid, plan, &BTreeMap::new(), Parting::default())?;
         self.last_seid = up_seid;
         self.settle_addresses(&BTreeSet::new(), &plan.contents, &plan.allocated);
@@ -106,7 +107,9 @@ impl<T: RuleTables> Node<T> {
         let held = self.sessions.get(&up_seid).ok_or(Fault::new(Cause::SessionContextNotFound))?;
         let mut open = held.open();
         let draft = Draft::modify(&open.contents, request, self.surroundings())?;
-        let changed = request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address() });
+        let here = self.config.address;
+        let changed =
+            request.cp_f_seid.map(|f_seid| CpFSeid { seid: f_seid.seid, address: f_seid.address_beside(here) });
         let cp_f_seid = changed.unwrap_or(open.owner.cp_f_seid);
         let watched = request.inactivity_timer_s.map(|_| ACTIVITY);
         let new: Vec<_> = request.create_urrs.iter().map(|create| create.id).chain(watched).collect();
@@ -126,7 +129,7 @@ impl<T: RuleTables> Node<T> {
             self.outbox.redirect(up_seid, cp_f_seid.seid, to, now);
         }
         open.owner.cp_f_seid = cp_f_seid;
-        if open.contents.is_told_to_act(request) {
+        if drop_buffered || open.contents.is_told_to_act(request) {
             // What waits from now on is news again.
             open.paging = Paging::default();
         }

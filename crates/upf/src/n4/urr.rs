@@ -111,13 +111,19 @@ impl Urr {
             (Trigger::QUHTI, terms.quota_holding_time_s.map(u64::from), IeType::QuotaHoldingTime),
             (Trigger::QUVTI, terms.quota_validity_time_s.map(u64::from), IeType::QuotaValidityTime),
         ];
-        for (_, value, kind) in needs.into_iter().filter(|&(trigger, ..)| self.triggers.contains(trigger)) {
-            match value {
-                None => return Err(Fault::of(Cause::ConditionalIeMissing, kind)),
-                // It would be reached for ever.
-                Some(0) => return Err(Fault::of(Cause::MandatoryIeIncorrect, kind)),
-                Some(_) => {}
-            }
+        let may_have = [
+            (Trigger::VOLTH, terms.subsequent_volume_threshold.map(least), IeType::SubsequentVolumeThreshold),
+            (Trigger::TIMTH, terms.subsequent_time_threshold_s.map(u64::from), IeType::SubsequentTimeThreshold),
+            (Trigger::STOPT, terms.inactivity_detection_time_s.map(u64::from), IeType::InactivityDetectionTime),
+        ];
+        let is_asked = |(trigger, ..): &(Trigger, Option<u64>, IeType)| self.triggers.contains(*trigger);
+        if let Some((.., kind)) = needs.into_iter().filter(is_asked).find(|(_, value, _)| value.is_none()) {
+            return Err(Fault::of(Cause::ConditionalIeMissing, kind));
+        }
+        // It would be reached for ever.
+        let is_zero = |(_, value, _): &(Trigger, Option<u64>, IeType)| *value == Some(0);
+        if let Some((.., kind)) = needs.into_iter().chain(may_have).filter(is_asked).find(is_zero) {
+            return Err(Fault::of(Cause::MandatoryIeIncorrect, kind));
         }
         Ok(())
     }

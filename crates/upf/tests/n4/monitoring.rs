@@ -98,6 +98,28 @@ fn a_subsequent_quota_begins_at_its_monitoring_time_however_many_there_were_befo
 }
 
 #[test]
+fn a_quota_that_was_used_up_begins_anew_with_its_monitoring_time_and_is_told_of_again() {
+    let at_once = Some(8);
+    let volumes = UrrTerms { volume_quota: total(100), subsequent_volume_quota: total(50), ..UrrTerms::default() };
+    let times = UrrTerms { time_quota_s: Some(10), subsequent_time_quota_s: Some(5), ..UrrTerms::default() };
+    for (kind, why, terms) in [(On::VOLQU, Why::VOLQU, volumes), (On::TIMQU, Why::TIMQU, times)] {
+        let terms = UrrTerms { measurement_information: at_once, ..terms };
+        let mut session = Metered::new(vec![urr(1, kind, terms)]);
+        let now = session.bench.clock.ntp_s(session.bench.clock.ns(session.bench.now));
+        session.update(1, UrrTerms { monitoring_time: Some(now + 60), ..UrrTerms::default() });
+        assert!(session.packet(true, 100));
+        session.wait(Duration::from_secs(11));
+        assert!(!session.packet(true, 50));
+        assert_eq!(session.told(), [(1, why, 100)]);
+        session.wait(Duration::from_secs(50));
+        assert!(session.packet(true, 50), "a monitoring time has passed");
+        session.wait(Duration::from_secs(6));
+        assert!(!session.packet(true, 1));
+        assert_eq!(session.told(), [(1, Why::MONIT, 0), (1, why, 50)]);
+    }
+}
+
+#[test]
 fn all_that_there_is_to_report_of_a_session_has_room_in_one_message() {
     // Everything that a report can tell, of as many rules as there may be, and more monitoring times than are told apart.
     let terms = UrrTerms { measurement_information: Some(0x11), ..UrrTerms::default() };

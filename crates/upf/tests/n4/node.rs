@@ -23,7 +23,7 @@ fn a_session_is_in_force_as_stated_when_the_response_comes() {
     request.create_pdrs[0].pdi.qfis = vec![9];
     request.create_pdrs[1].precedence = 50;
     let established = establish(&mut bench, request).unwrap();
-    assert_eq!(established.up_f_seid.address(), config().address);
+    assert_eq!(established.up_f_seid, FSeid::new(established.up_f_seid.seid, config().address));
     assert_eq!(established.created_pdrs.len(), 1);
     let teid = chosen(&established.created_pdrs, 1);
 

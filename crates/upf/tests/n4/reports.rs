@@ -30,6 +30,16 @@ fn reports_come_periodically() {
 }
 
 #[test]
+fn a_period_that_is_not_asked_for_any_more_is_nothing_to_wait_for() {
+    let mut session = Metered::new(vec![urr(1, On::PERIO, UrrTerms { period_s: Some(60), ..UrrTerms::default() })]);
+    let without = UpdateUrr { id: 1, triggers: Some(On::START), ..UpdateUrr::default() };
+    session.modify(Modification { update_urrs: vec![without], ..Modification::default() }).unwrap();
+    session.wait(Duration::from_secs(61));
+    assert_eq!(session.told(), []);
+    assert!(session.bench.node.due() > Some(session.bench.now + Duration::from_millis(100)), "it is looked at in vain");
+}
+
+#[test]
 fn linked_rules_are_reported_together() {
     let threshold = |octets| UrrTerms { volume_threshold: total(octets), ..UrrTerms::default() };
     let linked = UrrTerms { linked_urr_ids: vec![1], ..threshold(5_000) };

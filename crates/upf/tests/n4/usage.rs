@@ -182,6 +182,28 @@ fn nothing_passes_beyond_a_time_quota() {
 }
 
 #[test]
+fn of_two_quotas_only_the_one_that_is_granted_begins_anew() {
+    let granted = UrrTerms { volume_quota: total(100), time_quota_s: Some(30), ..UrrTerms::default() };
+    let terms = UrrTerms { measurement_information: Some(8), ..granted };
+    let mut session = Metered::new(vec![urr(1, On(On::VOLQU.0 | On::TIMQU.0), terms)]);
+    assert!(session.packet(true, 95));
+    session.wait(Duration::from_secs(31));
+    assert_eq!(session.told(), [(1, Why::TIMQU, 95)]);
+    session.update(1, UrrTerms { time_quota_s: Some(30), ..UrrTerms::default() });
+    assert!(session.packet(true, 5) && !session.packet(true, 1));
+    session.wait(Duration::from_secs(20));
+    assert_eq!(session.told(), [(1, Why::VOLQU, 5)]);
+    session.update(1, UrrTerms { volume_quota: total(100), ..UrrTerms::default() });
+    assert!(session.packet(true, 10));
+    session.wait(Duration::from_secs(11));
+    assert_eq!(session.told(), [(1, Why::TIMQU, 10)], "what was left of the time");
+    assert!(!session.packet(true, 10));
+    session.update(1, UrrTerms { volume_quota: total(100), ..UrrTerms::default() });
+    assert!(!session.packet(true, 10), "no time is left");
+    assert_eq!(session.told(), []);
+}
+
+#[test]
 fn the_start_and_stop_of_traffic_are_told() {
     let terms = UrrTerms { inactivity_detection_time_s: Some(3), ..UrrTerms::default() };
     let mut session = Metered::new(vec![urr(1, On::START.and(On::STOPT), terms)]);
@@ -290,6 +312,14 @@ fn rules_that_would_not_be_carried_out_in_full_are_refused() {
         (volume_only(On::QUHTI), missing(IeType::QuotaHoldingTime)),
         (volume_only(On::QUVTI), missing(IeType::QuotaValidityTime)),
         (urr(1, On::VOLTH, threshold(0)), wrong(IeType::VolumeThreshold)),
+        (
+            urr(1, On::VOLTH, UrrTerms { subsequent_volume_threshold: total(0), ..threshold(9) }),
+            wrong(IeType::SubsequentVolumeThreshold),
+        ),
+        (
+            urr(1, On::STOPT, UrrTerms { inactivity_detection_time_s: Some(0), ..UrrTerms::default() }),
+            wrong(IeType::InactivityDetectionTime),
+        ),
         (volume_only(On::DROTH), missing(IeType::DroppedDlTrafficThreshold)),
         (volume_only(On::MACAR), not_supported(IeType::ReportingTriggers)),
         (volume_only(On::EVETH), not_supported(IeType::ReportingTriggers)),
