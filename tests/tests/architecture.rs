@@ -22,6 +22,7 @@ const UNSAFE_CRATES: &[&str] = &["vport", "dpdk"];
 /// no compiler checks; and stay small.
 const FFI_EDGES: &[&str] = &[
     "port/src/interface.rs",
+    "port/src/packet_socket.rs",
     "capi/src/abi.rs",
     "capi/src/edge.rs",
     "capi/src/info.rs",

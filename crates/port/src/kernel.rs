@@ -8,7 +8,7 @@ use vport::frames::FrameStore;
 use vport::packet::{BURST_MAX, Burst, FRAME_MAX, PacketRef};
 
 use crate::checksum::{Unfinished, VNET_HEADER};
-use crate::interface::Tag;
+use crate::packet_socket::{self, Tag};
 use crate::{OpenError, OpenOptions, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue, interface};
 
 pub(crate) fn open_tap(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
@@ -17,7 +17,7 @@ pub(crate) fn open_tap(name: &str, options: &OpenOptions) -> Result<Port, OpenEr
 }
 
 pub(crate) fn open_packet(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
-    let socket = interface::open_packet(name)?;
+    let socket = packet_socket::open(name)?;
     let port = port(interface::describe(name)?, vec![socket], |fd| {
         let rx = PacketRx {
             fd: fd.try_clone()?,
@@ -105,7 +105,7 @@ impl RxQueue for PacketRx {
         for _ in 0..BURST_MAX {
             let taken = match self.cut.pop_front() {
                 Some(frame) => self.store.put(packets, &frame).then_some(frame.len()),
-                None => match interface::receive(self.fd.as_fd(), &mut self.large) {
+                None => match packet_socket::receive(self.fd.as_fd(), &mut self.large) {
                     Some((len, tag)) => self.take(packets, len, tag),
                     None => break,
                 },

@@ -25,6 +25,7 @@ mod checksum;
 mod interface;
 mod kernel;
 mod kinds;
+mod packet_socket;
 pub mod relay;
 mod shm;
 pub mod synthetic;
