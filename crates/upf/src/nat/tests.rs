@@ -296,6 +296,31 @@ fn however_many_peers_a_ue_has_there_is_room_for_one_of_each_other_binding() {
     }
 }
 
+#[test]
+fn however_many_peers_a_ue_has_others_have_more_than_one_of_a_port() {
+    let mut bench = bench(|_| {});
+    for (port, number) in (0..4).flat_map(|port| (0..64).map(move |number| (port, number))) {
+        bench.out(&packet(UDP, (UE, port), (PEER + number, 53))).unwrap();
+    }
+    let ue = (UE + 1, 7);
+    let outside = [PEER, OTHER].map(|peer| bench.out_of(&packet(UDP, ue, (peer, 53)), 2).unwrap())[0];
+    assert_eq!([PEER, OTHER].map(|peer| bench.back(&packet(UDP, (peer, 53), outside))), [Ok(ue), Ok(ue)]);
+}
+
+#[test]
+fn a_port_s_peers_of_long_ago_make_room_for_those_of_others() {
+    let mut bench = bench(|terms| terms.max_bindings = 4);
+    for number in 0..5 {
+        bench.out(&packet(UDP, (UE, 7), (PEER + number, 53))).unwrap();
+    }
+    bench.now = 299 * SECOND;
+    bench.out(&packet(UDP, (UE, 7), (PEER + 4, 53))).unwrap();
+    bench.now = 300 * SECOND;
+    bench.out(&packet(UDP, (UE, 7), (PEER + 5, 53))).unwrap();
+    let outside = [PEER, OTHER].map(|peer| bench.out(&packet(UDP, (UE, 8), (peer, 53))).unwrap())[0];
+    assert_eq!([PEER, OTHER].map(|peer| bench.back(&packet(UDP, (peer, 53), outside))), [Ok((UE, 8)), Ok((UE, 8))]);
+}
+
 /// What UEs and time do.
 #[derive(Clone, Debug)]
 enum Step {

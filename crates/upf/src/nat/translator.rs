@@ -55,6 +55,8 @@ struct User {
     address: u32,
     blocks: [u32; BLOCKS_PER_UE_MAX],
     blocks_len: u8,
+    /// Of all its bindings, beside the first one of each.
+    further_peers: u32,
 }
 
 /// A port of a UE, and the one that it has outside. The default is none.
@@ -245,7 +247,7 @@ impl Translator {
             return Ok(user);
         }
         let block = self.blocks.take(now).ok_or(DropReason::NatExhausted)?;
-        let mut new = User { up_seid, address, blocks: [NONE; BLOCKS_PER_UE_MAX], blocks_len: 1 };
+        let mut new = User { up_seid, address, blocks: [NONE; BLOCKS_PER_UE_MAX], blocks_len: 1, further_peers: 0 };
         new.blocks[0] = block;
         let user = self.users.take(new).expect("each has a block and a binding of its own");
         self.by_user.insert(hash, user);
@@ -290,13 +292,8 @@ impl Translator {
         let (inside, outside) = self.hashes(number);
         self.by_inside.remove(inside, number);
         self.by_outside.remove(outside, number);
-        let Binding { protocol, user, block, first_peer, .. } = *self.bindings.get(number);
-        let mut peer = first_peer;
-        while peer != NONE {
-            let next = self.peers.get(peer).next;
-            self.peers.put(peer);
-            peer = next;
-        }
+        self.forget_peers(number, u64::MAX);
+        let Binding { protocol, user, block, .. } = *self.bindings.get(number);
         self.bindings.put(number);
         self.blocks.unbind(block, protocol);
         if !self.blocks.is_used(block) {
@@ -324,18 +321,23 @@ impl Translator {
     /// The UE sends to this peer, which may answer from now on.
     fn heard(&mut self, number: u32, peer: (u32, u16), kind: u8, now: u64) {
         let known = self.peer(number, |known| (known.address, known.port) == peer);
-        let known = known.unwrap_or_else(|| self.new_peer(number, peer));
+        let known = known.unwrap_or_else(|| self.new_peer(number, peer, now));
         self.keep(number, known, kind, true, now);
     }
 
-    /// A new peer of the binding. For the first one there is always room; further ones may take the place of the oldest.
-    fn new_peer(&mut self, number: u32, (address, port): (u32, u16)) -> u32 {
-        let Binding { first_peer, peers, .. } = *self.bindings.get(number);
+    /// A new peer of the binding. For the first one there is always room; further ones, of which no session has more than are left,
+    /// may take the place of the oldest.
+    fn new_peer(&mut self, number: u32, (address, port): (u32, u16), now: u64) -> u32 {
+        self.forget_peers(number, now);
+        let Binding { user, first_peer, peers, .. } = *self.bindings.get(number);
         let new = Peer { address, port, next: first_peer, ..Peer::default() };
-        let is_room = peers == 0 || peers < PEERS_OF_BINDING && self.peers.free() > self.bindings.free();
+        let further_peers = self.users.get(user).further_peers;
+        let left = self.peers.free() - self.bindings.free();
+        let is_room = peers == 0 || peers < PEERS_OF_BINDING && (further_peers as usize) < left;
         if is_room && let Some(peer) = self.peers.take(new) {
             let binding = self.bindings.get_mut(number);
             (binding.first_peer, binding.peers) = (peer, peers + 1);
+            self.users.get_mut(user).further_peers += u32::from(peers > 0);
             return peer;
         }
         let oldest = self.peers_of(number).min_by_key(|&peer| self.peers.get(peer).until_ns);
@@ -343,6 +345,26 @@ impl Translator {
         let next = self.peers.get(oldest).next;
         *self.peers.get_mut(oldest) = Peer { next, ..new };
         oldest
+    }
+
+    /// The binding's peers that have not to be known at this time any more go back.
+    fn forget_peers(&mut self, number: u32, now: u64) {
+        let before = *self.bindings.get(number);
+        let mut after = Binding { first_peer: NONE, peers: 0, ..before };
+        let mut peer = before.first_peer;
+        while peer != NONE {
+            let Peer { until_ns, next, .. } = *self.peers.get(peer);
+            if until_ns <= now {
+                self.peers.put(peer);
+            } else {
+                self.peers.get_mut(peer).next = after.first_peer;
+                (after.first_peer, after.peers) = (peer, after.peers + 1);
+            }
+            peer = next;
+        }
+        let further = before.peers.saturating_sub(1) - after.peers.saturating_sub(1);
+        self.users.get_mut(before.user).further_peers -= u32::from(further);
+        *self.bindings.get_mut(number) = after;
     }
 
     /// Whether the peer may send to the binding's UE. What it sends keeps a TCP connection; these are the flags of its segment.
