@@ -68,7 +68,8 @@ pub struct SlowPath {
     neighbours: Neighbours<Waiting>,
     /// Those that are resolved, for a process that comes after this one.
     resolved: Acquaintances,
-    fragments: Reassembly,
+    /// Of ports without tunnels, and of those with tunnels: strangers in a data network take no room from gNBs.
+    fragments: [Reassembly; 2],
     drops: Drops,
     counters: Arc<Counters>,
 }
@@ -156,7 +157,7 @@ impl SlowPath {
             alarms: links.alarms,
             neighbours: Neighbours::default(),
             resolved: Acquaintances::default(),
-            fragments: Reassembly::default(),
+            fragments: Default::default(),
             drops: Drops::default(),
             counters: Arc::default(),
         }
@@ -223,7 +224,8 @@ impl SlowPath {
         self.nat_logs.iter_mut().for_each(LogReader::write);
         self.look_after_neighbours(now);
         self.resolved.write_down(now);
-        self.drops.add(DropReason::FragmentTimeout, self.fragments.tick(now));
+        let given_up = self.fragments.iter_mut().map(|fragments| fragments.tick(now)).sum();
+        self.drops.add(DropReason::FragmentTimeout, given_up);
         self.outbox.deliver();
         self.alarms.deliver();
         self.drops.publish();
@@ -339,7 +341,8 @@ impl SlowPath {
 
     /// A fragment: with the last one of a packet, the packet goes to whoever it belongs to.
     fn join(&mut self, port: PortId, frame: &[u8], now: Instant) {
-        match self.fragments.add(port, frame, now) {
+        let fragments = &mut self.fragments[usize::from(self.sides.get(port).kind.has_tunnels())];
+        match fragments.add(port, frame, now) {
             Outcome::Waits => {}
             Outcome::Dropped(reason, fragments) => self.drops.add(reason, fragments),
             Outcome::Whole(frame) => {

@@ -48,7 +48,8 @@ pub struct Reassembly {
     /// Packets in the order of their first fragments; some are gone meanwhile.
     order: VecDeque<(Instant, Key)>,
     octets: usize,
-    by_sender: HashMap<IpAddr, usize>,
+    /// Addresses are those of a port's network: anybody may have a gNB's elsewhere.
+    by_sender: HashMap<(PortId, IpAddr), usize>,
 }
 
 /// What fragments of one packet have in common.
@@ -59,6 +60,12 @@ struct Key {
     destination: IpAddr,
     identification: u32,
     protocol: u8,
+}
+
+impl Key {
+    fn sender(&self) -> (PortId, IpAddr) {
+        (self.port, self.source)
+    }
 }
 
 #[derive(Debug)]
@@ -149,22 +156,22 @@ impl Reassembly {
     }
 
     fn has_room(&self, key: &Key, cost: usize) -> bool {
-        let of_sender = self.by_sender.get(&key.source).copied().unwrap_or(0);
+        let of_sender = self.by_sender.get(&key.sender()).copied().unwrap_or(0);
         let cost = cost + PACKET_COST;
         self.octets + cost <= OCTETS_MAX && of_sender + cost <= SENDER_OCTETS_MAX
     }
 
     fn charge(&mut self, key: &Key, cost: usize) {
         self.octets += cost;
-        *self.by_sender.entry(key.source).or_default() += cost;
+        *self.by_sender.entry(key.sender()).or_default() += cost;
     }
 
     fn refund(&mut self, key: &Key, cost: usize) {
         self.octets -= cost;
-        let of_sender = self.by_sender.get_mut(&key.source).expect("it was charged");
+        let of_sender = self.by_sender.get_mut(&key.sender()).expect("it was charged");
         *of_sender -= cost;
         if *of_sender == 0 {
-            self.by_sender.remove(&key.source);
+            self.by_sender.remove(&key.sender());
         }
     }
 
@@ -416,6 +423,15 @@ mod tests {
         assert_eq!(fragments.tick(now + PATIENCE / 2), 0);
         assert_eq!(fragments.tick(now + PATIENCE), kept.iter().sum::<u64>());
         assert!(is_clean(&fragments) && fragments.order.is_empty());
+    }
+
+    #[test]
+    fn whoever_sends_by_another_port_is_another_sender() {
+        let (mut fragments, now) = (Reassembly::default(), Instant::now());
+        let mut add =
+            |port, identification| fragments.add(port, &frame(false, 1, identification, (0, true), &[0; 8_000]), now);
+        assert!((0..255).any(|identification| add(PortId::N6, identification) != Outcome::Waits));
+        assert_eq!(add(PortId::N3, 1), Outcome::Waits);
     }
 
     #[test]

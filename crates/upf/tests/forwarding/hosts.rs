@@ -6,6 +6,8 @@ use port::Steering;
 use port::synthetic::{Captured, Synthetic};
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
+use upf::nat::SourceNat;
+use upf::side::PortId;
 use upf::tables::SessionUpdate;
 
 use crate::sessions::{MAC, info, session, stop, ue};
@@ -15,7 +17,8 @@ const FLOOD: usize = 5_000;
 
 /// A packet of this protocol for the port's own address.
 fn packet(protocol: u8, from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0];
+    let [l0, l1] = (20 + payload.len() as u16).to_be_bytes();
+    let mut packet = vec![0x45, 0, l0, l1, 0, 0, 0, 0, 64, protocol, 0, 0];
     packet.extend([from, to].concat());
     let checksum = upf::ip::checksum(upf::ip::sum(&packet));
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -36,11 +39,20 @@ fn gtpu_echo(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
 }
 
 fn outer_fragment(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
-    let mut frame = packet(17, from, to, &[0; 64]);
-    frame[14 + 6] = 0x20;
-    frame[14 + 10..14 + 12].fill(0);
+    fragment(packet(17, from, to, &[0; 64]), 0, FIRST)
+}
+
+/// Flags and offset of a packet's first fragment, and of the last one, behind 8 octets.
+const FIRST: u16 = 0x2000;
+const LAST: u16 = 1;
+
+/// The packet as a fragment, with this identification.
+fn fragment(mut frame: Vec<u8>, identification: u16, place: u16) -> Vec<u8> {
+    frame[18..20].copy_from_slice(&identification.to_be_bytes());
+    frame[20..22].copy_from_slice(&place.to_be_bytes());
+    frame[24..26].fill(0);
     let checksum = upf::ip::checksum(upf::ip::sum(&frame[14..34]));
-    frame[14 + 10..14 + 12].copy_from_slice(&checksum.to_be_bytes());
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     frame
 }
 
@@ -117,6 +129,31 @@ fn whoever_floods_the_upf_with_fragments_keeps_neither_neighbours_nor_gtp_u_mess
     assert!(sent.iter().any(|frame| is_arp_reply(frame)), "{:?}", upf.counts.all());
     assert!(sent.iter().any(|frame| is_gtpu_echo_response(frame)), "{:?}", upf.counts.all());
     assert!(upf.counts.dropped(DropReason::FragmentsFull) > 0);
+}
+
+#[test]
+fn however_many_fragments_come_from_the_data_network_there_is_room_for_those_of_gnbs() {
+    let strangers = (0..FLOOD as u16).map(|number| {
+        let from = [192, 0, 2, number.to_be_bytes()[1]];
+        fragment(packet(17, from, [203, 0, 113, 1], &[0; 1_480]), number, FIRST)
+    });
+    // Behind all of these.
+    let mut of_gnb = vec![arp_request(PEER, OWN); FLOOD];
+    let ping = ping(PEER, OWN);
+    of_gnb.push(fragment(packet(1, PEER, OWN, &ping[34..]), 1, FIRST));
+    of_gnb.push(fragment(packet(1, PEER, OWN, &[0; 8]), 1, LAST));
+    let n3 = Synthetic::new(of_gnb).once().info(info("n3", "10.3.0.1", 1, Steering::None));
+    let n6 = Synthetic::new(strangers.collect()).once().info(info("n6", "10.6.0.1", 1, Steering::None)).open();
+    let (n3, sent) = n3.open_captured();
+    let nat = SourceNat::with(vec!["203.0.113.1/32".to_owned().try_into().unwrap()]);
+    let plan = Plan { nats: vec![(PortId::N6, nat)], ..Plan::default() };
+    let (mut upf, now) = (Upf::new(&plan, n3, n6).unwrap(), Instant::now());
+    while upf.workers[0].run_once() {
+        upf.slow_path.run_once(now);
+    }
+    stop(&mut upf);
+    assert!(upf.counts.dropped(DropReason::FragmentsFull) > 0, "{:?}", upf.counts.all());
+    assert!(sent.take().iter().any(|frame| frame[12..14] == [8, 0] && frame[23] == 1), "{:?}", upf.counts.all());
 }
 
 #[test]
