@@ -8,7 +8,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
     Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr,
-    NdiscNeighborFlags, NdiscRepr, UdpPacket, UdpRepr,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, UdpPacket, UdpRepr,
 };
 
 use crate::n4::Echo;
@@ -26,13 +26,31 @@ pub struct Outcome {
     /// The frame to send back.
     pub answer: Option<Vec<u8>>,
     /// A neighbour's Ethernet address that the frame tells.
-    pub learned: Option<(IpAddr, [u8; 6])>,
+    pub learned: Option<Learned>,
     /// A peer's complaint about a tunnel that it does not know.
     pub complaint: Option<ErrorIndication>,
     /// The echo request that a peer answers.
     pub alive: Option<Echo>,
     /// The TEID that the answer calls unknown.
     pub unknown: Option<u32>,
+}
+
+/// A neighbour's Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The neighbour.
+    pub neighbour: IpAddr,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Whether it takes the place of another one (RFC 4861, 7.2.5).
+    pub overrides: bool,
+}
+
+impl Learned {
+    /// None if no single host can have the address.
+    fn new(neighbour: IpAddr, mac: EthernetAddress, overrides: bool) -> Option<Self> {
+        (!neighbour.is_unspecified() && mac.is_unicast()).then_some(Self { neighbour, mac: mac.0, overrides })
+    }
 }
 
 impl Outcome {
@@ -108,7 +126,7 @@ fn arp(side: &Side, payload: &[u8]) -> Option<Outcome> {
     else {
         return None;
     };
-    let learned = (!address.is_unspecified() && mac.is_unicast()).then_some((address.into(), mac.0));
+    let learned = Learned::new(address.into(), mac, true);
     let ours = operation == ArpOperation::Request && is_ours(side, target);
     let answer = ours.then(|| {
         let reply = ArpRepr::EthernetIpv4 {
@@ -182,7 +200,8 @@ fn neighbour_discovery(
     message: &NdiscRepr<'_>,
 ) -> Option<Outcome> {
     match *message {
-        NdiscRepr::NeighborSolicit { target_addr: target, .. } if side.owns(true, target.to_bits()) => {
+        NdiscRepr::NeighborSolicit { target_addr: target, lladdr } if side.owns(true, target.to_bits()) => {
+            let mac = told_mac(lladdr, mac);
             // Whoever asks without an address is trying out whether the target is in use; all are told.
             let solicited = !source.is_unspecified();
             let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -192,14 +211,21 @@ fn neighbour_discovery(
             let lladdr = Some(EthernetAddress(side.mac).into());
             let reply = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr });
             let answer = Some(icmpv6_frame(side, to_mac, target, to, NDISC_HOP_LIMIT, &reply));
-            let learned = (solicited && mac.is_unicast()).then_some((source.into(), mac.0));
-            Some(Outcome { answer, learned, ..Outcome::default() })
+            Some(Outcome { answer, learned: Learned::new(source.into(), mac, true), ..Outcome::default() })
         }
-        NdiscRepr::NeighborAdvert { target_addr, .. } if mac.is_unicast() => {
-            Some(Outcome { learned: Some((target_addr.into(), mac.0)), ..Outcome::default() })
+        NdiscRepr::NeighborAdvert { target_addr, flags, lladdr } => {
+            let overrides = flags.contains(NdiscNeighborFlags::OVERRIDE);
+            let learned = Learned::new(target_addr.into(), told_mac(lladdr, mac), overrides);
+            Some(Outcome { learned, ..Outcome::default() })
         }
         _ => None,
     }
+}
+
+/// The address that the message tells in its option. Its frame's source, which may be another's, counts where there is none.
+fn told_mac(option: Option<RawHardwareAddress>, source: EthernetAddress) -> EthernetAddress {
+    let told = option.and_then(|option| option.as_bytes().try_into().ok()).map(EthernetAddress);
+    told.filter(EthernetAddress::is_unicast).unwrap_or(source)
 }
 
 /// GTP-U other than user data: `payload` is the UDP datagram, which came for `local`.

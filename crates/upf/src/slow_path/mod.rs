@@ -29,6 +29,7 @@ use crate::packet::{ETHERNET_LEN, Punt};
 use crate::path::TUNNEL_MAX_LEN;
 use crate::side::{PortId, Side, Sides};
 use crate::tables::Tables;
+use answer::Learned;
 use neighbours::{Action, Key, Neighbours};
 use reassembly::{Outcome, Reassembly};
 
@@ -322,8 +323,12 @@ impl SlowPath {
             counter.fetch_add(1, Ordering::Relaxed);
             self.send(port, &frame);
         }
-        if let Some((address, mac)) = outcome.learned {
-            let actions = self.neighbours.heard((port, address), mac, now);
+        if let Some(Learned { neighbour, mac, overrides }) = outcome.learned {
+            let key = (port, neighbour);
+            let actions = match overrides {
+                true => self.neighbours.heard(key, mac, now),
+                false => self.neighbours.heard_beside(key, mac, now),
+            };
             self.act(actions);
         }
         if let Some(echo) = outcome.alive {

@@ -137,6 +137,12 @@ impl<F> Neighbours<F> {
         actions
     }
 
+    /// The same of an address that is not to take the place of another one. Nothing comes of it where another one is known.
+    pub fn heard_beside(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
+        let known = self.entries.get(&key).and_then(|entry| entry.mac);
+        if known.is_some_and(|known| known != mac) { vec![] } else { self.heard(key, mac, now) }
+    }
+
     /// A process before this one knew the neighbour by this address, and packets may go there. It is used at once, and given up
     /// if nobody confirms it soon.
     pub fn know(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
@@ -370,6 +376,20 @@ mod tests {
         assert_eq!(neighbours.heard(key(), MAC, now), []);
         assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
         assert_eq!(neighbours.heard(key(), [4; 6], now), [Action::Publish(key(), Some([4; 6]))]);
+    }
+
+    #[test]
+    fn an_address_that_overrides_none_is_confirmed_and_waits_until_another_one_is_given_up() {
+        let (mut neighbours, mut now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
+        neighbours.want(key(), now);
+        let publish = |mac| [Action::Publish(key(), mac)];
+        assert_eq!(neighbours.heard_beside(key(), MAC, now), publish(Some(MAC)));
+        pass(&mut neighbours, &mut now, REACHABLE + RETRY);
+        assert_eq!(neighbours.heard_beside(key(), MAC, now), []);
+        assert_eq!(pass(&mut neighbours, &mut now, REACHABLE - RETRY), []);
+        assert_eq!(neighbours.heard_beside(key(), [4; 6], now), []);
+        assert!(pass(&mut neighbours, &mut now, 5 * RETRY).contains(&publish(None)[0]));
+        assert_eq!(neighbours.heard_beside(key(), [4; 6], now), publish(Some([4; 6])));
     }
 
     #[test]

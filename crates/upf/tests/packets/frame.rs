@@ -297,14 +297,14 @@ fn icmp(layer: &Layer<'_>, outer: Option<&Layer<'_>>, mut payload: Vec<u8>) -> R
     Ok(bytes)
 }
 
-/// `nd solicit|advertise TARGET [flags=]`, with the sender's Ethernet address as the option.
+/// `nd solicit|advertise TARGET [flags=] [mac=]`, with the sender's Ethernet address as the option unless it is stated.
 fn neighbour_discovery(layer: &Layer<'_>, outer: Option<&Layer<'_>>, ends: Ends) -> Result<Vec<u8>, String> {
     let outer = outer.ok_or("nd without ip")?;
     let (kind, option) = if layer.has("solicit") { (135, 1) } else { (136, 2) };
     let mut bytes = vec![kind, 0, 0, 0, layer.number("flags")?.unwrap_or(0) as u8, 0, 0, 0];
     bytes.extend(layer.argument::<std::net::Ipv6Addr>(1)?.octets());
     bytes.extend([option, 1]);
-    bytes.extend(ends.from);
+    bytes.extend(layer.options.get("mac").map_or(Ok(ends.from), |text| mac(text))?);
     let sum = checksum(&[&pseudo(outer, 58, bytes.len())?, &bytes]);
     bytes[2..4].copy_from_slice(&sum.to_be_bytes());
     Ok(bytes)
