@@ -42,9 +42,10 @@ struct Ring {
 }
 
 impl Ring {
-    fn full(numbers: impl Iterator<Item = u16>) -> Self {
+    /// All numbers, beginning with that of this index.
+    fn full(numbers: impl Iterator<Item = u16>, first: usize) -> Self {
         let numbers: Box<[_]> = numbers.collect();
-        Self { first: 0, len: numbers.len(), numbers }
+        Self { first: first.checked_rem(numbers.len()).unwrap_or(0), len: numbers.len(), numbers }
     }
 
     /// Takes the number out that came first, if `is_it` lets.
@@ -73,16 +74,18 @@ impl Blocks {
     /// Blocks with these numbers of these addresses, which nobody has.
     pub fn new(terms: &SourceNat, addresses: Box<[u32]>, numbers: impl Iterator<Item = u16> + Clone) -> Self {
         let each = terms.blocks_per_address();
+        let numbers = numbers.take_while(|&number| number < each);
+        let (first, count) = (terms.first_block, addresses.len().max(1));
         Self {
             blocks: vec![Block::default(); addresses.len() * usize::from(each)].into(),
-            free: addresses.iter().map(|_| Ring::full(numbers.clone().take_while(|&number| number < each))).collect(),
+            free: addresses.iter().map(|_| Ring::full(numbers.clone(), first / count)).collect(),
             addresses,
             first_port: terms.ports.first,
             ports_per_block: terms.ports_per_block,
             blocks_per_address: each,
             in_use: 0,
             cooling_ns: u64::from(terms.block_cooling_s) * 1_000_000_000,
-            turn: 0,
+            turn: first % count,
         }
     }
 
@@ -176,11 +179,15 @@ mod tests {
     use super::*;
     use crate::ip::UDP;
 
-    fn blocks(numbers: impl Iterator<Item = u16> + Clone) -> Blocks {
+    fn terms() -> SourceNat {
         let mut terms = SourceNat::with(vec![]);
         terms.ports = super::super::terms::Ports { first: 1_000, last: 1_008 };
         (terms.ports_per_block, terms.block_cooling_s) = (4, 1);
-        Blocks::new(&terms, [7, 9].into(), numbers)
+        terms
+    }
+
+    fn blocks(numbers: impl Iterator<Item = u16> + Clone) -> Blocks {
+        Blocks::new(&terms(), [7, 9].into(), numbers)
     }
 
     #[test]
@@ -194,6 +201,16 @@ mod tests {
         assert_eq!(blocks.take_beside(taken[3], 1_000_000_004), None);
         assert_eq!(blocks.take_beside(taken[0], 1_000_000_005), None);
         assert_eq!(blocks.take_beside(taken[3], 1_000_000_005), Some(taken[1]));
+    }
+
+    #[test]
+    fn the_first_block_that_is_given_may_be_any() {
+        let mut terms = terms();
+        terms.first_block = 3;
+        let mut blocks = Blocks::new(&terms, [7, 9].into(), 0..2);
+        let taken: Vec<_> = std::iter::from_fn(|| blocks.take(0)).collect();
+        let shown: Vec<_> = taken.iter().map(|&block| (blocks.address(block), blocks.ports(block).0)).collect();
+        assert_eq!(shown, [(9, 1_004), (7, 1_004), (9, 1_000), (7, 1_000)]);
     }
 
     #[test]

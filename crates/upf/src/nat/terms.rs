@@ -6,6 +6,7 @@
 //!   sourceNat: {addresses: [203.0.113.0/28], ports: 1024-65535, portsPerBlock: 256, blocksPerUe: 4}
 //! ```
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
@@ -48,6 +49,10 @@ pub struct SourceNat {
     /// Seconds until an ICMP query that nobody uses is forgotten.
     #[serde(default = "default_icmp_timeout_s")]
     pub icmp_timeout_s: u32,
+    /// Where among all blocks the first one is that a UE gets. At random, as nobody knows which blocks of a process before this one have
+    /// yet to cool.
+    #[serde(skip, default = "any_block")]
+    pub first_block: usize,
 }
 
 /// A range of ports, ends included: `1024-65535`.
@@ -132,8 +137,12 @@ fn default_icmp_timeout_s() -> u32 {
     60
 }
 
+fn any_block() -> usize {
+    RandomState::new().hash_one(0) as usize
+}
+
 impl SourceNat {
-    /// With these addresses, and everything else as it is by default.
+    /// With these addresses, of which the first block is given first, and everything else as it is by default.
     pub fn with(addresses: Vec<Ipv4Range>) -> Self {
         Self {
             addresses,
@@ -147,6 +156,7 @@ impl SourceNat {
             tcp_timeout_s: default_tcp_timeout_s(),
             tcp_transitory_timeout_s: default_tcp_transitory_timeout_s(),
             icmp_timeout_s: default_icmp_timeout_s(),
+            first_block: 0,
         }
     }
 
@@ -202,6 +212,12 @@ fn is_usable(address: Ipv4Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_process_gives_another_block_first() {
+        let read = || serde_saphyr::from_str::<SourceNat>("addresses: [203.0.113.0/28]").unwrap();
+        assert_ne!(read().first_block, read().first_block);
+    }
 
     #[test]
     fn mistakes_are_refused() {
