@@ -22,6 +22,11 @@ const REACHABLE: Duration = Duration::from_secs(30);
 const WAITING_MAX: usize = 16;
 /// Most neighbours that only packets asked for and that have not answered.
 const UNANSWERED_MAX: usize = 4_096;
+/// With so many of them that have answered no others are asked for.
+const ANSWERED_MAX: usize = 8_192;
+/// Most that are confirmed. Others are forgotten when that is due: packets ask again for those that they still go to, and find room,
+/// whoever asked for many.
+const CONFIRMED_MAX: usize = ANSWERED_MAX / 2;
 
 /// A neighbour.
 pub type Key = (PortId, IpAddr);
@@ -53,7 +58,14 @@ impl<F> Action<F> {
 #[derive(Debug)]
 pub struct Neighbours<F> {
     entries: HashMap<Key, Entry<F>>,
+    by_packets: ByPackets,
+}
+
+/// How many neighbours only packets ask for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ByPackets {
     unanswered: usize,
+    answered: usize,
 }
 
 #[derive(Debug)]
@@ -74,7 +86,25 @@ struct Entry<F> {
 
 impl<F> Default for Neighbours<F> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), unanswered: 0 }
+        Self { entries: HashMap::new(), by_packets: ByPackets::default() }
+    }
+}
+
+impl ByPackets {
+    fn has_room(&self) -> bool {
+        self.unanswered < UNANSWERED_MAX && self.answered < ANSWERED_MAX
+    }
+
+    fn add<F>(&mut self, entry: &Entry<F>) {
+        *self.like(entry) += usize::from(!entry.lasting);
+    }
+
+    fn remove<F>(&mut self, entry: &Entry<F>) {
+        *self.like(entry) -= usize::from(!entry.lasting);
+    }
+
+    fn like<F>(&mut self, entry: &Entry<F>) -> &mut usize {
+        if entry.mac.is_some() { &mut self.answered } else { &mut self.unanswered }
     }
 }
 
@@ -84,7 +114,7 @@ impl<F> Neighbours<F> {
         let mut actions = Vec::new();
         match self.entries.get_mut(&key) {
             Some(entry) => {
-                self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
+                self.by_packets.remove(entry);
                 entry.lasting = true;
                 actions.push(match entry.mac {
                     // Whoever wants it anew does not know what is known already.
@@ -105,11 +135,12 @@ impl<F> Neighbours<F> {
     pub fn wait(&mut self, key: Key, frame: F, now: Instant) -> Vec<Action<F>> {
         let mut actions = Vec::new();
         if !self.entries.contains_key(&key) {
-            if self.unanswered >= UNANSWERED_MAX {
+            if !self.by_packets.has_room() {
                 return vec![Action::GiveUp(1)];
             }
-            self.unanswered += 1;
-            self.entries.insert(key, Entry::new(false, now));
+            let entry = Entry::new(false, now);
+            self.by_packets.add(&entry);
+            self.entries.insert(key, entry);
             actions.push(Action::Solicit(key, None));
         }
         let entry = self.entries.get_mut(&key).expect("just put in");
@@ -126,11 +157,12 @@ impl<F> Neighbours<F> {
     pub fn heard(&mut self, key: Key, mac: [u8; 6], now: Instant) -> Vec<Action<F>> {
         let Some(entry) = self.entries.get_mut(&key) else { return vec![] };
         let mut actions = Vec::new();
-        self.unanswered -= usize::from(!entry.lasting && entry.mac.is_none());
         if entry.mac != Some(mac) {
             actions.push(Action::Publish(key, Some(mac)));
         }
+        self.by_packets.remove(entry);
         entry.mac = Some(mac);
+        self.by_packets.add(entry);
         entry.tries = 0;
         entry.due = now + REACHABLE;
         actions.extend(entry.waiting.drain(..).map(|frame| Action::Release(key, mac, frame)));
@@ -162,32 +194,28 @@ impl<F> Neighbours<F> {
     /// Does what is due. Rules and routes lead to a neighbour that was wanted as long as it `is_needed`.
     pub fn tick(&mut self, now: Instant, is_needed: impl Fn(Key) -> bool) -> Vec<Action<F>> {
         let mut actions = Vec::new();
-        let unanswered = &mut self.unanswered;
+        let by_packets = &mut self.by_packets;
         self.entries.retain(|&key, entry| {
             if entry.due > now {
                 return true;
             }
-            let was_counted = entry.is_counted();
+            by_packets.remove(entry);
             entry.lasting = entry.lasting && is_needed(key);
             entry.wanted_by_packets &= !entry.lasting;
-            if !entry.lasting && !entry.wanted_by_packets && entry.waiting.is_empty() {
-                // Rules have led to it once, and nobody else asks.
-                *unanswered -= usize::from(was_counted);
+            // Rules have led to it once, and nobody else asks.
+            let is_unwanted = !entry.wanted_by_packets && entry.waiting.is_empty();
+            let is_one_of_many = entry.mac.is_some() && by_packets.answered >= CONFIRMED_MAX;
+            if !entry.lasting && (is_unwanted || is_one_of_many) {
                 actions.extend(entry.mac.map(|_| Action::Publish(key, None)));
                 return false;
             }
-            *unanswered = *unanswered + usize::from(entry.is_counted()) - usize::from(was_counted);
             if entry.tries >= TRIES {
                 if !entry.waiting.is_empty() {
                     actions.push(Action::GiveUp(entry.waiting.len()));
                     entry.waiting.clear();
                 }
-                let had = entry.mac.take();
-                if had.is_some() {
-                    actions.push(Action::Publish(key, None));
-                }
+                actions.extend(entry.mac.take().map(|_| Action::Publish(key, None)));
                 if !entry.lasting {
-                    *unanswered -= usize::from(had.is_none());
                     return false;
                 }
             }
@@ -195,6 +223,7 @@ impl<F> Neighbours<F> {
             entry.tries = entry.tries.saturating_add(1);
             entry.asked = now;
             entry.due = now + if entry.is_urgent() { HASTY_RETRY } else { RETRY };
+            by_packets.add(entry);
             true
         });
         actions
@@ -216,11 +245,6 @@ impl<F> Entry<F> {
     fn new(lasting: bool, now: Instant) -> Self {
         let due = now + HASTY_RETRY;
         Self { lasting, wanted_by_packets: !lasting, mac: None, tries: 1, asked: now, due, waiting: VecDeque::new() }
-    }
-
-    /// Whether it is one of those that are bounded.
-    fn is_counted(&self) -> bool {
-        !self.lasting && self.mac.is_none()
     }
 
     fn is_urgent(&self) -> bool {
@@ -275,14 +299,14 @@ mod tests {
         neighbours.want(key(), now);
         pass(&mut neighbours, &mut now, Duration::from_secs(5));
         assert_eq!(pass_with(&mut neighbours, &mut now, Duration::from_secs(60), |_| false), []);
-        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+        assert!(neighbours.is_empty() && neighbours.by_packets == ByPackets::default());
         // One that has answered is forgotten when it would be asked again.
         neighbours.want(key(), now);
         neighbours.wait(key(), vec![1], now);
         neighbours.heard(key(), MAC, now);
         let actions = pass_with(&mut neighbours, &mut now, 2 * REACHABLE, |_| false);
         assert_eq!(actions, [Action::Publish(key(), None)]);
-        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+        assert!(neighbours.is_empty() && neighbours.by_packets == ByPackets::default());
     }
 
     #[test]
@@ -298,7 +322,7 @@ mod tests {
         neighbours.wait(other, vec![1], now);
         let actions = pass_with(&mut neighbours, &mut now, RETRY / 2, |_| false);
         assert!(actions.contains(&Action::GiveUp(1)) && !neighbours.has(other), "{actions:?}");
-        assert_eq!(neighbours.unanswered, 0);
+        assert_eq!(neighbours.by_packets.unanswered, 0);
     }
 
     #[test]
@@ -320,7 +344,7 @@ mod tests {
         let expected = [Action::Publish(key(), Some(MAC)), release(vec![1]), release(vec![2])];
         assert_eq!(neighbours.heard(key(), MAC, now), expected);
         assert_eq!(neighbours.wait(key(), vec![3], now), [release(vec![3])]);
-        assert_eq!(neighbours.unanswered, 0);
+        assert_eq!(neighbours.by_packets.unanswered, 0);
     }
 
     #[test]
@@ -330,7 +354,7 @@ mod tests {
         let actions = pass(&mut neighbours, &mut now, Duration::from_secs(5));
         let ask = Action::Solicit(key(), None);
         assert_eq!(actions, [ask.clone(), ask, Action::GiveUp(1)]);
-        assert!(neighbours.is_empty() && neighbours.unanswered == 0);
+        assert!(neighbours.is_empty() && neighbours.by_packets == ByPackets::default());
     }
 
     #[test]
@@ -409,5 +433,25 @@ mod tests {
             neighbours.wait((PortId::N6, IpAddr::V4((0x0b00_0000 + host).into())), vec![], now);
         }
         assert_eq!(neighbours.len(), UNANSWERED_MAX);
+    }
+
+    fn host(number: usize) -> Key {
+        (PortId::N6, IpAddr::V4((0x0b00_0000 + number as u32).into()))
+    }
+
+    #[test]
+    fn of_very_many_neighbours_that_packets_ask_for_and_that_answer_some_are_forgotten_and_no_more_are_asked_for() {
+        let (mut neighbours, now) = (Neighbours::<Vec<u8>>::default(), Instant::now());
+        for number in 0..8_192 {
+            neighbours.wait(host(number), vec![], now);
+            neighbours.heard(host(number), MAC, now);
+        }
+        assert_eq!(neighbours.wait(host(8_192), vec![], now), [Action::GiveUp(1)]);
+        assert_eq!(neighbours.want(key(), now), [Action::Solicit(key(), None)]);
+        neighbours.heard(key(), MAC, now);
+        let actions = neighbours.tick(now + REACHABLE, |_| true);
+        assert_eq!(actions.iter().filter_map(Action::lost).count(), 4_096);
+        assert!(actions.contains(&Action::Solicit(key(), Some(MAC))));
+        assert_eq!(neighbours.wait(host(8_192), vec![], now), [Action::Solicit(host(8_192), None)]);
     }
 }
