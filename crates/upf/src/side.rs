@@ -1,7 +1,7 @@
 //! The sides of the UPF: what each port is, which addresses are its own, and where its routes lead.
 
 use std::cmp::Reverse;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use port::{PortInfo, Steering};
@@ -220,6 +220,11 @@ impl Side {
         if v6 { self.own_v6.contains(&bits) } else { self.own_v4.contains(&(bits as u32)) }
     }
 
+    /// The UPF's own IPv6 addresses.
+    pub fn own_v6(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.own_v6.iter().copied().map(Ipv6Addr::from_bits)
+    }
+
     /// Whether the IPv4 address is the first of the UPF's own.
     #[inline(always)]
     pub(crate) fn is_first_v4(&self, bits: u32) -> bool {
@@ -359,7 +364,7 @@ pub fn network(address: IpAddr, prefix: u8) -> IpAddr {
 }
 
 /// The link-local address made from an Ethernet address (RFC 4291, appendix A).
-pub fn link_local(mac: [u8; 6]) -> std::net::Ipv6Addr {
+pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f].into()
 }

@@ -8,7 +8,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, Icmpv4Packet,
     Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr,
-    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, UdpPacket, UdpRepr,
+    MldRecordType, MldRepr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, UdpPacket, UdpRepr,
 };
 
 use crate::n4::Echo;
@@ -18,6 +18,10 @@ use crate::side::{Side, bits, link_local};
 /// Hop limit that neighbour discovery must have (RFC 4861, 7.1).
 const NDISC_HOP_LIMIT: u8 = 255;
 const HOP_LIMIT: u8 = 64;
+const MLD_HOP_LIMIT: u8 = 1;
+const MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+/// Hop-by-hop options in front of a message of MLD (RFC 2711).
+const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 const UNKNOWN_MAC: EthernetAddress = EthernetAddress([0; 6]);
 
 /// What comes of a frame.
@@ -98,6 +102,26 @@ pub fn solicit(side: &Side, target: IpAddr, known: Option<[u8; 6]>) -> Option<Ve
             Some(icmpv6_frame(side, to_mac, source, to, NDISC_HOP_LIMIT, &Icmpv6Repr::Ndisc(request)))
         }
     }
+}
+
+/// The frame that tells switches of the groups by which the side's addresses are asked for, so that they let these through (RFC 3810).
+/// None if it has no IPv6 addresses.
+pub fn listener_report(side: &Side) -> Option<Vec<u8>> {
+    let mut groups: Vec<_> = side.own_v6().map(solicited_node).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    // From whatever sources: none is excluded.
+    let record = |group: &Ipv6Addr| [&[MldRecordType::ModeIsExclude.into(), 0, 0, 0][..], &group.octets()].concat();
+    let records: Vec<u8> = groups.iter().flat_map(record).collect();
+    let report = Icmpv6Repr::Mld(MldRepr::Report { nr_mcast_addr_rcrds: groups.len() as u16, data: &records });
+    let (from, to) = (link_local(side.mac), MLD_ROUTERS);
+    let len = ROUTER_ALERT.len() + report.buffer_len();
+    let frame = ip_frame(side, multicast_mac(to), from.into(), to.into(), IpProtocol::HopByHop, len, |payload| {
+        let (options, message) = payload.split_at_mut(ROUTER_ALERT.len());
+        options.copy_from_slice(&ROUTER_ALERT);
+        report.emit(&from, &to, &mut Icmpv6Packet::new_unchecked(message), &ChecksumCapabilities::default());
+    });
+    (!groups.is_empty()).then(|| with_hop_limit(frame, MLD_HOP_LIMIT))
 }
 
 /// The frame of an echo request, whose Ethernet addresses are filled in when it is sent. None if the side has no address
@@ -326,7 +350,11 @@ fn icmpv6_frame(
     let emit = |payload: &mut [u8]| {
         message.emit(&from, &to, &mut Icmpv6Packet::new_unchecked(payload), &ChecksumCapabilities::default());
     };
-    let mut frame = ip_frame(side, to_mac, from.into(), to.into(), IpProtocol::Icmpv6, message.buffer_len(), emit);
+    let frame = ip_frame(side, to_mac, from.into(), to.into(), IpProtocol::Icmpv6, message.buffer_len(), emit);
+    with_hop_limit(frame, hop_limit)
+}
+
+fn with_hop_limit(mut frame: Vec<u8>, hop_limit: u8) -> Vec<u8> {
     Ipv6Packet::new_unchecked(&mut frame[EthernetFrame::<&[u8]>::header_len()..]).set_hop_limit(hop_limit);
     frame
 }

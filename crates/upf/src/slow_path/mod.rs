@@ -37,6 +37,8 @@ use reassembly::{Outcome, Reassembly};
 const LETTERS_MAX: usize = 256;
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(50);
+/// Between two reports of the groups that the UPF listens to: less than switches remember them (RFC 3810, 9.4).
+const GROUPS_REPORTED_EVERY: Duration = Duration::from_secs(60);
 
 /// What the slow path has done, for others to read.
 #[derive(Debug, Default)]
@@ -71,6 +73,7 @@ pub struct SlowPath {
     resolved: Acquaintances,
     /// Of ports without tunnels, and of those with tunnels: strangers in a data network take no room from gNBs.
     fragments: [Reassembly; 2],
+    groups_reported: Option<Instant>,
     drops: Drops,
     counters: Arc<Counters>,
 }
@@ -159,6 +162,7 @@ impl SlowPath {
             neighbours: Neighbours::default(),
             resolved: Acquaintances::default(),
             fragments: Default::default(),
+            groups_reported: None,
             drops: Drops::default(),
             counters: Arc::default(),
         }
@@ -196,7 +200,9 @@ impl SlowPath {
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         self.want_gateways();
         while !stop.load(Ordering::Relaxed) {
-            self.run_once(Instant::now());
+            let now = Instant::now();
+            self.report_groups(now);
+            self.run_once(now);
             self.rest(stop)?;
         }
         // Workers have ended before.
@@ -230,6 +236,19 @@ impl SlowPath {
         self.outbox.deliver();
         self.alarms.deliver();
         self.drops.publish();
+    }
+
+    /// Tells switches, now and then, of the groups by which neighbours ask for the UPF's IPv6 addresses.
+    pub fn report_groups(&mut self, now: Instant) {
+        if self.groups_reported.is_some_and(|last| now < last + GROUPS_REPORTED_EVERY) {
+            return;
+        }
+        self.groups_reported = Some(now);
+        for (port, side) in self.sides.clone().iter() {
+            if let Some(frame) = answer::listener_report(side) {
+                self.send(port, &frame);
+            }
+        }
     }
 
     fn look_after_neighbours(&mut self, now: Instant) {

@@ -1,9 +1,9 @@
 //! The UPF as a host on its links, while somebody floods it with what it has to answer.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use port::Steering;
 use port::synthetic::{Captured, Synthetic};
+use port::{PortInfo, Steering};
 use upf::drops::DropReason;
 use upf::function::{Plan, Upf};
 use upf::nat::SourceNat;
@@ -155,6 +155,39 @@ fn however_many_fragments_come_from_the_data_network_there_is_room_for_those_of_
     assert!(upf.counts.dropped(DropReason::FragmentsFull) > 0, "{:?}", upf.counts.all());
     assert!(sent.take().iter().any(|frame| frame[12..14] == [8, 0] && frame[23] == 1), "{:?}", upf.counts.all());
 }
+
+#[test]
+fn switches_are_told_each_minute_of_the_groups_by_which_ipv6_addresses_are_asked_for() {
+    let addresses = ["2001:db8:3::9", "2001:db8:4::9"].map(|address| (address.parse().unwrap(), 64));
+    let n3 = PortInfo { addresses: addresses.into(), ..info("n3", "10.3.0.1", 1, Steering::None) };
+    let (n3, sent) = Synthetic::new(vec![]).info(n3).open_captured();
+    let (n6, sent_v4) = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::None)).open_captured();
+    let mut upf = Upf::new(&Plan::default(), n3, n6).unwrap();
+    let start = Instant::now();
+    for second in [0, 1, 59, 60] {
+        let now = start + Duration::from_secs(second);
+        upf.slow_path.report_groups(now);
+        upf.slow_path.run_once(now);
+    }
+    while upf.workers[0].run_once() {}
+    stop(&mut upf);
+    let reports = sent.take();
+    assert_eq!((reports.len(), sent_v4.take().len()), (2, 0));
+    let (ethernet, packet) = reports[0].split_at(14);
+    assert_eq!(ethernet, [&[0x33, 0x33, 0, 0, 0, 0x16], &MAC[..], &[0x86, 0xdd]].concat());
+    let (header, payload) = packet.split_at(40);
+    // Hop-by-hop options, and a hop limit of 1; from a link-local address to all routers that speak MLDv2.
+    assert_eq!((header[6], header[7], &header[8..10], &header[24..]), (0, 1, &[0xfe, 0x80][..], &ALL_MLD_ROUTERS[..]));
+    let (options, message) = payload.split_at(8);
+    assert_eq!(options, [58, 0, 5, 2, 0, 0, 1, 0]);
+    // The group of the link-local address is the first one; both others have one.
+    assert_eq!((message[0], &message[4..8], message.len()), (143, &[0, 0, 0, 2][..], 8 + 2 * 20));
+    assert_eq!((message[8], &message[12..28]), (2, &[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 1][..]));
+    let pseudo = [&header[8..], &[0, 0, 0, message.len() as u8, 0, 0, 0, 58]].concat();
+    assert_eq!(upf::ip::checksum(upf::ip::sum(&[&pseudo, message].concat())), 0);
+}
+
+const ALL_MLD_ROUTERS: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x16];
 
 #[test]
 fn a_ue_that_sends_much_to_a_host_that_is_not_there_keeps_no_other_from_having_its_neighbour_asked_for() {
