@@ -66,6 +66,12 @@ pub trait Buckets {
         true
     }
 
+    /// Whether this worker may have sent packets of buckets that leave it since this was asked last, though none come any more:
+    /// some that waited here, say. Asked until what was sent is read; that is then waited for as well.
+    fn has_sent(&mut self) -> bool {
+        false
+    }
+
     /// `bucket` leaves this worker for owner `to`. No packet of it comes any more.
     fn leave(&mut self, bucket: u8, to: usize) -> Self::State;
 
@@ -342,7 +348,8 @@ pub(crate) struct Arrival<S> {
 #[derive(Debug)]
 struct Giving {
     since: Instant,
-    unread: Vec<Unread>,
+    /// None: to be looked at anew, since more was sent.
+    unread: Option<Vec<Unread>>,
 }
 
 impl<S> Owner<S> {
@@ -433,15 +440,20 @@ impl<S: Send> Owner<S> {
         if self.leaving().next().is_none() {
             return true;
         }
-        let giving = self.giving.get_or_insert_with(|| {
+        let has_sent = buckets.has_sent();
+        let giving = self.giving.get_or_insert_with(|| Giving { since: Instant::now(), unread: None });
+        if has_sent {
+            giving.unread = None;
+        }
+        let unread = giving.unread.get_or_insert_with(|| {
             let mut unread = Vec::new();
             group.ports.iter().chain(&group.outputs).for_each(|port| port.sent(worker, &mut unread));
-            Giving { since: Instant::now(), unread }
+            unread
         });
-        giving.unread.retain(|channel| !channel.is_over());
-        let late = !giving.unread.is_empty() && giving.since.elapsed() > READ_WITHIN;
+        unread.retain(|channel| !channel.is_over());
+        let late = !unread.is_empty() && giving.since.elapsed() > READ_WITHIN;
         group.unread.fetch_add(u64::from(late), Ordering::Relaxed);
-        let ready = giving.unread.is_empty() || late;
+        let ready = unread.is_empty() || late;
         if ready {
             self.giving = None;
         }

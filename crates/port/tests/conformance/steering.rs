@@ -4,7 +4,7 @@ use port::steering::{BUCKETS, BucketTable};
 use port::{PacketRef, PortInfo, Steering};
 
 use crate::backend::{Backend, Declared};
-use crate::rig::{Rig, receive, until};
+use crate::rig::{Rig, packets, receive, until};
 
 const QUEUES: u16 = 3;
 const FLOWS: usize = 256;
@@ -150,5 +150,57 @@ pub fn buckets_go_where_the_function_wants_them(backend: &Backend) -> Declared {
         assert_eq!(on[usize::from(owner)], FLOWS, "{on:?}");
     }
     assert_eq!(decider.load().iter().sum::<u64>(), 3 * FLOWS as u64);
+    Ok(())
+}
+
+/// What waited here for something else, and is sent when its bucket is about to leave.
+struct Late(bool);
+
+impl port::Buckets for Late {
+    type State = ();
+
+    fn has_sent(&mut self) -> bool {
+        std::mem::take(&mut self.0)
+    }
+
+    fn leave(&mut self, _bucket: u8, _to: usize) {}
+
+    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
+}
+
+pub fn a_bucket_leaves_when_all_that_was_sent_of_it_is_read(backend: &Backend) -> Declared {
+    backend.resteers?;
+    let mut rig = backend.open_as(steered(Steering::UeAddress), 1, Vec::new());
+    let (mut decider, mut owners) = port::owner::group::<()>(&[rig.port.steering().unwrap()], &[]).unwrap();
+    let mut settle = |rig: &mut Rig, late: bool| {
+        for (queue, (pair, owner)) in rig.port.queues.iter_mut().zip(&mut owners).enumerate() {
+            assert!(pair.rx.recv().is_empty());
+            owner.settle(&mut Late(late && queue == 0));
+        }
+    };
+    let leave = |rig: &mut Rig, number: u8| {
+        let frame = [frame(0, number)];
+        until("it is sent", || rig.port.queues[0].tx.send(&packets(&frame)) == 1);
+    };
+    let read = |rig: &mut Rig| {
+        let rx = &mut rig.far.peer().queues[0].rx;
+        until("it comes", || receive(&mut **rx).len() == 1);
+        until("it is given back", || rx.arm());
+        rx.disarm();
+    };
+    leave(&mut rig, 0);
+    decider.set_owners(&[1; BUCKETS]).unwrap();
+    (0..3).for_each(|_| settle(&mut rig, false));
+    assert!(decider.is_open());
+    read(&mut rig);
+    leave(&mut rig, 1);
+    settle(&mut rig, true);
+    (0..3).for_each(|_| settle(&mut rig, false));
+    assert!(decider.is_open(), "what was sent since then is not read");
+    read(&mut rig);
+    until("the change is over", || {
+        settle(&mut rig, false);
+        !decider.is_open()
+    });
     Ok(())
 }

@@ -82,6 +82,8 @@ pub(super) struct Moving {
     is_outdated: bool,
     /// Whether something waits, or has just come.
     is_stirred: bool,
+    /// Something of a bucket that leaves was sent that no port has just brought.
+    has_sent: bool,
 }
 
 impl Moving {
@@ -101,6 +103,7 @@ impl Moving {
             incoming: 0,
             is_outdated: false,
             is_stirred: false,
+            has_sent: false,
         }
     }
 
@@ -173,6 +176,11 @@ impl Moving {
     fn lose(&mut self, bucket: Bucket) -> u64 {
         self.held &= !(1 << (usize::from(bucket) % BUCKETS));
         self.serial.max(self.heard[usize::from(bucket) % BUCKETS])
+    }
+
+    /// Something of a bucket that leaves is sent that no port has just brought.
+    pub(super) fn sends(&mut self) {
+        self.has_sent = true;
     }
 
     /// The marker of a worker has come.
@@ -326,6 +334,10 @@ impl Buckets for Hands {
             assembly.0[usize::from(self.index)].store(epoch, Ordering::Release);
         }
         assembly.is_complete(epoch)
+    }
+
+    fn has_sent(&mut self) -> bool {
+        std::mem::take(&mut self.moving.has_sent)
     }
 
     fn leave(&mut self, bucket: Bucket, _to: usize) -> Luggage {

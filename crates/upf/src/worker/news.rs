@@ -34,6 +34,9 @@ impl Hands {
             if !is_meant(home) {
                 continue;
             }
+            if self.owners[usize::from(home) % BUCKETS] != self.index {
+                self.moving.sends();
+            }
             match news {
                 News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
                 News::Discard { up_seid, .. } => {

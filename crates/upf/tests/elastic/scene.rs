@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use port::{OpenOptions, PacketRef, Port, PortInfo, QueuePair, Steering};
+use upf::bell::Bell;
 use upf::counters::Counters;
 use upf::elastic::Elastic;
 use upf::function::{Place, Plan, Upf};
@@ -169,6 +170,7 @@ impl Scene {
         let peers = std::mem::take(&mut self.peers);
         let sources = std::mem::take(&mut self.sources);
         let sent = std::thread::scope(|scope| {
+            let end = End { signs, stop, bells: &bells };
             crew.threads().for_each(|mut work| drop(scope.spawn(move || work(stop))));
             let producers: Vec<_> = peers
                 .into_iter()
@@ -197,9 +199,7 @@ impl Scene {
                 std::thread::sleep(Duration::from_millis(1));
             }
             afterwards(&elastic);
-            signs.over.store(true, Ordering::Relaxed);
-            stop.store(true, Ordering::Relaxed);
-            bells.iter().for_each(|bell| bell.ring());
+            drop(end);
             sent
         });
         self.conclude(signs, &sent);
@@ -271,6 +271,23 @@ impl Signs {
         *expected = number + 1;
     }
 
+    fn under_way(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed) - self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it `happens`. False if something goes wrong before that, or nothing does for too long.
+    fn comes(&self, mut happens: impl FnMut() -> bool) -> bool {
+        let begin = Instant::now();
+        while !happens() {
+            if self.over.load(Ordering::Relaxed) || begin.elapsed() > PATIENCE || !self.wrong.lock().unwrap().is_empty()
+            {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
     fn has_all(&self, sent: &HashMap<u32, u32>) -> bool {
         let paged: u32 =
             sent.iter().filter(|(id, _)| Flow::of_id(**id).kind == Kind::Paged).map(|(_, sent)| sent).sum();
@@ -279,33 +296,46 @@ impl Signs {
     }
 }
 
-/// Sends all flows in turn until it is to stop; how much of each.
+/// Sends all flows in turn until it is to stop, or nothing arrives any more; how much of each.
 fn produce(tx: &mut dyn port::TxQueue, mut sources: Vec<Source>, signs: &Signs) -> Vec<(u32, u32)> {
     let mut round = 0_u32;
     // Each flow that is policed has more than passes.
     let has_enough = |sources: &[Source]| sources.iter().all(|source| source.next >= 20);
-    while !signs.stop.load(Ordering::Relaxed) || !has_enough(&sources) {
+    'rounds: while !signs.stop.load(Ordering::Relaxed) || !has_enough(&sources) {
         round += 1;
         for source in &mut sources {
             let is_few = source.is_few();
             if is_few && (!round.is_multiple_of(8) || source.next == FEW) {
                 continue;
             }
-            while !is_few && signs.sent.load(Ordering::Relaxed) - signs.arrived.load(Ordering::Relaxed) > UNDER_WAY {
-                if !signs.wrong.lock().unwrap().is_empty() {
-                    return sources.iter().map(|source| (source.flow.id(), source.next)).collect();
-                }
-                std::thread::yield_now();
-            }
             set_number(&mut source.frame, source.flow, source.next);
+            if !signs.comes(|| is_few || signs.under_way() <= UNDER_WAY) {
+                break 'rounds;
+            }
             signs.sent.fetch_add(u64::from(!is_few), Ordering::Relaxed);
-            while tx.send(&[PacketRef::from_slice(&source.frame)]) == 0 {
-                std::thread::yield_now();
+            if !signs.comes(|| tx.send(&[PacketRef::from_slice(&source.frame)]) == 1) {
+                break 'rounds;
             }
             source.next += 1;
         }
     }
     sources.iter().map(|source| (source.flow.id(), source.next)).collect()
+}
+
+/// Ends all threads, also where what they run for fails.
+struct End<'a> {
+    signs: &'a Signs,
+    stop: &'a AtomicBool,
+    bells: &'a [Arc<Bell>],
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        for sign in [&self.signs.stop, &self.signs.over, self.stop] {
+            sign.store(true, Ordering::Relaxed);
+        }
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
 }
 
 fn copy(packet: &PacketRef<'_>) -> Vec<u8> {
