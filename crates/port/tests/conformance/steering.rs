@@ -114,11 +114,15 @@ fn send(rig: &mut Rig, frames: &[Vec<u8>]) {
     }
 }
 
-/// Nothing goes with a bucket.
-struct Nothing;
+/// Nothing goes with a bucket. Whether something that waited was sent, though its bucket is about to leave.
+struct Late(bool);
 
-impl port::Buckets for Nothing {
+impl port::Buckets for Late {
     type State = ();
+
+    fn has_sent(&mut self) -> bool {
+        std::mem::take(&mut self.0)
+    }
 
     fn leave(&mut self, _bucket: u8, _to: usize) {}
 
@@ -135,7 +139,7 @@ pub fn buckets_go_where_the_function_wants_them(backend: &Backend) -> Declared {
         until("the change is over", || {
             for (pair, owner) in rig.port.queues.iter_mut().zip(&mut owners) {
                 assert!(pair.rx.recv().is_empty());
-                owner.settle(&mut Nothing);
+                owner.settle(&mut Late(false));
             }
             !decider.is_open()
         });
@@ -151,21 +155,6 @@ pub fn buckets_go_where_the_function_wants_them(backend: &Backend) -> Declared {
     }
     assert_eq!(decider.load().iter().sum::<u64>(), 3 * FLOWS as u64);
     Ok(())
-}
-
-/// What waited here for something else, and is sent when its bucket is about to leave.
-struct Late(bool);
-
-impl port::Buckets for Late {
-    type State = ();
-
-    fn has_sent(&mut self) -> bool {
-        std::mem::take(&mut self.0)
-    }
-
-    fn leave(&mut self, _bucket: u8, _to: usize) {}
-
-    fn arrive(&mut self, _bucket: u8, _from: usize, (): ()) {}
 }
 
 pub fn a_bucket_leaves_when_all_that_was_sent_of_it_is_read(backend: &Backend) -> Declared {
