@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use gtpu::Direction;
-use port::{OpenOptions, Port, PortInfo, Steering};
+use port::{OpenOptions, Port, PortInfo, QueuePair, Steering};
 use traffic::generator::{Flow, Generator, Macs, Pace, Tunnel};
 use traffic::spread::spread;
 use upf::elastic::{Elastic, Elasticity};
@@ -17,11 +17,15 @@ use upf::side::PortKind;
 use vport::broker::{EndSpec, LinkKind, RING_BYTES_MAX};
 
 use super::ridden::{Reins, Ridden, Rider};
+use super::slowed::Slowed;
 use crate::links::Links;
 use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER};
 
 /// How long links may take to come up, and packets to come out.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two turns of a source that has a thread of its own; the system makes some fifty microseconds of it.
+const PAUSE: Duration = Duration::from_micros(1);
 
 /// Bytes of the links' rings: room for what comes while the system or the hypervisor has a core for some milliseconds; in a pipeline,
 /// whose threads share cores, until the system divides these better.
@@ -32,12 +36,10 @@ fn ring_bytes(model: Model) -> u32 {
     }
 }
 
-/// PDRs of a session each way for which there is room by all means.
-const PDRS_IN_A_SESSION: usize = 32;
-
 /// The UPF.
 pub(super) struct Crew {
     upf: Upf,
+    is_slowed: bool,
     rider: Arc<Mutex<Option<Rider>>>,
     pub reins: Arc<Reins>,
     links: Links,
@@ -46,6 +48,28 @@ pub(super) struct Crew {
 impl Crew {
     /// Of this model, with so many workers. `elasticity` is what decides over them when it is run.
     pub fn new(model: Model, workers: u16, elasticity: Elasticity, load: Load) -> anyhow::Result<Self> {
+        Self::made(model, workers, elasticity, load, None)
+    }
+
+    /// The same, but that workers take so long for each packet beside their work; source and sink have a thread of their own then,
+    /// for there is time enough.
+    pub fn slowed(
+        model: Model,
+        workers: u16,
+        elasticity: Elasticity,
+        load: Load,
+        packet: Duration,
+    ) -> anyhow::Result<Self> {
+        Self::made(model, workers, elasticity, load, Some(packet))
+    }
+
+    fn made(
+        model: Model,
+        workers: u16,
+        elasticity: Elasticity,
+        load: Load,
+        slowed: Option<Duration>,
+    ) -> anyhow::Result<Self> {
         let rider = Arc::new(Mutex::new(None));
         let of_upf = |info: PortInfo, steering| PortInfo { queues: workers, steering, ..info };
         let ports = [of_upf(rig::n3(), Steering::Teid), of_upf(rig::n6(), Steering::UeAddress)];
@@ -57,18 +81,21 @@ impl Crew {
         let open = |name: &str| -> anyhow::Result<Port> {
             Ok(port::open(name, &OpenOptions { socket: links.socket("upf"), ..OpenOptions::default() })?)
         };
-        let mut n3 = open("n3")?;
-        let ridden = |(number, pair): (usize, port::QueuePair)| {
-            let rx = Ridden { inner: pair.rx, rider: rider.clone(), is_awake: number == 0 };
-            port::QueuePair { rx: Box::new(rx), tx: pair.tx }
-        };
-        n3.queues = std::mem::take(&mut n3.queues).into_iter().enumerate().map(ridden).collect();
+        let [mut n3, mut n6] = [open("n3")?, open("n6")?];
+        match slowed {
+            None => each_queue(&mut n3, |number, QueuePair { rx, tx }| {
+                let rx = Ridden { inner: rx, rider: rider.clone(), is_awake: number == 0 };
+                QueuePair { rx: Box::new(rx), tx }
+            }),
+            Some(packet) => {
+                each_queue(&mut n6, |_, QueuePair { rx, tx }| QueuePair { rx, tx: Box::new(Slowed::new(tx, packet)) })
+            }
+        }
         let place = |(kind, port)| Place { kind, network_instances: vec![], port };
-        let places = [(PortKind::N3, n3), (PortKind::N6, open("n6")?)].map(place).into();
-        // Sessions of many PDRs take the room of several.
-        let max_sessions = load.sessions as usize * usize::from(load.pdrs).div_ceil(PDRS_IN_A_SESSION);
+        let places = [(PortKind::N3, n3), (PortKind::N6, n6)].map(place).into();
+        let max_sessions = load.sessions as usize;
         let plan = Plan { max_sessions, model, elasticity: Some(elasticity), ..Plan::default() };
-        Ok(Self { upf: Upf::over(&plan, places)?, rider, reins: Arc::default(), links })
+        Ok(Self { upf: Upf::over(&plan, places)?, is_slowed: slowed.is_some(), rider, reins: Arc::default(), links })
     }
 
     /// Runs all threads and the source, with sessions in force, while `meanwhile` does; thread n on core n of `cores`, over and
@@ -83,6 +110,9 @@ impl Crew {
         let elastic = self.upf.elastic.clone().context("buckets do not move")?;
         let (bells, stop) = (self.upf.bells.clone(), &AtomicBool::new(false));
         let found = std::thread::scope(|scope| {
+            if self.is_slowed {
+                scope.spawn(|| drive(&self.rider, stop));
+            }
             for (number, mut work) in self.upf.threads().enumerate() {
                 let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
                 scope.spawn(move || {
@@ -104,6 +134,23 @@ impl Crew {
         let drops = counts.all();
         ensure!(drops.is_empty(), "the UPF dropped packets: {drops:?}");
         Ok(found)
+    }
+}
+
+fn each_queue(port: &mut Port, change: impl Fn(usize, QueuePair) -> QueuePair) {
+    let queues = std::mem::take(&mut port.queues).into_iter().enumerate();
+    port.queues = queues.map(|(number, pair)| change(number, pair)).collect();
+}
+
+/// What source and sink do where they have a thread of their own.
+fn drive(rider: &Mutex<Option<Rider>>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(mut rider) = rider.lock()
+            && let Some(rider) = &mut *rider
+        {
+            rider.ride();
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -32,6 +32,7 @@ mod scaling;
 mod search;
 mod sessions;
 mod skew;
+mod slowed;
 mod stillness;
 mod throttle;
 mod whole;

@@ -208,7 +208,8 @@ impl Rider {
         }
     }
 
-    fn ride(&mut self) {
+    /// Offers what is due, and checks what has come out.
+    pub fn ride(&mut self) {
         let now = now_ns();
         self.silence_ns = self.silence_ns.max(now.saturating_sub(self.rode_ns));
         let turn = self.reins.turn.load(Relaxed);

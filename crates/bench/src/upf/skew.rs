@@ -2,8 +2,8 @@
 //! as the others, at the same rate of all together.
 //!
 //! In each round the same load comes to a UPF whose buckets nobody moves, first. Only where that one falls behind is there
-//! anything that moves could mend, and only there the other one's figures count. For that, the UPF's work has to be most of what a
-//! packet costs, since source and sink ride on whoever has time: sessions have many PDRs.
+//! anything that moves could mend, and only there the other one's figures count. For that, workers have to be what limits the rate,
+//! though source and sink ride on whoever has time: each takes some microseconds for a packet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,10 +22,8 @@ use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
-/// More sessions of so many PDRs would take gigabytes.
-const SESSIONS_MAX: u32 = 10_000;
-/// PDRs of a session each way, of which the last one matches.
-const PDRS: u16 = 128;
+/// What a worker takes for a packet beside its work, source and sink included: many times what these cost.
+const PACKET: Duration = Duration::from_micros(2);
 /// Part of what the workers can do together.
 const PART: f64 = 0.9;
 /// How long each load lasts.
@@ -94,17 +92,11 @@ pub(super) fn measure(
     samples: &mut Samples,
     progress: &Progress,
 ) -> anyhow::Result<()> {
-    let cores = traffic::cores::allowed()?;
-    let [sessions, active] = [load.sessions, load.active].map(|count| count.min(SESSIONS_MAX));
-    let load = Load { sessions, active, pdrs: PDRS, ..load };
     MODELS.into_iter().try_for_each(|(name, model)| {
-        let threads = usize::from(WORKERS) + usize::from(model == Model::Pipeline);
-        // Where they share cores the system divides these.
-        let own_cores = if cores.len() < threads { &[][..] } else { &cores[..threads] };
         let mut runs = vec![];
         let outcome = (1..=rounds).try_for_each(|round| {
             progress.step(&format!("skew, {name}, round {round} of {rounds}"))?;
-            let found = of_round(model, load, own_cores)?;
+            let found = of_round(model, load)?;
             sample(name, &found, samples);
             runs.push(found);
             Ok(())
@@ -113,29 +105,25 @@ pub(super) fn measure(
         for reason in &reasons {
             progress.note(&format!("skew, {name}: a round does not count: {reason}"));
         }
-        let placement = match own_cores {
-            [] => format!("{threads} threads share {} cores, which the system divides", cores.len()),
-            _ => "a core for each thread".into(),
-        };
         how[name] = json!({
-            "placement": placement, "sessions": sessions, "active": active, "pdrs": PDRS, "rounds_that_count": runs.len() - reasons.len(),
-            "not_measurable": reasons, "runs": runs,
+            "packet_us": PACKET.as_secs_f64() * 1e6, "sessions": load.sessions, "active": load.active,
+            "rounds_that_count": runs.len() - reasons.len(), "not_measurable": reasons, "runs": runs,
         });
         outcome
     })
 }
 
-fn of_round(model: Model, load: Load, cores: &[usize]) -> anyhow::Result<Found> {
-    let terms = terms(cores.is_empty());
-    let crew = |terms| Crew::new(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load);
-    let ((pps, limit), unmoved) = crew(never_moving(terms))?.play(load, cores, |elastic, reins| {
+fn of_round(model: Model, load: Load) -> anyhow::Result<Found> {
+    let terms = Terms::fixed(WORKERS.into());
+    let crew = |terms| Crew::slowed(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load, PACKET);
+    let ((pps, limit), unmoved) = crew(never_moving(terms))?.play(load, &[], |elastic, reins| {
         deciding(elastic, || {
             let (pps, limit) = together(reins);
             Ok(((pps, limit), through_loads(elastic, reins, PART * pps)?))
         })
     })?;
     let moved = crew(terms)?
-        .play(load, cores, |elastic, reins| deciding(elastic, || through_loads(elastic, reins, PART * pps)))?;
+        .play(load, &[], |elastic, reins| deciding(elastic, || through_loads(elastic, reins, PART * pps)))?;
     let joint_mpps = pps / 1e6;
     let not_measurable = not_measurable(joint_mpps, limit, &unmoved, &moved);
     Ok(Found { joint_mpps, limit: limit.name(), unmoved, moved, not_measurable })
@@ -183,13 +171,7 @@ fn sample(name: &str, found: &Found, samples: &mut Samples) {
     }
 }
 
-/// What decides over buckets: workers that share cores with others are never busy all the time.
-fn terms(share_cores: bool) -> Terms {
-    let fixed = Terms::fixed(WORKERS.into());
-    Terms { rebalance_above: if share_cores { 0.2 } else { fixed.rebalance_above }, ..fixed }
-}
-
-/// The same, but that no load is worth a move.
+/// The same terms, but that no load is worth a move.
 fn never_moving(terms: Terms) -> Terms {
     Terms { rebalance_above: f64::INFINITY, ..terms }
 }
@@ -345,7 +327,7 @@ mod tests {
     #[test]
     fn each_worker_is_handed_its_buckets_back() {
         let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
-        let elasticity = Elasticity { signal: Signal::Busy, terms: terms(true) };
+        let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(WORKERS.into()) };
         let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load).expect("a UPF");
         let parts = crew.play(load, &[], |elastic, _| {
             elastic.set_owners(&[1; upf::tables::BUCKETS])?;

@@ -109,6 +109,10 @@ const SPREAD_BEGIN: f64 = 0.15;
 const SPREAD_BEGIN_FULL: f64 = 0.08;
 /// What is all.
 const FULL: f64 = 0.98;
+/// What a worker that has all it can do may have been given, in workers.
+const DEMAND_MAX: f64 = 1.5;
+/// To what others may be filled for what is only thought to be.
+const ROOM_TO: f64 = 0.9;
 /// It ends where the difference is next to none.
 const SPREAD_END: f64 = 0.03;
 /// No bucket is moved for less.
@@ -177,7 +181,7 @@ impl Policy {
                 self.set_workers(workers, look.now);
                 Some(dealt(look.owners, &self.loads, workers))
             }
-            None => self.rebalance(look.owners),
+            None => self.rebalance(look),
         };
         if owners.is_some() {
             self.settling = SETTLING_TICKS;
@@ -220,13 +224,26 @@ impl Policy {
         (self.under >= UNDER_TICKS && has_cooled).then_some(one_less)
     }
 
-    fn rebalance(&self, owners: &[u8; BUCKETS]) -> Option<[u8; BUCKETS]> {
-        let sums = sums(owners, &self.loads, self.workers);
-        let first = next_move(owners, &self.loads, &sums, &[false; BUCKETS])?;
+    fn rebalance(&self, look: &Look<'_>) -> Option<[u8; BUCKETS]> {
+        let (owners, loads) = (look.owners, &self.demands(look));
+        let sums = sums(owners, loads, self.workers);
+        let first = next_move(owners, loads, &sums, &[false; BUCKETS])?;
         let (most, least) = (sums[first.from], sums[first.to]);
         let begin = if most < FULL { SPREAD_BEGIN } else { SPREAD_BEGIN_FULL };
         let is_worth_it = most >= self.terms.rebalance_above && most - least >= begin;
-        is_worth_it.then(|| balanced(owners, &self.loads, self.workers))
+        is_worth_it.then(|| balanced(owners, loads, self.workers))
+    }
+
+    /// What buckets may bring, in workers. One that has all it can do may have been given more than is seen, and falls further behind
+    /// with each step in which it is rid of too little: so it is thought to have been, as far as others have room.
+    fn demands(&self, look: &Look<'_>) -> [f64; BUCKETS] {
+        let levels = &look.levels[..self.workers.min(look.levels.len())];
+        let is_full = |worker: usize| levels.get(worker).is_some_and(|&level| level >= FULL);
+        let others: Vec<f64> = levels.iter().copied().filter(|&level| level < FULL).collect();
+        let room = ROOM_TO - others.iter().sum::<f64>() / others.len().max(1) as f64;
+        let of_full = if others.is_empty() { 1.0 } else { (1.0 + room).clamp(1.0, DEMAND_MAX) };
+        let times = |bucket: usize| if is_full(usize::from(look.owners[bucket])) { of_full } else { 1.0 };
+        std::array::from_fn(|bucket| times(bucket) * self.loads[bucket])
     }
 
     fn watch_for_hot(&mut self) {

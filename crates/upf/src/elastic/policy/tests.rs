@@ -76,6 +76,23 @@ fn demands() -> impl Strategy<Value = (usize, [f64; BUCKETS])> {
     })
 }
 
+#[test]
+fn a_worker_that_was_given_more_than_it_can_do_is_soon_rid_of_it() {
+    // 1.44 and 0.36 workers.
+    let demand = std::array::from_fn(|bucket| if bucket % 2 == 0 { 1.44 } else { 0.36 } / 64.0);
+    let mut world = World::new(Terms::fixed(2), 2, [0.9 / 64.0; BUCKETS]);
+    world.run(5);
+    world.demand = demand;
+    let is_behind = |world: &World| largest(&world.sums()) >= 1.0;
+    let ticks = (0..10).take_while(|_| is_behind(&world) && world.tick().workers == 2).count();
+    assert!(ticks <= 4, "{ticks}: {:?}", world.sums());
+    world.run(5);
+    let moves = world.moves;
+    assert!(world.spread() < SPREAD_BEGIN, "{:?}", world.sums());
+    world.run(100);
+    assert_eq!(world.moves, moves, "it came to rest");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
