@@ -197,9 +197,10 @@ fn join_outside(
 
 /// A link of the broker between two functions, with the segments that the keeper has of it, and what is known of its pool.
 fn join_shared(node: &Node, name: String, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
+    let pool = ends.iter().find(|end| end.functions.len() > 1);
+    node.deposits.begin(&name, pool);
     let kept = node.deposits.of(&name);
-    let pool = ends.iter().find(|end| end.functions.len() > 1).map(|end| end.functions[0].clone());
-    node.deposits.begin(&name, pool.is_some());
+    let pool = pool.map(|end| end.functions[0].clone());
     let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind };
     node.broker.add_link(spec.clone())?;
     if let Some(first) = pool

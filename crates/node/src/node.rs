@@ -10,7 +10,7 @@ use slice::{HostFacts, Mechanism};
 use vport::broker::{Broker, Event};
 
 use crate::cores::Cores;
-use crate::deposits::Deposits;
+use crate::deposits::{self, Deposits};
 use crate::host;
 use crate::keeper::Keeper;
 use crate::lines::Lines;
@@ -35,7 +35,8 @@ impl Node {
     pub(crate) fn new(paths: Paths, keeper: Arc<Keeper>) -> anyhow::Result<Arc<Self>> {
         let (events, incoming) = mpsc::channel();
         let (pools, woken) = Pools::new();
-        let deposits = Arc::new(Deposits::new(keeper.clone(), paths.layout()));
+        let (deposits, come) = Deposits::new(keeper.clone(), paths.layout());
+        let deposits = Arc::new(deposits);
         let node = Arc::new(Self {
             layout: paths.layout(),
             paths,
@@ -48,6 +49,8 @@ impl Node {
             latency_floor_ns: OnceLock::new(),
             null: std::fs::File::options().read(true).write(true).open("/dev/null")?,
         });
+        let heir = Arc::downgrade(&node.deposits);
+        std::thread::Builder::new().name("deposits".into()).spawn(move || deposits::run(&heir, &come))?;
         let heir = Arc::downgrade(&node);
         std::thread::Builder::new().name("pools".into()).spawn(move || pools::run(&heir, &woken))?;
         let heir = Arc::downgrade(&node);
@@ -106,7 +109,6 @@ impl Node {
 
     fn heard(&self, event: Event, lines: &mut Lines) {
         match event {
-            Event::Deposit { link, generation, segments } => self.deposits.replace(&link, generation, segments),
             Event::Attached { port, pid, resumed } => {
                 let how = if resumed { "resumed" } else { "opened" };
                 lines.say(format!("{}/{}", port.function, port.port), &format!("{how} by process {pid}"));
@@ -131,8 +133,8 @@ impl Node {
                 reporter.port
             ),
             Event::Refused { function, reason } => tracing::warn!("{function}: refused: {reason}"),
-            // Kept before it was told here.
-            Event::Ownership { .. } => {}
+            // The broker's thread has seen to them.
+            Event::Deposit { .. } | Event::Ownership { .. } => {}
             Event::Outcast { function, pid } => pools::start_anew(self, &function, pid),
             Event::Steered { function, epoch } => {
                 tracing::info!("pool of {function}: epoch {epoch} is complete");
@@ -147,9 +149,7 @@ impl Node {
 
 fn start_broker(events: Sender<Event>, deposits: Arc<Deposits>) -> std::io::Result<Broker> {
     Broker::start(vport::broker::Config::default(), move |event| match event {
-        Event::Deposit { link, generation, segments } if deposits.are_waited_for(&link) => {
-            deposits.replace(&link, generation, segments);
-        }
+        Event::Deposit { link, generation, segments } => deposits.replace(&link, generation, segments),
         Event::Ownership { function, ownership } => deposits.keep_ownership(&function, ownership),
         event => drop(events.send(event)),
     })

@@ -228,6 +228,16 @@ impl Inner {
     }
 }
 
+#[cfg(test)]
+impl Keeper {
+    /// The keeper at the other end of this, which holds nothing yet.
+    pub(crate) fn at(stream: UnixStream) -> Arc<Self> {
+        let (held, lines) = (BTreeMap::new(), Lines::new(stream));
+        let inner = Inner { lines, pid: 0, restarts: 0, stay: false, held, child: None, stopped: false };
+        Arc::new(Self { inner: Mutex::new(inner) })
+    }
+}
+
 /// Whether it ends by itself within so long. Else it is killed.
 fn ends_within(process: &Process, patience: Duration) -> bool {
     let ended = |patience: Duration| {
@@ -258,10 +268,7 @@ mod tests {
     /// A keeper that is gone. The next one is this test's own program, which ends at once: it knows no such arguments.
     fn gone() -> Arc<Keeper> {
         let (ours, _) = UnixStream::pair().unwrap();
-        let held = BTreeMap::new();
-        let lines = Lines::new(ours);
-        let inner = Inner { lines, pid: 0, restarts: 0, stay: false, held, child: None, stopped: false };
-        Arc::new(Keeper { inner: Mutex::new(inner) })
+        Keeper::at(ours)
     }
 
     #[test]

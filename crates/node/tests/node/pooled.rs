@@ -3,7 +3,8 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use node::control::{Reply, Request};
+use node::control::{Reply, Request, Status};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::numbered;
 use super::support::{TestNode, eventually, skipped, slice};
@@ -171,11 +172,56 @@ fn a_replica_that_hangs_is_started_anew_and_holds_nobody_up_for_longer() {
     let pids = up(&node, 12, 2);
     let mut load = Load::new(12);
     load.all_are_answered("before");
-    let hangs = rustix::process::Pid::from_raw(pids[0].unwrap()).unwrap();
-    rustix::process::kill_process(hangs, rustix::process::Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(pids[0].unwrap()).unwrap(), Signal::STOP).unwrap();
     scale(&node, 3);
     let now = replicas(&node);
     assert!(!now.iter().any(|(pid, _)| *pid == pids[0]) && now.iter().any(|(pid, _)| *pid == pids[1]), "{now:?}");
     load.all_are_answered_again("after");
+    node.down_and_check();
+}
+
+#[test]
+fn a_pool_changes_beside_a_keeper_that_is_stopped_and_outlives_the_daemon_that_could_not_deposit() {
+    if skipped("a_pool_changes_beside_a_keeper_that_is_stopped_and_outlives_the_daemon_that_could_not_deposit") {
+        return;
+    }
+    let node = TestNode::start();
+    node.write_to_rootfs("go", "now");
+    let when_told = r#"[sh, -c, "until [ -s /go ]; do sleep 0.05; done; exec /bin/replica p"]"#;
+    node.up(&pool(13).replace("[/bin/replica, p]", when_told)).unwrap();
+    shares(&node, 1);
+    let mut load = Load::new(13);
+    load.all_are_answered("before");
+    let status = node.status();
+    let [keeper, daemon] = [status.keeper_pid, status.daemon_pid].map(|pid| Pid::from_raw(pid).unwrap());
+
+    node.write_to_rootfs("go", "");
+    node.call(&Request::Scale { function: "pool".parse().unwrap(), replicas: 2 }).unwrap();
+    let pids: Vec<_> = replicas(&node).into_iter().map(|(pid, _)| pid).collect();
+    kill_process(keeper, Signal::STOP).unwrap();
+    node.write_to_rootfs("go", "now");
+    let (answers, answered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let node = &node;
+        scope.spawn(move || {
+            shares(node, 2);
+            answers.send(())
+        });
+        let answer = answered.recv_timeout(Duration::from_secs(10));
+        if answer.is_ok() {
+            load.all_are_answered("beside a keeper that is stopped");
+            kill_process(daemon, Signal::KILL).unwrap();
+        }
+        kill_process(keeper, Signal::CONT).unwrap();
+        assert_eq!(answer, Ok(()), "the second replica has its share");
+    });
+    let next = |status: &Status| status.daemon_pid != daemon.as_raw_nonzero().get();
+    eventually("the next daemon", || node.try_status().is_some_and(|status| next(&status)));
+    load.all_are_answered("after");
+    shares(&node, 2);
+    scale(&node, 3);
+    load.all_are_answered("more");
+    let now: Vec<_> = replicas(&node).into_iter().map(|(pid, _)| pid).collect();
+    assert_eq!(now[..2], pids[..], "nobody was started anew");
     node.down_and_check();
 }

@@ -209,6 +209,11 @@ impl TestNode {
         self.paths.run.join(slice).join(function)
     }
 
+    /// Writes a file of the root filesystem, in its place.
+    pub fn write_to_rootfs(&self, path: &str, content: &str) {
+        fs::write(self.directory.path().join("rootfs").join(path), content).expect("written");
+    }
+
     /// Puts a FIFO into the root filesystem.
     pub fn make_fifo(&self, path: &str) {
         let path = self.directory.path().join("rootfs").join(path);

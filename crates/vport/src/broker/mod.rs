@@ -125,8 +125,9 @@ pub enum Event {
         /// Its generation.
         generation: u64,
     },
-    /// New segments exist; what was deposited for this link before is void. A keeper holds them over a restart of the
-    /// broker's process, for [`Broker::adopt`].
+    /// New segments exist; what was deposited for this link before is void: they are used when this has been called. A keeper holds
+    /// them over a restart of the broker's process, for [`Broker::adopt`]. It may be given them later, but where one end is a pool the
+    /// next broker is to get these or none.
     Deposit {
         /// Name of the link.
         link: String,
@@ -175,8 +176,8 @@ pub enum Event {
         /// The process, in the owner's pid namespace; 0 where it is not visible there.
         pid: i32,
     },
-    /// Who owns what in a pool changes, or the pool is no more. Senders are told when this has been called: whoever keeps it by then, for
-    /// [`Broker::recall`], keeps what the next broker needs.
+    /// Who owns what in a pool changes, is to be known since the pool's first link comes up, or the pool is no more. Senders are told
+    /// when this has been called: whoever keeps it by then, for [`Broker::recall`], keeps what the next broker needs.
     Ownership {
         /// The pool's first function.
         function: String,

@@ -34,6 +34,8 @@ pub(super) struct Pool {
     /// Processes that have lost their member's place, until another one has it.
     outcasts: Vec<Option<i32>>,
     pub(super) change: Option<Change>,
+    /// Whether the broker's owner knows who owns what.
+    pub(super) is_told: bool,
     /// Until when readers are waited for who have not read all of what a member had sent that is gone.
     read_until: Option<Instant>,
     /// When to look again whether they have.
@@ -117,6 +119,7 @@ impl Pool {
             ports: vec![0; functions.len()],
             outcasts: vec![None; functions.len()],
             change: None,
+            is_told: false,
             read_until: None,
             look_at: None,
             members_until: None,

@@ -193,6 +193,7 @@ impl Core {
         let (first, then) = link.present.iter().partition(|seat| heir.is_none_or(|heir| heir == **seat));
         (link.stage, link.untold) = (Stage::Joining(first), then);
         link.shown_tables = link.tables.len();
+        self.tell_first_ownership(name);
         (self.events)(Event::Deposit { link: name.to_owned(), generation, segments });
         self.show_peer(name);
         Ok(())

@@ -130,6 +130,7 @@ impl Core {
         };
         let members = pool.owners([&table, &before]);
         let standing = Standing { epoch: left.epoch, table, before, members, open: 0 };
+        pool.is_told = true;
         let is_there = pool.adopt(&standing, Instant::now() + RETURN_WITHIN);
         if is_there && matches!(pool.change, Some(Change::Resuming(_))) {
             let links = self.links.values_mut().filter(|link| end_of(pool, &link.spec).is_some());
@@ -413,8 +414,18 @@ impl Core {
         unread.fold(0, |set, (_, seat)| set | 1 << seat.member)
     }
 
+    /// A link's pool is known to the broker's owner before anybody uses the link: without segments, too, the next broker waits for all.
+    pub(super) fn tell_first_ownership(&mut self, name: &str) {
+        let Some(link) = self.links.get(name) else { return };
+        let untold = |pool: &Pool| !pool.is_told && end_of(pool, &link.spec).is_some();
+        if let Some(at) = self.pools.iter().position(untold) {
+            self.tell_ownership(at);
+        }
+    }
+
     fn tell_ownership(&mut self, at: usize) {
-        let pool = &self.pools[at];
+        let pool = &mut self.pools[at];
+        pool.is_told = true;
         let (function, ownership) = (pool.functions[0].clone(), Some(pool.ownership()));
         (self.events)(Event::Ownership { function, ownership });
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::halfway::{Ending, LINKS, PATIENCE, arrives_without, feed, serve, spec, until};
+use crate::broker::link::Stage;
 use crate::broker::pool::Change;
 use crate::broker::{Broker, Config, Event, Ownership};
 use crate::client::attach;
@@ -114,6 +115,32 @@ fn a_change_of_which_senders_may_know_goes_on_without_segments() {
         let is_ready = |core: &mut super::Core| matches!(&core.pools[0].change, Some(Change::Preparing { missing, .. }) if missing.is_empty());
         until("members are ready", || broker.call(is_ready).unwrap());
         *left.lock().unwrap() = Some(Ownership { epoch: 2, owners: parity(), before: [0; BUCKETS] });
+    });
+}
+
+#[test]
+fn a_pool_that_was_never_changed_is_known_before_it_is_used_and_waited_for_without_its_segments() {
+    let directory = tempfile::tempdir().unwrap();
+    let (directory, left) = (directory.path(), Left::default());
+    let mut broker = start(&left);
+    listen(&broker, directory, &["a", "b"]);
+    let (halt, received, ready) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _ending = Ending([&halt]);
+        scope.spawn(|| serve(directory, "b", &halt, &received, &ready));
+        until("a member is there", || ready.load(Ordering::Acquire) == 1);
+        assert_eq!(*left.lock().unwrap(), None);
+        let _ports = LINKS.map(|port| attach(&directory.join("a"), port, PATIENCE, 192).unwrap());
+        until("all links are up", || {
+            broker.call(|core| LINKS.iter().all(|link| core.links[*link].stage == Stage::Up)).unwrap()
+        });
+        let first = Ownership { epoch: 1, owners: [0; BUCKETS], before: [0; BUCKETS] };
+        assert_eq!(*left.lock().unwrap(), Some(first.clone()));
+        drop(broker);
+
+        broker = start(&left);
+        broker.recall("b", first).unwrap();
+        assert_eq!(broker.pools().unwrap()[0].waits_for, ["b"]);
     });
 }
 
