@@ -225,3 +225,26 @@ fn a_pool_changes_beside_a_keeper_that_is_stopped_and_outlives_the_daemon_that_c
     assert_eq!(now[..2], pids[..], "nobody was started anew");
     node.down_and_check();
 }
+
+#[test]
+fn a_pool_whose_links_are_all_edited_goes_on_with_the_replicas_and_the_state_that_it_has() {
+    if skipped("a_pool_whose_links_are_all_edited_goes_on_with_the_replicas_and_the_state_that_it_has") {
+        return;
+    }
+    let node = TestNode::start();
+    let pids = up(&node, 14, 3);
+    let mut load = Load::new(14);
+    load.all_are_answered("before");
+    let again = pool(14).replace("10.214.8.1/24]", "10.214.8.1/24, 10.214.7.1/24]");
+    let fewer = pool(14).replace("max: 4", "max: 4, replicas: 2");
+    let more = again.replace("max: 4", "max: 4, replicas: 4");
+    // Its link alone; with it, one replica less; and two more.
+    for (text, changes, count, kept) in [(again, 1, 3, 3), (fewer, 2, 2, 2), (more, 3, 4, 2)] {
+        assert_eq!(node.up(&text).unwrap(), changes, "{text}");
+        shares(&node, count);
+        load.all_are_answered(&text);
+        let now: Vec<_> = replicas(&node).into_iter().map(|(pid, _)| pid).collect();
+        assert_eq!(now[..kept], pids[..kept], "{text}");
+    }
+    node.down_and_check();
+}

@@ -181,7 +181,8 @@ pub enum Event {
     Ownership {
         /// The pool's first function.
         function: String,
-        /// None: there is no such pool any more.
+        /// None: there is no such pool any more. One that has no link is there as long as somebody is in it, and no pool of other
+        /// members takes its place.
         ownership: Option<Ownership>,
     },
     /// A change of who owns which bucket of a pool is complete. A former broker may have begun it.

@@ -128,6 +128,11 @@ impl Pool {
         }
     }
 
+    /// Whether somebody is in it, or may come back to it.
+    pub(super) fn is_used(&self) -> bool {
+        self.members.iter().any(Option::is_some) || self.waits_until().is_some()
+    }
+
     /// Queues of all members.
     pub(super) fn queues(&self) -> usize {
         self.functions.len() * self.queues_each

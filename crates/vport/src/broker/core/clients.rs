@@ -94,6 +94,7 @@ impl Core {
         for id in of_function.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.drop_client(id, false);
         }
+        self.forget_pools();
         Ok(())
     }
 

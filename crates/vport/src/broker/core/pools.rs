@@ -95,20 +95,27 @@ impl Core {
     pub(super) fn add_pools(&mut self, spec: &LinkSpec) -> bool {
         for end in spec.ends.iter().filter(|end| end.functions.len() > 1) {
             let each = usize::from(end.port.queues);
-            match self.pools.iter().find(|pool| pool.functions.iter().any(|function| end.functions.contains(function)))
-            {
+            let shares = |pool: &Pool| pool.functions.iter().any(|function| end.functions.contains(function));
+            let is_same = |pool: &Pool| pool.functions == end.functions && pool.queues_each == each;
+            self.forget(|pool| shares(pool) && !is_same(pool));
+            match self.pools.iter().find(|pool| shares(pool)) {
                 None => self.pools.push(Pool::new(&end.functions, each)),
-                Some(pool) if pool.functions == end.functions && pool.queues_each == each => {}
+                Some(pool) if is_same(pool) => {}
                 Some(_) => return false,
             }
         }
         true
     }
 
-    /// Forgets pools that have no link.
+    /// Forgets pools that have no link and that nobody is in: where all links of a pool are made anew, its members go on as they are.
     pub(super) fn forget_pools(&mut self) {
-        let has_link = |pool: &mut Pool| self.links.values().any(|link| end_of(pool, &link.spec).is_some());
-        let gone: Vec<Pool> = self.pools.extract_if(.., |pool| !has_link(pool)).collect();
+        self.forget(|pool| !pool.is_used());
+    }
+
+    /// Forgets those of the pools without links.
+    fn forget(&mut self, which: impl Fn(&Pool) -> bool) {
+        let has_link = |pool: &Pool| self.links.values().any(|link| end_of(pool, &link.spec).is_some());
+        let gone: Vec<Pool> = self.pools.extract_if(.., |pool| which(pool) && !has_link(pool)).collect();
         for Pool { functions, members, .. } in gone {
             let function = functions[0].clone();
             members
@@ -217,6 +224,8 @@ impl Core {
                 }
             }
         }
+        // The last member may have left.
+        self.forget_pools();
     }
 
     /// Clients at a pool's links for which a change waits. At their other ends: they have not taken over a generation, keep so many that

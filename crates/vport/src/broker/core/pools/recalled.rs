@@ -145,6 +145,37 @@ fn a_pool_that_was_never_changed_is_known_before_it_is_used_and_waited_for_witho
 }
 
 #[test]
+fn a_pool_whose_links_are_all_made_anew_goes_on_until_nobody_is_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (directory, left) = (directory.path(), Left::default());
+    let broker = start(&left);
+    listen(&broker, directory, &["b"]);
+    let (halt, received, ready) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _ending = Ending([&halt]);
+        let member = scope.spawn(|| serve(directory, "b", &halt, &received, &ready));
+        until("a member is there", || ready.load(Ordering::Acquire) == 1);
+        give(&broker, &[0; BUCKETS]);
+        let as_it_is =
+            || broker.pools().unwrap().into_iter().map(|pool| (pool.epoch, pool.present)).collect::<Vec<_>>();
+        LINKS.iter().for_each(|link| broker.remove_link(link).unwrap());
+        assert_eq!((as_it_is(), left.lock().unwrap().is_some()), (vec![(2, vec![true, false])], true));
+        // Also while it has no link.
+        give(&broker, &parity());
+        LINKS.iter().for_each(|link| broker.add_link(spec(link)).unwrap());
+        let back = || broker.ports().unwrap().iter().filter(|port| port.pid.is_some()).count();
+        until("it is back by all ports", || back() == LINKS.len());
+        assert_eq!(as_it_is(), [(3, vec![true, false])]);
+
+        LINKS.iter().for_each(|link| broker.remove_link(link).unwrap());
+        halt.store(true, Ordering::Release);
+        member.join().unwrap();
+        until("nobody is in it", || as_it_is().is_empty());
+        assert_eq!(*left.lock().unwrap(), None);
+    });
+}
+
+#[test]
 fn a_pool_that_is_no_more_is_not_recalled_and_its_members_hear_of_it() {
     let directory = tempfile::tempdir().unwrap();
     let (directory, left) = (directory.path(), Left::default());
@@ -158,9 +189,14 @@ fn a_pool_that_is_no_more_is_not_recalled_and_its_members_hear_of_it() {
         give(&broker, &[0; BUCKETS]);
         assert!(left.lock().unwrap().is_some());
         LINKS.iter().for_each(|link| broker.remove_link(link).unwrap());
+        let of_three = |link: &&str| {
+            let mut spec = spec(link);
+            spec.ends[1].functions.push("d".into());
+            spec
+        };
+        LINKS.iter().for_each(|link| broker.add_link(of_three(link)).unwrap());
         assert_eq!(*left.lock().unwrap(), None);
-        LINKS.iter().for_each(|link| broker.add_link(spec(link)).unwrap());
-        assert_eq!(broker.pools().unwrap()[0].present, [false; 2], "what it knows is of the former pool");
+        assert_eq!(broker.pools().unwrap()[0].present, [false; 3], "what it knows is of the former pool");
         let outcast = |core: &mut super::Core| core.pools[0].is_outcast(0, std::process::id() as i32);
         until("it is to be started anew", || broker.call(outcast).unwrap());
     });
