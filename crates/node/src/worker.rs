@@ -1,6 +1,10 @@
 //! One slice: makes it be as described, and keeps it so. A thread of its own, so that slices do not wait for each other.
 
+mod account;
+mod converging;
+mod editing;
 mod images;
+mod replacing;
 mod resuming;
 mod scaling;
 
@@ -10,24 +14,21 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
-use runtime::{FunctionId, Sandbox};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use slice::{Link, Pool, Slice, Spec};
+use slice::{Slice, Spec};
 
 use images::Images;
+use replacing::Replacing;
 pub(crate) use resuming::keep_cores;
 
 use crate::backoff::Backoff;
-use crate::control::{Event, Failure, Process, ProcessKind, ProcessState, SliceState};
-use crate::cores;
-use crate::function::{self, Function};
-use crate::link::{self, ActiveLink, EndPoint, Pump};
+use crate::control::{Event, Failure, Process, SliceState};
+use crate::function::Function;
+use crate::link::{ActiveLink, Pump};
 use crate::logs::now_ns;
 use crate::node::Node;
-use crate::plan::Plan;
-use crate::record::{self, Record};
-use crate::replace::{LOOK_EVERY, Next, Replaced, Replacement};
+use crate::record;
+use crate::replace::LOOK_EVERY;
 use crate::supervised::{Supervise, Supervised};
 
 /// What a worker is told.
@@ -113,13 +114,6 @@ struct Worker {
     resumption: Backoff,
     /// Told when this slice's exclusive cores have changed.
     cores_changed: Box<dyn Fn() + Send>,
-}
-
-/// A replacement, and who waits for it.
-struct Replacing {
-    replacement: Replacement,
-    events: Sender<Event>,
-    outcome: Sender<Outcome>,
 }
 
 /// Starts the worker of a slice, which first goes on with what a former daemon left of it. `ended` is called when nothing
@@ -289,140 +283,6 @@ impl Worker {
         }
     }
 
-    /// Makes the slice be as described; where that fails, as it was to be before.
-    fn apply(&mut self, target: &Slice, events: &Sender<Event>) -> Outcome {
-        let former = self.described();
-        let target = &as_many_as_before(target, former.as_ref());
-        if let Some(function) = self.is_replacing_for(target) {
-            return Err(self.unchanged(&format!("function {function} is being replaced: ask again when it is")));
-        }
-        record::store_descriptor(&self.node.paths, target)
-            .map_err(|e| self.unchanged(&format!("the descriptor cannot be kept: {e}")))?;
-        if self.resume_at.take().is_none() {
-            self.note_images();
-        }
-        self.publish(Some(SliceState::Changing));
-        let error = match self.converge(target, events) {
-            Ok(changes) => return Ok(changes),
-            Err(error) => error,
-        };
-        let Failure { message, mut details } = self.failure(&error);
-        details.push(match self.undo(former.as_ref(), events) {
-            Ok(()) if former.is_none() => "nothing of the slice is left".into(),
-            Ok(()) => "the slice is as it was before".into(),
-            Err(e) => format!("and undoing it failed, too, and is tried again: {e:#}"),
-        });
-        Err(Failure { message, details })
-    }
-
-    /// What shall be: where that cannot be read, what there is.
-    fn described(&self) -> Option<Slice> {
-        let there = || Some(self.actual()).filter(|there| !there.spec.functions.is_empty());
-        record::load_descriptor(&self.node.paths, &self.name).unwrap_or_else(|_| there())
-    }
-
-    fn note_images(&mut self) {
-        let of = |function: &Function| Some((function.spec.image.clone(), function.image()?.clone()));
-        self.images =
-            self.functions.iter().filter_map(|(name, function)| Some((name.clone(), of(function)?))).collect();
-    }
-
-    fn unchanged(&self, reason: &str) -> Failure {
-        Failure { message: format!("slice {}: {reason}", self.name), details: vec!["nothing was changed".into()] }
-    }
-
-    /// The former description holds again, and what is, is brought to it, now or later.
-    fn undo(&mut self, former: Option<&Slice>, events: &Sender<Event>) -> Result<()> {
-        match former {
-            Some(former) => record::store_descriptor(&self.node.paths, former)?,
-            None => record::remove_descriptor(&self.node.paths, &self.name)?,
-        }
-        let undone = self.become_as(former, events);
-        if undone.is_err() {
-            self.resume_later();
-        }
-        undone
-    }
-
-    /// Brings what is to what shall be; none: nothing.
-    fn become_as(&mut self, described: Option<&Slice>, events: &Sender<Event>) -> Result<()> {
-        match described {
-            Some(target) => self.converge(target, events).map(drop),
-            None => self.clear(events),
-        }
-    }
-
-    /// Has another container of a function take over; where that fails, all is as it was.
-    fn replace(&mut self, name: String, events: Sender<Event>, outcome: Sender<Outcome>) {
-        let begun = match self.functions.get_mut(&name) {
-            None => Err(anyhow!("there is no function {name}")),
-            Some(_) if self.replacing.contains_key(&name) => Err(anyhow!("function {name}: is being replaced already")),
-            Some(function) => Replacement::begin(function, &self.node),
-        };
-        match begun {
-            Ok(replacement) => drop(self.replacing.insert(name, Replacing { replacement, events, outcome })),
-            Err(error) => drop(outcome.send(Err(self.failure(&error)))),
-        }
-    }
-
-    /// Looks how far replacements are. Whether one was concluded.
-    fn go_on_replacing(&mut self) -> bool {
-        let mut ended = Vec::new();
-        let mut handed_over = false;
-        for (name, Replacing { replacement, .. }) in &mut self.replacing {
-            let Some(function) = self.functions.get_mut(name) else { continue };
-            match replacement.proceed(function, &self.node) {
-                Ok(Next::Look) => {}
-                Ok(Next::Record) => handed_over = true,
-                Ok(Next::Conclude) => ended.push((name.clone(), Ok(()))),
-                Err(error) => ended.push((name.clone(), Err(error))),
-            }
-        }
-        if handed_over {
-            self.store_record(&[], &[]);
-        }
-        let any = !ended.is_empty();
-        for (name, how) in ended {
-            self.end_replacement(&name, how);
-        }
-        any
-    }
-
-    /// Concludes a replacement, or gives it up.
-    fn end_replacement(&mut self, name: &str, how: Result<()>) {
-        let replacing = self.replacing.remove(name).zip(self.functions.get_mut(name));
-        let Some((Replacing { replacement, events, outcome }, function)) = replacing else { return };
-        let result = match how {
-            Ok(()) => {
-                let Replaced { former, pid } = replacement.conclude(function, &self.node);
-                let action = format!("process {pid} has taken over from process {former}");
-                let _ = events.send(Event::Progress { subject: format!("function {name}"), action });
-                Ok(1)
-            }
-            Err(error) => {
-                replacement.give_up(function, &self.node);
-                Err(self.failure(&error))
-            }
-        };
-        self.store_record(&[], &[]);
-        self.publish(None);
-        let _ = outcome.send(result);
-    }
-
-    /// A function that is being replaced and would have to change for this.
-    fn is_replacing_for(&self, target: &Slice) -> Option<String> {
-        let plan = Plan::new(&self.actual(), target, &self.there());
-        let down = plan.links_down.iter().filter_map(|key| self.links.get(key)).map(|link| &link.spec);
-        let ends = down.chain(&plan.links_up).flat_map(|link| link.between.iter().filter_map(slice::End::port));
-        let mut touched = ends.map(|at| &at.function).chain(&plan.stop).chain(&plan.start);
-        touched.find(|name| self.replacing.contains_key(*name)).cloned()
-    }
-
-    /// The containers that there are, and of each whether it was not started.
-    fn there(&self) -> BTreeMap<String, bool> {
-        self.functions.iter().map(|(name, function)| (name.clone(), function.run.is_idle())).collect()
-    }
-
     fn failure(&self, error: &anyhow::Error) -> Failure {
         tracing::error!("slice {}: {error:#}", self.name);
         Failure { message: format!("slice {}: {error:#}", self.name), details: self.last_words(error) }
@@ -438,311 +298,5 @@ impl Worker {
             _ => None,
         };
         lines.unwrap_or_default().into_iter().filter_map(text).collect()
-    }
-
-    /// Takes everything away.
-    fn remove(&mut self, events: &Sender<Event>) -> Outcome {
-        while let Some(name) = self.replacing.keys().next().cloned() {
-            self.end_replacement(
-                &name,
-                Err(anyhow!("function {name}: is not replaced, since its slice is taken away")),
-            );
-        }
-        self.resume_at = None;
-        self.publish(Some(SliceState::Changing));
-        let count = self.functions.len() + self.links.len();
-        let removed = record::remove_descriptor(&self.node.paths, &self.name).map_err(Into::into);
-        removed.and_then(|()| self.clear(events)).map(|()| count).map_err(|e: anyhow::Error| Failure {
-            message: format!("slice {}: {e:#}", self.name),
-            details: vec!["what is left is taken away by another `kaista down`".into()],
-        })
-    }
-
-    fn clear(&mut self, events: &Sender<Event>) -> Result<()> {
-        self.converge(&empty_slice(&self.name), events)?;
-        self.sweep()?;
-        Ok(Record::remove(&self.node.paths, &self.name)?)
-    }
-
-    /// Takes away by name what no record could tell of.
-    fn sweep(&self) -> Result<()> {
-        Pump::remove_all(&self.node, &self.name)?;
-        for id in Sandbox::list(&self.node.layout)?.into_iter().filter(|id| id.slice() == self.name) {
-            function::remove(&self.node, &self.name, id.function())?;
-        }
-        self.node.deposits.end_all(&self.name);
-        Ok(())
-    }
-
-    /// What exists, as a description. Of a pool, that is as many replicas as the number of the last one says.
-    fn actual(&self) -> Slice {
-        let mut slice = empty_slice(&self.name);
-        let mut specs: BTreeMap<&str, slice::Function> = BTreeMap::new();
-        for (name, function) in &self.functions {
-            let described = &function.spec;
-            let spec = specs.entry(&described.name).or_insert_with(|| {
-                let pool = described.pool.map(|pool| Pool { replicas: None, ..pool });
-                slice::Function { pool, ..described.clone() }
-            });
-            if let Some(pool) = &mut spec.pool {
-                let number = described.members().iter().take_while(|member| *member != name).count() as u16 + 1;
-                pool.replicas = pool.replicas.max(Some(number));
-            }
-        }
-        slice.spec.functions = specs.into_values().collect();
-        slice.spec.links = self.links.values().map(|link| link.spec.clone()).collect();
-        slice
-    }
-
-    /// What the broker calls a container.
-    fn id(&self, container: &str) -> String {
-        format!("{}/{container}", self.name)
-    }
-
-    /// Does what lies between what exists and `target`, and nothing else. Whatever was done is noted when it fails, so that
-    /// converging again goes on from there.
-    fn converge(&mut self, target: &Slice, events: &Sender<Event>) -> Result<usize> {
-        self.remove_halves()?;
-        let plan = Plan::new(&self.actual(), target, &self.there());
-        if plan.is_empty() {
-            return Ok(0);
-        }
-        let say = |subject: String, action: &str| {
-            let _ = events.send(Event::Progress { subject, action: action.to_owned() });
-        };
-        // Images first: most of what can fail, fails before anything was touched.
-        let containers = plan.start.iter().filter_map(|name| Some((name, target.function_of(name)?)));
-        let mut images = images::of_each(containers, &self.images, |function| function::resolve(&self.node, function))?;
-        self.store_record(&target.spec.functions, &target.spec.links);
-
-        for key in &plan.links_down {
-            self.remove_link(key)?;
-            say(format!("link {key}"), "removed");
-        }
-        for link in &plan.links_renamed {
-            if let Some(active) = self.links.get_mut(&link::key(link)) {
-                active.spec = link.clone();
-            }
-        }
-        let node = self.node.clone();
-        let leaving = node.pools.leave(&node, plan.leave.iter().map(|name| self.id(name)).collect(), &say);
-        let stop: Vec<&mut Function> = self
-            .functions
-            .iter_mut()
-            .filter(|(name, _)| plan.stop.contains(*name))
-            .map(|(_, function)| function)
-            .collect();
-        function::stop(&mut { stop })?;
-        for name in &plan.remove {
-            self.remove_function(name)?;
-            say(format!("function {name}"), "removed");
-        }
-        drop(leaving);
-        for name in &plan.start {
-            let Some((spec, image)) = target.function_of(name).zip(images.remove(name)) else { continue };
-            match self.functions.get_mut(name) {
-                Some(function) => function.redescribe(spec, image)?,
-                None => {
-                    let made = FunctionId::new(&self.name, name)
-                        .map_err(Into::into)
-                        .and_then(|id| Function::create(&self.node, id, spec, image));
-                    if made.is_err()
-                        && let Err(e) = function::remove(&self.node, &self.name, name)
-                    {
-                        tracing::error!("slice {}: {e:#}", self.name);
-                    }
-                    self.functions.insert(name.clone(), made?);
-                }
-            }
-        }
-        (self.cores_changed)();
-        self.follow_shared_cores();
-        for link in &plan.links_up {
-            self.add_link(link)?;
-            say(format!("link {}", link.label()), "made");
-        }
-        for name in &plan.start {
-            if let Some(function) = self.functions.get_mut(name) {
-                function.start()?;
-                say(format!("function {name}"), "started");
-            }
-        }
-        self.store_record(&[], &[]);
-        Ok(plan.count)
-    }
-
-    /// Takes away what a former attempt has left half of: if it shall be, it is made anew.
-    fn remove_halves(&mut self) -> Result<()> {
-        let links = self.links.iter().filter(|(_, link)| !link.is_whole).map(|(key, _)| key.clone());
-        let functions =
-            self.functions.iter().filter(|(_, function)| !function.is_whole()).map(|(name, _)| name.clone());
-        let (links, functions): (Vec<_>, Vec<_>) = (links.collect(), functions.collect());
-        links.iter().try_for_each(|key| self.remove_link(key))?;
-        functions.iter().try_for_each(|name| self.remove_function(name))?;
-        if !links.is_empty() || !functions.is_empty() {
-            self.store_record(&[], &[]);
-        }
-        Ok(())
-    }
-
-    fn remove_function(&mut self, name: &str) -> Result<()> {
-        if let Some(function) = self.functions.get_mut(name) {
-            function.end_capture();
-        }
-        // Known until it is gone, so that another attempt is made.
-        function::remove(&self.node, &self.name, name)?;
-        self.functions.remove(name);
-        Ok(())
-    }
-
-    fn add_link(&mut self, link: &Link) -> Result<()> {
-        let made = self.establish(link, None);
-        if made.is_err() {
-            let ports = self.actual();
-            let _ = link::remove(&self.node, &self.name, link, &|at| ports.port(at).cloned());
-        }
-        self.links.insert(link::key(link), made?);
-        Ok(())
-    }
-
-    fn establish(&self, link: &Link, former: Option<&record::ProcessRecord>) -> Result<ActiveLink> {
-        let slice = self.actual();
-        let end = |end| self.end_point(&slice, end).with_context(|| format!("link {}", link.label()));
-        let [one, other] = link.between.each_ref().map(end);
-        let points = [one?, other?];
-        link::establish(&self.node, &self.name, link, link::kind(&self.name, &slice, link), points, former)
-    }
-
-    fn end_point<'a>(&'a self, slice: &'a Slice, end: &'a slice::End) -> Result<EndPoint<'a>> {
-        let missing = || format!("{end} does not exist");
-        let at = match end {
-            slice::End::Outside { host } => return Ok(EndPoint::Outside(host)),
-            slice::End::Port(at) => at,
-        };
-        let (spec, port) = slice.function(&at.function).zip(slice.port(at)).with_context(missing)?;
-        if spec.pool.is_some() {
-            return Ok(EndPoint::Pool { id: FunctionId::new(&self.name, &spec.name)?, members: spec.members(), port });
-        }
-        let function = self.functions.get(&spec.name).with_context(missing)?;
-        Ok(EndPoint::Port { id: function.id(), sandbox: function.sandbox(), port })
-    }
-
-    fn remove_link(&mut self, key: &str) -> Result<()> {
-        let Some(active) = self.links.remove(key) else { return Ok(()) };
-        let link = active.spec.clone();
-        drop(active);
-        let ports = self.actual();
-        let removed = link::remove(&self.node, &self.name, &link, &|at| ports.port(at).cloned());
-        if removed.is_err() {
-            // Known yet, so that another attempt is made.
-            self.links.insert(key.to_owned(), ActiveLink { spec: link, pump: None, is_whole: false });
-        }
-        removed
-    }
-
-    /// Notes what exists, and what is about to.
-    fn store_record(&self, functions: &[slice::Function], links: &[Link]) {
-        let mut actual = self.actual();
-        for function in functions {
-            let same = |there: &&mut slice::Function| {
-                there.name == function.name && there.pool.map(|pool| pool.max) == function.pool.map(|pool| pool.max)
-            };
-            match actual.spec.functions.iter_mut().find(same) {
-                None => actual.spec.functions.push(function.clone()),
-                Some(there) => {
-                    if let Some((there, pool)) = there.pool.as_mut().zip(function.pool) {
-                        there.replicas = there.replicas.max(pool.replicas);
-                    }
-                }
-            }
-        }
-        for link in links {
-            if !self.links.contains_key(&link::key(link)) {
-                actual.spec.links.push(link.clone());
-            }
-        }
-        let pumps =
-            self.links.iter().filter_map(|(key, link)| Some((key.clone(), link.pump.as_ref()?.run.record().clone())));
-        let record = Record {
-            actual,
-            since_ms: self.since_ms,
-            functions: self
-                .functions
-                .iter()
-                .map(|(name, function)| (name.clone(), function.run.record().clone()))
-                .collect(),
-            images: self
-                .functions
-                .iter()
-                .filter_map(|(name, function)| Some((name.clone(), function.image()?.clone())))
-                .collect(),
-            pumps: pumps.collect(),
-            runtime: self.node.runtime_so_far(),
-        };
-        if let Err(e) = record.store(&self.node.paths) {
-            tracing::error!("slice {}: its record cannot be kept: {e}", self.name);
-        }
-    }
-
-    fn publish(&self, state: Option<SliceState>) {
-        let processes: Vec<Process> =
-            self.functions.values().map(|f| self.function_process(f)).chain(self.pump_processes()).collect();
-        let waiting =
-            self.resume_at.is_some() || processes.iter().any(|process| process.state == ProcessState::Waiting);
-        let view = View {
-            state: state.unwrap_or(if waiting { SliceState::Degraded } else { SliceState::Up }),
-            since_ms: self.since_ms,
-            actual: self.actual(),
-            processes,
-            containers: self.functions.iter().map(|(name, f)| (name.clone(), f.container().clone())).collect(),
-        };
-        *self.view.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = view;
-    }
-
-    fn function_process(&self, function: &Function) -> Process {
-        let (name, cores) = (function.id().function(), cores::list(function.cores()));
-        let described = process(&self.name, name, ProcessKind::Function, &function.run, function.uid(), cores);
-        let replica_of = function.spec.pool.map(|_| function.spec.name.clone());
-        Process { replica_of, ..described }
-    }
-
-    fn pump_processes(&self) -> impl Iterator<Item = Process> {
-        let shared = cores::list(&self.node.cores().shared());
-        self.links.values().filter_map(move |link| {
-            let pump = link.pump.as_ref()?;
-            Some(process(&self.name, &link.spec.label(), ProcessKind::Pump, &pump.run, pump.uid(), shared.clone()))
-        })
-    }
-}
-
-/// The target, with the number of replicas that a pool was to have where it names none.
-fn as_many_as_before(target: &Slice, former: Option<&Slice>) -> Slice {
-    let mut target = target.clone();
-    for function in &mut target.spec.functions {
-        if let Some(pool) = &mut function.pool {
-            let there = || former?.function(&function.name)?.pool?.replicas;
-            pool.replicas = pool.replicas.or_else(there).or(Some(1)).map(|replicas| replicas.min(pool.max));
-        }
-    }
-    target
-}
-
-fn process(slice: &str, name: &str, kind: ProcessKind, run: &Supervised, uid: u32, cpus: String) -> Process {
-    let record = run.record();
-    Process {
-        slice: slice.to_owned(),
-        name: name.to_owned(),
-        kind,
-        state: run.state(),
-        pid: run.process().map(|process| process.id.pid),
-        uid,
-        cpus,
-        started_ms: record.started_ms,
-        restarts: record.restarts,
-        last_exit: record.last_exit.clone(),
-        memory_bytes: None,
-        cpu_ns: None,
-        replica_of: None,
-        share: None,
     }
 }
