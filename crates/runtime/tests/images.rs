@@ -392,6 +392,56 @@ fn what_is_unpacked_is_found_while_another_image_is_being_unpacked() {
     told.recv_timeout(Duration::from_secs(20)).expect("it is unpacked");
 }
 
+/// A compressed archive of an image with one file. All such with as long a text are as long.
+fn zip(file: &Path, text: &str) {
+    let dir = tempfile::tempdir().expect("a directory");
+    layout(&dir.path().join("x"), &[layer(&[Put::File("x", text)])]);
+    let packed = flate2::write::GzEncoder::new(File::create(file).expect("a file"), flate2::Compression::none());
+    let mut tar = tar::Builder::new(packed);
+    tar.append_dir_all("", dir.path().join("x")).expect("packed");
+    tar.into_inner().and_then(flate2::write::GzEncoder::finish).expect("compressed");
+}
+
+#[test]
+fn a_compressed_archive_is_decompressed_once_as_long_as_it_is_the_same_file() {
+    needs!("a_compressed_archive_is_decompressed_once_as_long_as_it_is_the_same_file", root());
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Layout::new(dir.path().join("run"), dir.path().join("state"));
+    let file = dir.path().join("x.tar.gz");
+    let resolve = |tag: Option<&str>| {
+        Image::resolve(&place, &Source::Archive { file: file.clone(), tag: tag.map(str::to_owned) })
+    };
+    zip(&file, "one");
+    let written = fs::metadata(&file).expect("there");
+    // What has just been written may be written to again and be as old.
+    std::thread::sleep(Duration::from_millis(200));
+    let found = resolve(None).expect("an image");
+    resolve(Some("absent")).expect_err("another tag is another question");
+
+    // Whoever decompresses waits for this.
+    let unpacking = File::create(place.images().join(".lock")).expect("a file");
+    unpacking.lock().expect("locked");
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        scope.spawn(move || _ = tell.send(resolve(None).expect("an image")));
+        let again = told.recv_timeout(Duration::from_secs(5));
+        drop(unpacking);
+        assert_eq!(again.expect("nobody decompresses it"), found);
+    });
+
+    // Another one in its place, as long and as old; and one that is gone.
+    zip(&file, "two");
+    let changed = File::options().write(true).open(&file).expect("a file");
+    changed.set_modified(written.modified().expect("a time")).expect("set");
+    assert_eq!(fs::metadata(&file).expect("there").len(), written.len());
+    std::thread::sleep(Duration::from_millis(200));
+    let other = resolve(None).expect("an image");
+    assert_eq!(fs::read_to_string(other.rootfs.join("x")).expect("a file"), "two");
+    fs::remove_dir_all(&other.rootfs).expect("removed");
+    assert_eq!(resolve(None).expect("an image"), other);
+    assert!(other.rootfs.join("x").exists());
+}
+
 /// An image that others' tools made: a layer of busybox, a second one that changes it, an own user, entrypoint, environment.
 fn foreign(dir: &Path) -> PathBuf {
     let oci = dir.join("oci");

@@ -29,11 +29,8 @@ pub(super) enum Place {
 
 impl Files {
     /// Opens a tar archive. A compressed one is unpacked to a file without a name in the store first.
-    pub(super) fn archive(path: &Path, store: &Store) -> io::Result<Self> {
-        let mut file = open_file(path)?;
-        let mut magic = [0; 4];
-        let length = file.read_at(&mut magic, 0)?;
-        if Compression::of(&magic[..length]) != Compression::None {
+    pub(super) fn archive(mut file: File, store: &Store) -> io::Result<Self> {
+        if is_compressed(&file)? {
             let mut plain = tempfile::tempfile_in(store.scratch()?)?;
             let content = decompress(BufReader::new(file))?;
             io::copy(&mut limits::Bounded::new(content, &mut { limits::IMAGE_BYTES }), &mut plain)?;
@@ -71,8 +68,15 @@ impl Files {
     }
 }
 
+/// Whether an archive is, by its first bytes.
+pub(super) fn is_compressed(file: &File) -> io::Result<bool> {
+    let mut magic = [0; 4];
+    let length = file.read_at(&mut magic, 0)?;
+    Ok(Compression::of(&magic[..length]) != Compression::None)
+}
+
 /// Opens what must be a file. Nobody waits for the other end of a FIFO.
-fn open_file(path: &Path) -> io::Result<File> {
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }

@@ -1,6 +1,7 @@
 //! Images: what a descriptor names, as a root filesystem directory and the image's defaults.
 
 mod files;
+mod known;
 mod layer;
 mod limits;
 mod manifest;
@@ -19,6 +20,7 @@ use crate::error::Attempt;
 use crate::{Error, Layout, Result};
 
 use files::Files;
+use known::Known;
 use manifest::Manifest;
 use store::Store;
 pub use user::{USER, User};
@@ -91,18 +93,42 @@ impl Image {
             return Self::of_directory(path);
         }
         let store = Store::open(layout)?;
-        let path = source.path();
-        let io_failed = |error: io::Error| refused(path, error.to_string());
-        let (files, tag) = match source {
+        match source {
             Source::OciLayout { directory, .. } if !files::is_layout(directory) => {
-                return Err(refused(path, "it is not an OCI image layout: it has no file oci-layout"));
+                Err(refused(directory, "it is not an OCI image layout: it has no file oci-layout"))
             }
-            Source::OciLayout { directory, tag } => (Files::Directory(directory.clone()), tag),
-            Source::Archive { file, tag } => (Files::archive(file, &store).map_err(io_failed)?, tag),
+            Source::OciLayout { directory, tag } => {
+                Self::find(&store, directory, &Files::Directory(directory.clone()), tag.as_deref())
+            }
+            Source::Archive { file, tag } => Self::of_archive(&store, file, tag.as_deref()),
             Source::Rootfs(_) => unreachable!("handled above"),
+        }
+    }
+
+    /// Of a compressed archive that has not changed since it was found there.
+    fn of_archive(store: &Store, path: &Path, tag: Option<&str>) -> Result<Self> {
+        let io_failed = |error: io::Error| refused(path, error.to_string());
+        let file = files::open_file(path).map_err(io_failed)?;
+        let known = if files::is_compressed(&file).map_err(io_failed)? {
+            Some(Known::of(store.dir(), path, tag, &file).map_err(io_failed)?)
+        } else {
+            None
         };
-        let manifest = Manifest::find(&files, tag.as_deref()).map_err(|reason| refused(path, reason))?;
-        let rootfs = store.rootfs(&manifest, &files).map_err(io_failed)?;
+        if let Some(image) = known.as_ref().and_then(Known::image) {
+            return Ok(image);
+        }
+        let files = file.try_clone().and_then(|file| Files::archive(file, store)).map_err(io_failed)?;
+        let image = Self::find(store, path, &files, tag)?;
+        if let Some(Err(error)) = known.map(|known| known.keep(&file, &image)) {
+            tracing::warn!("what {} holds is looked for anew each time: {error}", path.display());
+        }
+        Ok(image)
+    }
+
+    /// The image with a tag among these files, which are those at `path`.
+    fn find(store: &Store, path: &Path, files: &Files, tag: Option<&str>) -> Result<Self> {
+        let manifest = Manifest::find(files, tag).map_err(|reason| refused(path, reason))?;
+        let rootfs = store.rootfs(&manifest, files).map_err(|error| refused(path, error.to_string()))?;
         let user = User::of(&manifest.config.user, &rootfs)?;
         Ok(Self { rootfs, config: manifest.config, user, digest: Some(format!("sha256:{}", manifest.digest)) })
     }

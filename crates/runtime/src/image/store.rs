@@ -37,6 +37,11 @@ impl Store {
         Ok(Self { dir, lock: OnceCell::new() })
     }
 
+    /// Where it is.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where to put what is not finished. Others that unpack wait from then on until this is dropped; what one that was killed has left
     /// is removed.
     pub(super) fn scratch(&self) -> io::Result<&Path> {
