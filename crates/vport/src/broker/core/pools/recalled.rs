@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::halfway::{Ending, LINKS, PATIENCE, arrives_without, feed, serve, spec, until};
+use super::halfway::{Deposits, Ending, LINKS, PATIENCE, arrives_without, feed, serve, spec, until};
 use crate::broker::link::Stage;
 use crate::broker::pool::Change;
 use crate::broker::{Broker, Config, Event, Ownership};
@@ -16,11 +16,15 @@ use crate::steering::BUCKETS;
 type Left = Arc<Mutex<Option<Ownership>>>;
 
 fn start(left: &Left) -> Broker {
-    let left = left.clone();
-    let keep = move |event| {
-        if let Event::Ownership { ownership, .. } = event {
-            *left.lock().unwrap() = ownership;
-        }
+    start_with(left, &Deposits::default())
+}
+
+fn start_with(left: &Left, deposits: &Deposits) -> Broker {
+    let (left, deposits) = (left.clone(), deposits.clone());
+    let keep = move |event| match event {
+        Event::Ownership { ownership, .. } => *left.lock().unwrap() = ownership,
+        Event::Deposit { link, segments, .. } => drop(deposits.lock().unwrap().insert(link, segments)),
+        _ => {}
     };
     let broker = Broker::start(Config { hugepages: false }, keep).unwrap();
     LINKS.iter().for_each(|link| broker.add_link(spec(link)).unwrap());
@@ -48,11 +52,11 @@ fn give(broker: &Broker, owners: &[u8; BUCKETS]) {
     until("it is complete", || !broker.pools().unwrap()[0].is_changing);
 }
 
-/// What the next broker is told, by what this one has, after which it dies.
-fn goes_on(leave: impl FnOnce(&Broker, &Left)) {
+/// What the next broker is told, by what this one has, after which it dies; and the links of which that is given the segments.
+fn goes_on(leave: impl FnOnce(&Broker, &Left), given: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
-    let (directory, left) = (directory.path(), Left::default());
-    let mut broker = start(&left);
+    let (directory, left, deposits) = (directory.path(), Left::default(), Deposits::default());
+    let mut broker = start_with(&left, &deposits);
     listen(&broker, directory, &["a", "b", "c"]);
     let (stop, end, halt) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let (received, ready) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -72,7 +76,11 @@ fn goes_on(leave: impl FnOnce(&Broker, &Left)) {
 
         broker = start(&left);
         let ownership = left.lock().unwrap().clone().unwrap();
-        LINKS.iter().for_each(|_| broker.recall("b", ownership.clone()).unwrap());
+        for link in LINKS {
+            broker.recall("b", ownership.clone()).unwrap();
+            let segments = deposits.lock().unwrap().remove(link).filter(|_| given.contains(&link));
+            segments.into_iter().for_each(|segments| broker.adopt(spec(link), segments).unwrap());
+        }
         listen(&broker, directory, &["a", "b"]);
         let back = || broker.ports().unwrap().iter().filter(|port| port.pid.is_some()).count();
         until("all but one are back", || back() == 2 * LINKS.len());
@@ -84,10 +92,13 @@ fn goes_on(leave: impl FnOnce(&Broker, &Left)) {
         until("nothing is left to be done", || !broker.pools().unwrap()[0].is_changing);
         let pool = broker.pools().unwrap().remove(0);
         assert_eq!((pool.epoch, pool.owners, pool.present), (2, parity(), vec![true; 2]));
-        let generations = broker.ports().unwrap().into_iter().map(|port| port.generation).collect::<Vec<_>>();
+        let generations = || {
+            let ports = broker.ports().unwrap().into_iter().filter(|port| !given.contains(&&*port.link));
+            ports.map(|port| port.generation).collect::<Vec<_>>()
+        };
+        let before = generations();
         give(&broker, &[1; BUCKETS]);
-        let after = broker.ports().unwrap().into_iter().map(|port| port.generation).collect::<Vec<_>>();
-        assert_eq!(after, generations, "the first generation was everybody's");
+        assert_eq!(generations(), before, "the first generation was everybody's");
 
         stop.store(true, Ordering::Release);
         std::thread::sleep(Duration::from_millis(200));
@@ -103,19 +114,23 @@ fn goes_on(leave: impl FnOnce(&Broker, &Left)) {
 
 #[test]
 fn a_pool_at_rest_goes_on_as_it_was_without_its_segments() {
-    goes_on(|broker, _| give(broker, &parity()));
+    // Nor with those of some of its links.
+    for given in [&[][..], &LINKS[..1], &LINKS[1..]] {
+        goes_on(|broker, _| give(broker, &parity()), given);
+    }
 }
 
 #[test]
 fn a_change_of_which_senders_may_know_goes_on_without_segments() {
-    goes_on(|broker, left| {
+    let leave = |broker: &Broker, left: &Left| {
         // As if one member had not one of the generations yet: so the broker waits with the table.
         broker.call(|core| core.links.get_mut("x").unwrap().present.clear()).unwrap();
         assert_eq!(broker.set_owners("b", &parity()).unwrap(), 2);
         let is_ready = |core: &mut super::Core| matches!(&core.pools[0].change, Some(Change::Preparing { missing, .. }) if missing.is_empty());
         until("members are ready", || broker.call(is_ready).unwrap());
         *left.lock().unwrap() = Some(Ownership { epoch: 2, owners: parity(), before: [0; BUCKETS] });
-    });
+    };
+    goes_on(leave, &[]);
 }
 
 #[test]
