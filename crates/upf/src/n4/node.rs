@@ -205,6 +205,8 @@ impl<T: RuleTables> Node<T> {
         let response = Response::parse(header, body);
         match about {
             About::Session(up_seid) => self.report_response(up_seid, response, from, now),
+            // There is nothing that it could still change.
+            About::Ended(_) => {}
             About::Manager(number) => self.manager_answers(number, response, from, now),
             About::Association(id) => self.association_answers(id, response),
         }
@@ -337,6 +339,9 @@ impl<T: RuleTables> Node<T> {
             About::Session(up_seid) => {
                 let peer = self.sessions.get(&up_seid).map(|held| held.owner().cp_f_seid.address);
                 tracing::warn!(?peer, up_seid = %Hex(up_seid), "a report was not answered");
+            }
+            About::Ended(up_seid) => {
+                tracing::warn!(up_seid = %Hex(up_seid), "usage of a session that was deleted was told and not answered");
             }
             About::Manager(number) => self.managers.failed(number, now),
             About::Association(id) => {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use pfcp::report::UsageReport;
 use pfcp::{Header, MessageType, Request};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,8 @@ pub(super) struct KeptRequest {
 pub(super) enum About {
     /// The session with this SEID of the UPF's.
     Session(u64),
+    /// Usage of the session with this SEID of the UPF's, which has been deleted.
+    Ended(u64),
     /// The association.
     Association(AssociationId),
     /// The association that there is to be with the manager of this number.
@@ -245,11 +248,29 @@ impl Outbox {
         let sequences: Vec<_> = self.sequences(About::Session(up_seid)).collect();
         for sequence in sequences {
             let Some(waiting) = self.remove(sequence) else { continue };
-            let parsed =
-                Header::parse(&waiting.octets).ok().and_then(|(header, body)| Request::parse(&header, body).ok());
-            let octets = parsed.map_or(waiting.octets, |request| request.encode(cp_seid, sequence));
+            let octets = waiting.request().map(|request| request.encode(cp_seid, sequence));
+            let octets = octets.unwrap_or(waiting.octets);
             self.add(sequence, Waiting { to, octets, tries: 0, again: now, rests: false, ..waiting });
         }
+    }
+
+    /// The session has been deleted. What was told of its usage and is not answered is to be told in the response, and not here
+    /// any more: `most` reports of usage at most, the oldest first. What has no room there is sent on. All else about the
+    /// session is forgotten.
+    pub fn end(&mut self, up_seid: u64, most: usize, now: Instant) -> Vec<UsageReport> {
+        let sequences: Vec<_> = self.sequences(About::Session(up_seid)).collect();
+        let mut untold = vec![];
+        for sequence in sequences {
+            let Some(waiting) = self.remove(sequence) else { continue };
+            let usage = waiting.usage();
+            if usage.len() <= most - untold.len() {
+                untold.extend(usage);
+            } else {
+                let about = About::Ended(up_seid);
+                self.add(sequence, Waiting { tries: 0, again: now, about, rests: false, ..waiting });
+            }
+        }
+        untold
     }
 
     /// Forgets requests about it.
@@ -273,6 +294,21 @@ impl Outbox {
             }
         }
         Some(waiting)
+    }
+}
+
+impl Waiting {
+    fn request(&self) -> Option<Request> {
+        let (header, body) = Header::parse(&self.octets).ok()?;
+        Request::parse(&header, body).ok()
+    }
+
+    /// The usage that it tells of.
+    fn usage(&self) -> Vec<UsageReport> {
+        match self.request() {
+            Some(Request::SessionReport(report)) => report.usage,
+            _ => vec![],
+        }
     }
 }
 
@@ -363,5 +399,35 @@ mod tests {
         assert_eq!(outbox.answered(to.ip(), MessageType::NODE_REPORT_RESPONSE, 0), None);
         assert_eq!(outbox.answered(to.ip(), response, 0), Some(About::Session(1)));
         assert_eq!(outbox.answered(to.ip(), response, 0), None);
+    }
+
+    #[test]
+    fn usage_that_has_no_room_in_the_response_to_a_deletion_is_sent_on_for_a_while() {
+        let mut now = Instant::now();
+        let mut outbox = Outbox::new(PACE, 10);
+        let to: SocketAddr = "192.0.2.1:8805".parse().unwrap();
+        let mut send = |session: u64, sequences: std::ops::Range<u32>| {
+            let usage = sequences.map(|sequence| UsageReport { sequence, ..UsageReport::default() }).collect();
+            let report = Request::SessionReport(SessionReport { usage, ..SessionReport::default() });
+            outbox.send(&report, About::Session(session), 9, to, now)
+        };
+        send(1, 0..2);
+        let long = send(1, 2..5);
+        send(1, 5..6);
+        let other = send(2, 0..1);
+        let told: Vec<_> = outbox.end(1, 4, now).iter().map(|report| report.sequence).collect();
+        assert_eq!(told, [0, 1, 5]);
+        assert!(!outbox.is_full(1, to.ip()) && outbox.len() == 2);
+        let mut sent = 0;
+        for _ in 0..=PACE.n1 {
+            let (datagrams, given_up) = outbox.tick(now);
+            sent += datagrams.iter().filter(|datagram| datagram.octets == long.octets).count();
+            assert!(datagrams.iter().all(|datagram| [&long, &other].contains(&datagram)));
+            assert!(given_up.is_empty() || !outbox.waiting.values().any(|waiting| waiting.about == About::Ended(1)));
+            now += PACE.t1;
+        }
+        assert_eq!((sent, outbox.len()), (3, 1));
+        assert_eq!(outbox.end(2, 0, now), [], "no room at all");
+        assert_eq!(outbox.len(), 1);
     }
 }

@@ -24,6 +24,9 @@ use crate::rules::{CpFSeid, FTeid, Interface, Parting, Pdi, Session, UeIp};
 use crate::tables::{ApplyError, BUCKETS, Bucket, SessionUpdate};
 use crate::usage::{ACTIVITY, UsageId};
 
+/// So many usage reports fit into one message: a datagram of 65,507 octets, and 125 for a report with everything in it.
+const REPORTS_IN_MESSAGE: usize = 512;
+
 /// What is planned for a session: everything is decided, and nothing is changed but for reserved TEIDs.
 #[derive(Default)]
 struct Plan {
@@ -144,13 +147,17 @@ impl<T: RuleTables> Node<T> {
         self.tables.apply(vec![SessionUpdate::Remove(up_seid)]).map_err(|error| fault_of(&error, None))?;
         // Workers have let go of the session: what they have counted is all that there will be.
         let now_ns = self.clock.ns(now);
-        let mut usage = vec![];
+        let mut last = vec![];
         for (id, urr) in open.contents.urrs().range(..ACTIVITY) {
             let account = open.accounts.get_mut(id);
-            usage.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
+            last.extend(account.map(|a| a.report(urr, UsageReportTrigger::TERMR, &self.clock, now_ns)));
         }
+        let last: Vec<_> = last.into_iter().flatten().collect();
+        // A session manager that has received some of it already knows it by its UR-SEQN (8.2.71).
+        let mut usage = self.outbox.end(up_seid, REPORTS_IN_MESSAGE.saturating_sub(last.len()), now);
+        usage.extend(last);
         self.forget(up_seid);
-        Ok(usage.into_iter().flatten().collect())
+        Ok(usage)
     }
 
     /// Puts a session back that was opened, and has it looked at when it is due.

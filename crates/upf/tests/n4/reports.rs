@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::metered::*;
 use crate::support::*;
 use pfcp::node::Heartbeat;
-use pfcp::report::UsageReportTrigger as Why;
+use pfcp::report::{UsageReport, UsageReportTrigger as Why};
 use pfcp::rule::*;
 use pfcp::session::{FSeid, Modification, Modified};
 use pfcp::{Cause, Fault, Header, RecoveryTimeStamp, Request, Response};
@@ -193,6 +193,55 @@ fn what_is_not_answered_follows_the_session_to_another_manager() {
     count(&usage, true, 1, 1, &mut session.alarms);
     let next = session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap();
     assert_eq!((next.to, parsed(&next).0), (again.to, Some(0x99)));
+}
+
+/// What the session manager is told of usage, by rule, reason, number and octets.
+fn numbered(usage: &[UsageReport]) -> Vec<(u32, Why, u32, u64)> {
+    usage.iter().map(|report| (report.urr_id, report.trigger, report.sequence, volume(report).0)).collect()
+}
+
+/// So many octets are used, and the report of that is not answered.
+fn use_up(session: &mut Metered, octets: usize) -> Datagram {
+    let now_ns = session.bench.clock.ns(session.bench.now);
+    let usages: Vec<_> =
+        session.bench.seen().sessions[&session.seid].urrs.iter().map(|urr| urr.usage.clone()).collect();
+    count(&usages, true, octets, now_ns, &mut session.alarms);
+    session.bench.node.alarm(session.heard.take().unwrap(), session.bench.now).pop().unwrap()
+}
+
+#[test]
+fn usage_that_nobody_has_answered_is_told_when_the_session_is_deleted() {
+    let terms = UrrTerms { volume_threshold: total(5), ..UrrTerms::default() };
+    let rules = vec![urr(1, On::VOLTH, terms), urr(2, On::default(), UrrTerms::default())];
+    let mut session = Metered::new(rules);
+    let answered = use_up(&mut session, 5);
+    assert_eq!(session.bench.octets(&response(&answered, Ok(()))), None);
+    let late = use_up(&mut session, 6);
+    use_up(&mut session, 7);
+    session.packet(true, 3);
+    let told = session.delete();
+    let expected = [(1, Why::VOLTH, 1, 6), (1, Why::VOLTH, 2, 7), (1, Why::TERMR, 3, 3), (2, Why::TERMR, 0, 21)];
+    assert_eq!(numbered(&told), expected);
+    // It is told once: not again, and an answer that comes late changes nothing.
+    assert_eq!(session.bench.octets(&response(&late, Ok(()))), None);
+    session.bench.now += Duration::from_secs(2);
+    assert_eq!(session.bench.node.tick(session.bench.now), []);
+    session.bench.check();
+}
+
+#[test]
+fn usage_of_a_rule_that_is_removed_is_told_until_it_is_answered_or_the_session_ends() {
+    let terms = UrrTerms { volume_threshold: total(5), ..UrrTerms::default() };
+    let rules = vec![urr(1, On::VOLTH, terms), urr(2, On::default(), UrrTerms::default())];
+    let mut session = Metered::new(rules);
+    let report = use_up(&mut session, 6);
+    session.packet(true, 2);
+    let pdr = |id| UpdatePdr { urr_ids: vec![2], ..UpdatePdr::new(id) };
+    let removal = Modification { remove_urrs: vec![1], update_pdrs: vec![pdr(1), pdr(2)], ..Modification::default() };
+    assert_eq!(numbered(&session.modify(removal).unwrap().usage), [(1, Why::TERMR, 1, 2)]);
+    session.bench.now += Duration::from_secs(1);
+    assert_eq!(session.bench.node.tick(session.bench.now), [report]);
+    assert_eq!(numbered(&session.delete()), [(1, Why::VOLTH, 0, 6), (2, Why::TERMR, 0, 8)]);
 }
 
 #[test]
