@@ -166,8 +166,10 @@ impl Account {
         self.books.due_ns
     }
 
-    /// The rule has become `urr` by a request that stated `stated`.
-    pub fn change(&mut self, urr: &Urr, stated: &UrrTerms, clock: &Clock, now_ns: u64) {
+    /// The rule `before` has become `urr` by a request that stated `stated`. What is asked for now and was not is news, also
+    /// where it has come to pass already. A quota does not depend on whether its end is to be told (8.2.19): it stays in force.
+    pub fn change(&mut self, before: &Urr, urr: &Urr, stated: &UrrTerms, clock: &Clock, now_ns: u64) {
+        self.books.told.0 &= !(Why::from(urr.triggers).0 & !Why::from(before.triggers).0);
         self.books.threshold.volume = stated.volume_threshold.or(self.books.threshold.volume);
         self.books.threshold.time_s = stated.time_threshold_s.or(self.books.threshold.time_s);
         let (volume, time_s) = (stated.volume_quota, stated.time_quota_s);

@@ -235,7 +235,8 @@ impl Open {
                 reports.push(account.report(urr, UsageReportTrigger::IMMER, &clock, now_ns));
             }
             if let Some(update) = request.update_urrs.iter().find(|update| update.id == *id) {
-                account.change(urr, &update.terms, &clock, now_ns);
+                let before = self.contents.urrs().get(id).unwrap_or(urr);
+                account.change(before, urr, &update.terms, &clock, now_ns);
             }
         }
         reports.into_iter().flatten().collect()

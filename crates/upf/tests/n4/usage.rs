@@ -284,6 +284,47 @@ fn a_quota_that_expires_stops_traffic_though_nobody_is_told() {
     assert!(due > session.bench.now + Duration::from_secs(1));
 }
 
+/// The session manager has the rule report for these reasons, and no others.
+fn ask_for(session: &mut Metered, triggers: On) {
+    let update = UpdateUrr { id: 1, triggers: Some(triggers), ..UpdateUrr::default() };
+    session.modify(Modification { update_urrs: vec![update], ..Modification::default() }).unwrap();
+}
+
+#[test]
+fn a_quota_stays_in_force_when_its_trigger_is_withdrawn_and_is_told_when_that_is_asked_for_again() {
+    let terms = UrrTerms { volume_quota: total(100), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::VOLQU, terms)]);
+    assert!(session.packet(true, 40));
+    ask_for(&mut session, On::default());
+    assert!(session.packet(true, 60) && !session.packet(true, 1));
+    session.wait(Duration::from_secs(1));
+    assert_eq!(session.told(), []);
+    ask_for(&mut session, On::VOLQU);
+    session.wait(Duration::from_secs(1));
+    assert_eq!(session.told(), [(1, Why::VOLQU, 100)]);
+    // What lifts a quota is another one.
+    session.update(1, UrrTerms { volume_quota: total(50), ..UrrTerms::default() });
+    assert!(session.packet(true, 50) && !session.packet(true, 1));
+}
+
+#[test]
+fn a_validity_time_stays_in_force_when_its_trigger_is_withdrawn_and_is_told_when_that_is_asked_for_again() {
+    let terms = UrrTerms { volume_quota: total(100), quota_validity_time_s: Some(10), ..UrrTerms::default() };
+    let mut session = Metered::new(vec![urr(1, On::QUVTI, terms)]);
+    ask_for(&mut session, On::default());
+    session.wait(Duration::from_secs(9));
+    assert!(session.packet(true, 40));
+    session.wait(Duration::from_secs(2));
+    assert!(!session.packet(true, 1));
+    assert_eq!(session.told(), []);
+    ask_for(&mut session, On::QUVTI);
+    session.wait(Duration::from_secs(1));
+    assert_eq!(session.told(), [(1, Why::QUVTI, 40)]);
+    assert!(!session.packet(true, 1));
+    session.update(1, UrrTerms { volume_quota: total(50), ..UrrTerms::default() });
+    assert!(session.packet(true, 50));
+}
+
 #[test]
 fn a_rule_may_pause() {
     let mut session = Metered::new(vec![urr(1, On::default(), UrrTerms::default())]);
