@@ -1,9 +1,13 @@
-//! Packets that wait for their UE to be paged (TS 23.501, 5.8.3): in order, so many of a session, so many octets in all.
+//! Packets that wait for their UE to be paged (TS 23.501, 5.8.3): in order, so many of a session, so many octets in all, for so
+//! long.
+//!
+//! Which packets have waited long enough is looked at now and then, and not packet by packet.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use port::PacketRef;
@@ -34,14 +38,33 @@ pub struct Kept {
     pub is_news: bool,
 }
 
-/// How many octets may wait at all workers together. Clones are the same.
+/// How many octets may wait at all workers together, and for how long. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Room(Arc<RoomShared>);
 
 #[derive(Debug)]
 struct RoomShared {
     max_octets: usize,
+    max_age_ns: u64,
     octets: AtomicUsize,
+}
+
+/// How long a packet waits at most, where nobody says so.
+pub const MAX_AGE: Duration = Duration::from_secs(60);
+/// Between two looks for packets that have waited long enough.
+const LOOK_AGAIN_NS: u64 = 100_000_000;
+/// Later than any packet has waited long enough.
+const NEVER: u64 = u64::MAX;
+
+/// A packet that waits.
+#[derive(Debug)]
+pub struct Frame {
+    /// The port that it came from.
+    pub port: PortId,
+    /// The whole frame.
+    pub octets: Box<[u8]>,
+    /// When it has waited long enough.
+    until_ns: u64,
 }
 
 /// The waiting packets of a worker's sessions.
@@ -51,6 +74,8 @@ pub struct Buffers {
     shelves: Box<[Shelf; BUCKETS]>,
     room: Room,
     packets: usize,
+    /// Before that no packet has waited long enough.
+    due_ns: u64,
 }
 
 /// The waiting packets of a bucket's sessions. They keep their room wherever they are.
@@ -59,6 +84,8 @@ pub struct Shelf {
     /// By the UPF's SEID.
     queues: HashMap<u64, Queue>,
     packets: usize,
+    /// When the first packet of each queue has waited long enough, with the UPF's SEID.
+    due: BTreeSet<(u64, u64)>,
 }
 
 /// Waiting packets of a session, on their way to another process. Where there are many, further ones follow in another of these.
@@ -87,8 +114,7 @@ const PARKED_OCTETS_MOST: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Whole frames, as they came from these ports.
-    frames: VecDeque<(PortId, Box<[u8]>)>,
+    frames: VecDeque<Frame>,
     /// Of all frames.
     octets: usize,
     /// PDRs that N4 was told of.
@@ -99,12 +125,12 @@ impl Parked {
     fn all(up_seid: u64, queue: Queue) -> Vec<Self> {
         let of = |told| Self { up_seid, frames: vec![], octets: vec![], told };
         let (mut all, mut last) = (vec![], of(queue.told));
-        for (port, frame) in queue.frames {
+        for Frame { port, octets, .. } in queue.frames {
             if last.octets.len() >= PARKED_OCTETS_MOST {
                 all.push(std::mem::replace(&mut last, of(vec![])));
             }
-            last.frames.push((port.number() as u8, frame.len() as u32));
-            last.octets.extend_from_slice(&frame);
+            last.frames.push((port.number() as u8, octets.len() as u32));
+            last.octets.extend_from_slice(&octets);
         }
         all.push(last);
         all
@@ -127,14 +153,25 @@ impl Parked {
 }
 
 impl Room {
-    /// Room for `max_octets` octets of frames.
+    /// Room for `max_octets` octets of frames, each for [`MAX_AGE`] at most.
     pub fn new(max_octets: usize) -> Self {
-        Self(Arc::new(RoomShared { max_octets, octets: AtomicUsize::new(0) }))
+        Self::for_at_most(max_octets, MAX_AGE)
+    }
+
+    /// Room for `max_octets` octets of frames, each for so long at most.
+    pub fn for_at_most(max_octets: usize, age: Duration) -> Self {
+        let max_age_ns = age.as_nanos() as u64;
+        Self(Arc::new(RoomShared { max_octets, max_age_ns, octets: AtomicUsize::new(0) }))
+    }
+
+    /// When a packet that waits from now on has waited long enough.
+    fn until_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(self.0.max_age_ns)
     }
 
     /// For a session that has `own` octets waiting and is to have so many more. None has more than is left for others.
     fn take(&self, own: usize, octets: usize) -> bool {
-        let RoomShared { max_octets, octets: taken } = &*self.0;
+        let RoomShared { max_octets, octets: taken, .. } = &*self.0;
         let fits = |taken: usize| (own + octets <= max_octets.saturating_sub(taken)).then_some(taken + octets);
         taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
@@ -147,24 +184,47 @@ impl Room {
 impl Buffers {
     /// Buffers with a share in this room.
     pub fn new(room: Room) -> Self {
-        Self { shelves: Box::new(std::array::from_fn(|_| Shelf::default())), room, packets: 0 }
+        let shelves = Box::new(std::array::from_fn(|_| Shelf::default()));
+        Self { shelves, room, packets: 0, due_ns: NEVER }
     }
 
-    /// Has the frame wait, which came from `port`, for a session with this home bucket.
-    pub fn keep(&mut self, home: Bucket, waiting: &Waiting, port: PortId, frame: &PacketRef<'_>) -> Kept {
+    /// Has the frame wait from `now_ns` on, which came from `port`, for a session with this home bucket.
+    pub fn keep(&mut self, home: Bucket, waiting: &Waiting, port: PortId, frame: &PacketRef<'_>, now_ns: u64) -> Kept {
         let len = frame.len();
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         let queue = shelf.queues.entry(waiting.up_seid).or_default();
         let waits = queue.frames.len() < waiting.max_packets.into() && self.room.take(queue.octets, len);
+        let is_news = waiting.notify && !queue.told.contains(&waiting.pdr);
         if waits {
-            let mut copy = vec![0; len].into_boxed_slice();
-            frame.copy_to(&mut copy);
-            queue.frames.push_back((port, copy));
-            queue.octets += len;
-            shelf.packets += 1;
+            let mut octets = vec![0; len].into_boxed_slice();
+            frame.copy_to(&mut octets);
+            let until_ns = self.room.until_ns(now_ns);
+            shelf.add(waiting.up_seid, Frame { port, octets, until_ns });
             self.packets += 1;
+            self.due_ns = self.due_ns.min(until_ns);
         }
-        Kept { waits, is_news: waiting.notify && !queue.told.contains(&waiting.pdr) }
+        Kept { waits, is_news }
+    }
+
+    /// Takes out packets that have waited long enough, the oldest of each session first: `most` at most, and the others at the
+    /// next calls.
+    pub fn expire(&mut self, now_ns: u64, most: usize) -> Vec<Frame> {
+        let mut expired = vec![];
+        if now_ns < self.due_ns {
+            return expired;
+        }
+        for shelf in self.shelves.iter_mut().filter(|shelf| shelf.packets > 0) {
+            let left = most - expired.len();
+            expired.extend(std::iter::from_fn(|| shelf.expire(now_ns)).take(left));
+        }
+        self.packets -= expired.len();
+        self.room.give_back(expired.iter().map(|frame| frame.octets.len()).sum());
+        let next_ns = self.shelves.iter().filter_map(Shelf::due_ns).min();
+        self.due_ns = match next_ns {
+            Some(next_ns) if expired.len() < most => next_ns.max(now_ns + LOOK_AGAIN_NS),
+            next_ns => next_ns.unwrap_or(NEVER),
+        };
+        expired
     }
 
     /// Packets that wait.
@@ -180,9 +240,12 @@ impl Buffers {
     }
 
     /// All frames of the session that wait, in order; they do not any more.
-    pub fn take(&mut self, home: Bucket, up_seid: u64) -> VecDeque<(PortId, Box<[u8]>)> {
+    pub fn take(&mut self, home: Bucket, up_seid: u64) -> VecDeque<Frame> {
         let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         let queue = shelf.queues.remove(&up_seid).unwrap_or_default();
+        if let Some(first) = queue.frames.front() {
+            shelf.due.remove(&(first.until_ns, up_seid));
+        }
         shelf.packets -= queue.frames.len();
         self.packets -= queue.frames.len();
         self.room.give_back(queue.octets);
@@ -199,11 +262,15 @@ impl Buffers {
     /// What waited at another worker waits here now.
     pub fn arrive(&mut self, bucket: Bucket, shelf: Shelf) {
         self.packets += shelf.packets;
+        self.due_ns = self.due_ns.min(shelf.due_ns().unwrap_or(NEVER));
         let own = &mut self.shelves[usize::from(bucket) % BUCKETS];
         own.packets += shelf.packets;
         // Mostly nothing is here before a bucket is.
         for (up_seid, mut queue) in shelf.queues {
             let waiting = own.queues.entry(up_seid).or_default();
+            if let Some(first) = queue.frames.front().filter(|_| waiting.frames.is_empty()) {
+                own.due.insert((first.until_ns, up_seid));
+            }
             waiting.frames.append(&mut queue.frames);
             waiting.octets += queue.octets;
             waiting.told.append(&mut queue.told);
@@ -222,18 +289,48 @@ impl Buffers {
     }
 
     /// Puts packets of a session back in, behind others of it, but for what came by other ports than the first `ports`. There is
-    /// room for them, since they have waited already.
-    pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize) {
-        let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
-        let queue = shelf.queues.entry(parked.up_seid).or_default();
+    /// room for them, since they have waited already. Their time begins anew at `now_ns`.
+    pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize, now_ns: u64) {
+        let (shelf, until_ns) = (&mut self.shelves[usize::from(home) % BUCKETS], self.room.until_ns(now_ns));
         for (port, frame) in parked.frames().filter(|(port, _)| usize::from(*port) < ports) {
-            queue.frames.push_back((PortId::new(port.into()), frame.into()));
-            queue.octets += frame.len();
             self.room.0.octets.fetch_add(frame.len(), Relaxed);
-            shelf.packets += 1;
+            let port = PortId::new(port.into());
+            shelf.add(parked.up_seid, Frame { port, octets: frame.into(), until_ns });
             self.packets += 1;
         }
-        queue.told.extend(parked.told);
+        self.due_ns = self.due_ns.min(until_ns);
+        shelf.queues.entry(parked.up_seid).or_default().told.extend(parked.told);
+    }
+}
+
+impl Shelf {
+    /// Has the frame wait behind those of its session.
+    fn add(&mut self, up_seid: u64, frame: Frame) {
+        let queue = self.queues.entry(up_seid).or_default();
+        if queue.frames.is_empty() {
+            self.due.insert((frame.until_ns, up_seid));
+        }
+        queue.octets += frame.octets.len();
+        queue.frames.push_back(frame);
+        self.packets += 1;
+    }
+
+    /// The next packet that has waited long enough: the one whose time was over first.
+    fn expire(&mut self, now_ns: u64) -> Option<Frame> {
+        let up_seid = self.due.first().filter(|(until_ns, _)| *until_ns <= now_ns)?.1;
+        self.due.pop_first();
+        let queue = self.queues.get_mut(&up_seid)?;
+        let frame = queue.frames.pop_front()?;
+        queue.octets -= frame.octets.len();
+        if let Some(next) = queue.frames.front() {
+            self.due.insert((next.until_ns, up_seid));
+        }
+        self.packets -= 1;
+        Some(frame)
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.due.first().map(|&(until_ns, _)| until_ns)
     }
 }
 
@@ -255,7 +352,16 @@ mod tests {
     }
 
     fn keep(buffers: &mut Buffers, waiting: &Waiting, frame: &[u8]) -> Kept {
-        buffers.keep(HOME, waiting, PortId::N6, &PacketRef::from_slice(frame))
+        keep_at(buffers, waiting, frame, 0)
+    }
+
+    fn keep_at(buffers: &mut Buffers, waiting: &Waiting, frame: &[u8], now_ns: u64) -> Kept {
+        buffers.keep(HOME, waiting, PortId::N6, &PacketRef::from_slice(frame), now_ns)
+    }
+
+    /// Those that have waited long enough, ten at most.
+    fn expired(buffers: &mut Buffers, now_ns: u64) -> Vec<u8> {
+        buffers.expire(now_ns, 10).iter().map(|frame| frame.octets[0]).collect()
     }
 
     fn octets(buffers: &Buffers) -> usize {
@@ -263,7 +369,7 @@ mod tests {
     }
 
     fn taken(buffers: &mut Buffers) -> Vec<u8> {
-        buffers.take(HOME, 1).iter().map(|(_, frame)| frame[0]).collect()
+        buffers.take(HOME, 1).iter().map(|frame| frame.octets[0]).collect()
     }
 
     #[test]
@@ -299,7 +405,7 @@ mod tests {
         before.told(HOME, &WAITING);
         keep(&mut before, &WAITING, b"b");
         let mut after = buffers(1_000);
-        before.park().into_iter().for_each(|parked| after.unpark(HOME, parked, 2));
+        before.park().into_iter().for_each(|parked| after.unpark(HOME, parked, 2, 0));
         assert_eq!((before.packets(), octets(&before), after.packets(), octets(&after)), (0, 0, 2, 2));
         assert_eq!(keep(&mut after, &WAITING, b"c"), WAITS);
         assert_eq!(taken(&mut after), b"abc");
@@ -317,7 +423,7 @@ mod tests {
         for part in parked {
             let written = postcard::to_allocvec(&part).unwrap();
             assert!(written.len() < PARKED_OCTETS_MOST + 60_000 + 200, "{}", written.len());
-            after.unpark(HOME, postcard::from_bytes(&written).unwrap(), 2);
+            after.unpark(HOME, postcard::from_bytes(&written).unwrap(), 2, 0);
         }
         assert_eq!((after.packets(), octets(&after)), (50, 50 * 60_000));
         assert_eq!(keep(&mut after, &patient, b"z"), WAITS, "N4 was told");
@@ -333,7 +439,7 @@ mod tests {
         before.told(HOME, &WAITING);
         keep(&mut before, &WAITING, b"b");
         let other = Waiting { up_seid: 2, ..WAITING };
-        before.keep(HOME + 1, &other, PortId::N6, &PacketRef::from_slice(b"x"));
+        before.keep(HOME + 1, &other, PortId::N6, &PacketRef::from_slice(b"x"), 0);
         after.arrive(HOME, before.leave(HOME));
         assert_eq!((before.packets(), after.packets(), octets(&after)), (1, 2, 3));
         assert_eq!(before.leave(HOME).packets, 0, "it has left");
@@ -370,7 +476,7 @@ mod tests {
         after.arrive(HOME, buffers.leave(HOME));
         assert_eq!(keep(&mut after, &WAITING, b"a"), FULL_AND_NEWS);
         let mut heir = Buffers::new(Room::new(100));
-        after.park().into_iter().for_each(|parked| heir.unpark(HOME, parked, 2));
+        after.park().into_iter().for_each(|parked| heir.unpark(HOME, parked, 2, 0));
         assert_eq!(keep(&mut heir, &WAITING, b"a"), FULL_AND_NEWS);
         assert_eq!(keep(&mut heir, &Waiting { up_seid: 3, ..WAITING }, b"a"), IS_NEWS);
         assert_eq!((heir.take(HOME, 1).len(), heir.take(HOME, 2).len(), octets(&heir)), (2, 1, 1));
@@ -384,5 +490,44 @@ mod tests {
         assert_eq!(keep(&mut buffers, &WAITING, b"b"), FULL);
         assert_eq!(keep(&mut buffers, &Waiting { pdr: 3, ..WAITING }, b"c"), FULL_AND_NEWS);
         assert_eq!(keep(&mut buffers, &Waiting { pdr: 4, notify: false, ..WAITING }, b"d"), FULL);
+    }
+
+    #[test]
+    fn frames_that_have_waited_long_enough_go_in_order_and_leave_their_room() {
+        let room = Room::for_at_most(1_000, Duration::from_secs(1));
+        let second = 1_000_000_000;
+        let mut buffers = Buffers::new(room.clone());
+        assert_eq!(buffers.due_ns, NEVER);
+        keep_at(&mut buffers, &WAITING, b"a", 0);
+        keep_at(&mut buffers, &Waiting { up_seid: 9, ..WAITING }, b"b", second / 4);
+        keep_at(&mut buffers, &WAITING, b"c", second / 2);
+        assert_eq!((buffers.due_ns, expired(&mut buffers, second - 1)), (second, vec![]));
+        assert_eq!(expired(&mut buffers, second), b"a");
+        assert_eq!((buffers.packets(), octets(&buffers), buffers.due_ns), (2, 2, second / 4 * 5));
+        // What is taken out does not go a second time, and what has moved goes where it is.
+        assert_eq!(taken(&mut buffers), b"c");
+        keep_at(&mut buffers, &WAITING, b"d", second);
+        let mut other = Buffers::new(room);
+        other.arrive(HOME, buffers.leave(HOME));
+        assert_eq!((expired(&mut buffers, 9 * second), expired(&mut other, 9 * second)), (vec![], b"bd".to_vec()));
+        assert_eq!((other.packets(), octets(&other), other.due_ns), (0, 0, NEVER));
+        // Of its PDR N4 was not told yet.
+        assert_eq!(keep_at(&mut other, &WAITING, b"e", 9 * second), IS_NEWS);
+        // Another process has it wait from then on.
+        let mut heir = Buffers::new(Room::for_at_most(1_000, Duration::from_secs(1)));
+        other.park().into_iter().for_each(|parked| heir.unpark(HOME, parked, 2, 20 * second));
+        assert_eq!((expired(&mut heir, 21 * second - 1), expired(&mut heir, 21 * second)), (vec![], b"e".to_vec()));
+    }
+
+    #[test]
+    fn where_many_have_waited_long_enough_some_go_at_a_time() {
+        let patient = Waiting { max_packets: 100, ..WAITING };
+        let mut buffers = Buffers::new(Room::for_at_most(1_000, Duration::from_nanos(5)));
+        (0..25).for_each(|number| _ = keep_at(&mut buffers, &patient, &[number], number.into()));
+        assert_eq!(expired(&mut buffers, 100), (0..10).collect::<Vec<_>>());
+        assert_eq!(buffers.due_ns, 15, "there are more");
+        assert_eq!(expired(&mut buffers, 100), (10..20).collect::<Vec<_>>());
+        assert_eq!(expired(&mut buffers, 100), (20..25).collect::<Vec<_>>());
+        assert_eq!((octets(&buffers), buffers.due_ns), (0, NEVER));
     }
 }

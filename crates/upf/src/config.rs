@@ -50,6 +50,9 @@ pub struct Config {
     /// Mebibytes of packets that may wait, of all sessions.
     #[serde(default = "default_max_buffered_mib")]
     pub max_buffered_mib: u32,
+    /// Seconds for which a packet waits at most.
+    #[serde(default = "default_max_buffered_s")]
+    pub max_buffered_s: u32,
     /// Rules that session managers activate by their names.
     #[serde(default)]
     pub predefined_rules: BTreeMap<String, PredefinedConfig>,
@@ -242,6 +245,9 @@ impl Config {
         if !(1..=65_536).contains(&self.max_buffered_mib) {
             return wrong("maxBufferedMib", "must be from 1 to 65536");
         }
+        if !(1..=1_000_000).contains(&self.max_buffered_s) {
+            return wrong("maxBufferedS", "must be from 1 to 1000000");
+        }
         for (number, rule) in self.predefined_rules.values().enumerate() {
             if let Err(reason) = PredefinedRule::new(number, rule) {
                 return wrong("predefinedRules", reason);
@@ -377,6 +383,10 @@ fn default_max_buffered_packets() -> u16 {
 
 fn default_max_buffered_mib() -> u32 {
     64
+}
+
+fn default_max_buffered_s() -> u32 {
+    crate::buffers::MAX_AGE.as_secs() as u32
 }
 
 fn default_address_cooling_s() -> u32 {

@@ -88,6 +88,8 @@ reasons! {
     BufferFull = "buffer_full",
     /// The packet waited, and the session manager had it discarded.
     BufferDiscarded = "buffer_discarded",
+    /// The packet waited for as long as packets may, and its UE was not reached.
+    BufferExpired = "buffer_expired",
     /// The FAR says so.
     FarDrop = "far_drop",
     /// The PDR does not remove the outer header that the packet has.

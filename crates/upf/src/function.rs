@@ -12,7 +12,7 @@ use port::{Control, Port};
 use crate::alarms::{self, AlarmReceiver, Alarms};
 use crate::bell::Bell;
 use crate::board::{Board, PortCounts};
-use crate::buffers::Room;
+use crate::buffers::{self, Room};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::drops::{DropBoard, DropReason};
@@ -43,6 +43,8 @@ pub struct Plan {
     pub policer_burst_ms: u32,
     /// Octets of packets that may wait for their UEs, of all sessions.
     pub max_buffered_octets: usize,
+    /// For how long each waits at most.
+    pub max_buffered: Duration,
     /// Leave the UDP checksum of outer IPv6 headers zero.
     pub ipv6_zero_checksum: bool,
     /// The clock of workers and N4.
@@ -74,6 +76,7 @@ impl Default for Plan {
             max_sessions: 1 << 17,
             policer_burst_ms: 50,
             max_buffered_octets: 64 << 20,
+            max_buffered: buffers::MAX_AGE,
             ipv6_zero_checksum: false,
             clock: Clock::new(),
             error_indication_hold: Duration::ZERO,
@@ -90,6 +93,7 @@ impl From<&Config> for Plan {
             max_sessions: config.max_sessions,
             policer_burst_ms: config.policer_burst_ms,
             max_buffered_octets: (config.max_buffered_mib as usize) << 20,
+            max_buffered: Duration::from_secs(config.max_buffered_s.into()),
             ipv6_zero_checksum: config.ipv6_zero_checksum,
             clock: Clock::new(),
             error_indication_hold: Duration::from_secs(config.gtpu.error_indication_hold_s.into()),
@@ -263,7 +267,7 @@ impl Upf {
         let echo_line = slow_links.echo_line();
         let habits = Habits {
             policers: Policers::new(settings.max_policers())?,
-            room: Room::new(plan.max_buffered_octets),
+            room: Room::for_at_most(plan.max_buffered_octets, plan.max_buffered),
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };

@@ -328,7 +328,7 @@ mod tests {
         let mut buffers = Buffers::new(Room::new(1 << 20));
         for up_seid in 1..=sessions {
             let waiting = Waiting { up_seid, pdr: 2, max_packets: 1, notify: false };
-            assert!(buffers.keep(0, &waiting, PortId::N6, &PacketRef::from_slice(&[7; 60])).waits);
+            assert!(buffers.keep(0, &waiting, PortId::N6, &PacketRef::from_slice(&[7; 60]), 0).waits);
         }
         buffers.park()
     }

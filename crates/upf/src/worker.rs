@@ -393,8 +393,12 @@ impl Worker {
         self.board.publish(counters, self.hands.state.buffers.packets());
     }
 
-    /// Forgets bindings of source NAT that are not needed any more, and shows how many there are.
+    /// Drops what has waited long enough; forgets bindings of source NAT that are not needed any more, and shows how many there
+    /// are.
     fn sweep(&mut self) {
+        if self.hands.state.buffers.packets() > 0 {
+            self.hands.expire(self.reader.version());
+        }
         if self.hands.nat.is_any() {
             self.hands.sweep(self.reader.version());
             self.board.publish_nat(self.hands.nat.in_use());

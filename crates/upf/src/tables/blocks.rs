@@ -27,7 +27,7 @@ const LINES_LEAST: usize = 1 << 16;
 /// Begins a file of blocks.
 const MAGIC: u64 = u64::from_le_bytes(*b"kaistabl");
 /// Of the layout of blocks and of what is in them.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 /// Word of the first line, behind [`MAGIC`] and [`VERSION`]: what the blocks fit.
 const FITS: usize = 2;
 

@@ -65,6 +65,7 @@ impl Worker {
 
     /// Has packets wait that another process has parked, of a session with this home bucket.
     pub fn unpark(&mut self, home: Bucket, parked: Parked) {
-        self.hands.state.buffers.unpark(home, parked, self.rx.len());
+        let now_ns = self.hands.now();
+        self.hands.state.buffers.unpark(home, parked, self.rx.len(), now_ns);
     }
 }

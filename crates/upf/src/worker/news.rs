@@ -3,12 +3,15 @@
 use port::{HEAD_MAX, PacketRef};
 
 use super::{Exits, Hands, classify_frame};
+use crate::buffers::Frame;
 use crate::drops::DropReason;
 use crate::mail::Outbox;
 use crate::packet::{end_marker_frame, matching};
 use crate::path::Tunnel;
-use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket, News, Version};
+
+/// Packets that have waited long enough and are dropped together: each takes some hundred nanoseconds, and others wait.
+const EXPIRED_AT_ONCE: usize = 256;
 
 impl Hands {
     /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
@@ -40,12 +43,12 @@ impl Hands {
             match news {
                 News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
                 News::Discard { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
-                        self.discard(tables, port, &frame);
+                    for frame in self.state.buffers.take(home, *up_seid) {
+                        self.discard(tables, &frame, DropReason::BufferDiscarded);
                     }
                 }
                 News::Release { up_seid, .. } => {
-                    for (port, frame) in self.state.buffers.take(home, *up_seid) {
+                    for Frame { port, octets: frame, .. } in self.state.buffers.take(home, *up_seid) {
                         let class = classify_frame(tables, port, &frame);
                         // The session's home may be another one by now.
                         if class.home(tables).is_none_or(|home| self.moving.holds(home)) {
@@ -60,10 +63,19 @@ impl Hands {
         self.workers.iter_mut().flatten().for_each(Outbox::deliver);
     }
 
+    /// Drops packets that have waited long enough. Where there are many, the next calls have the others.
+    #[cold]
+    pub(super) fn expire(&mut self, tables: &Version) {
+        for frame in self.state.buffers.expire(self.now(), EXPIRED_AT_ONCE) {
+            self.discard(tables, &frame, DropReason::BufferExpired);
+        }
+        self.state.alarms.deliver();
+    }
+
     /// A packet that waited is not sent any more.
-    fn discard(&mut self, tables: &Version, from: PortId, frame: &[u8]) {
-        self.drops.count(DropReason::BufferDiscarded);
-        let class = classify_frame(tables, from, frame);
+    fn discard(&mut self, tables: &Version, frame: &Frame, reason: DropReason) {
+        self.drops.count(reason);
+        let (class, frame) = (classify_frame(tables, frame.port, &frame.octets), &frame.octets);
         if let Some(rule) = matching(tables, &class, &frame[..frame.len().min(HEAD_MAX)]) {
             rule.usages(tables).lose(class.octets(), &mut self.state.alarms);
         }

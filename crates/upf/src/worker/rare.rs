@@ -113,7 +113,7 @@ impl Hands {
             }
             Err(Rare::Drop(DropReason::TooLong)) => self.relieve(tables, from, class, &whole(packet, *behind), now),
             Err(Rare::Drop(reason)) => self.drops.count(reason),
-            Err(Rare::Buffer(rule)) => self.keep(tables, rule, from, class, &whole(packet, *behind)),
+            Err(Rare::Buffer(rule)) => self.keep(tables, rule, from, class, &whole(packet, *behind), now),
             Err(Rare::Punt(punt)) => self.punt(from, punt, &whole(packet, *behind), now),
             Err(Rare::Duplicate(duplicate)) => {
                 return self.carry_out_twice(tables, from, class, &duplicate, packet, behind, now);
@@ -160,11 +160,11 @@ impl Hands {
 
     /// A packet that waits for its UE.
     #[cold]
-    fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>) {
+    fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>, now: u64) {
         let Some(rule) = tables.rule(rule) else { return };
         let Some(home) = class.home(tables) else { return };
         let waiting = rule.waiting();
-        let kept = self.state.buffers.keep(home, &waiting, from, packet);
+        let kept = self.state.buffers.keep(home, &waiting, from, packet, now);
         if kept.is_news && self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
             self.state.buffers.told(home, &waiting);
         }

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::sessions::{downlink, info, mark, session, stop};
 use port::Steering;
@@ -36,15 +38,18 @@ impl Bench {
 
     /// The same with these packets.
     fn with(from_n6: Vec<Vec<u8>>, max_buffered_octets: usize, first: SessionUpdate) -> Self {
+        Self::planned(from_n6, &Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() }, first)
+    }
+
+    fn planned(from_n6: Vec<Vec<u8>>, plan: &Plan, first: SessionUpdate) -> Self {
         let mut n3_info = info("n3", "10.3.0.1", 1, Steering::Teid);
         n3_info.addresses.push(("2001:db8:3::1".parse().unwrap(), 64));
         let (n3, to_n3) = Synthetic::new(vec![]).info(n3_info).open_captured();
         let n6 = Synthetic::new(from_n6).once().info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
-        let plan = Plan { max_sessions: 10, max_buffered_octets, ..Plan::default() };
         let place = |kind, port| Place { kind, network_instances: vec![], port };
         let memory = Memory { counters: COUNTERS.clone(), ..Memory::private(10).unwrap() };
         let places = vec![place(PortKind::N3, n3), place(PortKind::N6, n6)];
-        let upf = Upf::with_memory(&plan, places, memory).unwrap();
+        let upf = Upf::with_memory(plan, places, memory).unwrap();
         let neighbours = [GNB, OTHER_GNB].map(|gnb| (PortId::N3, gnb.parse().unwrap(), Some([2; 6])));
         upf.tables.set_neighbours(&neighbours).unwrap();
         upf.tables.apply(vec![first]).unwrap();
@@ -68,6 +73,22 @@ impl Bench {
 
     fn run(&mut self) {
         while self.upf.workers[0].run_once() {}
+    }
+
+    /// Has the worker work by itself until it has dropped so many packets for this reason.
+    fn work_until_dropped(&mut self, reason: DropReason, packets: u64) {
+        let (worker, counts) = (&mut self.upf.workers[0], &self.upf.counts);
+        let (stop, bell, begin) = (AtomicBool::new(false), worker.bell(), Instant::now());
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| worker.run(&stop));
+            while counts.dropped(reason) < packets && begin.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            stop.store(true, Ordering::Relaxed);
+            bell.ring();
+            work.join().unwrap().unwrap();
+        });
+        assert_eq!(counts.dropped(reason), packets);
     }
 
     fn dropped(&mut self, reason: DropReason) -> u64 {
@@ -160,6 +181,28 @@ fn what_waits_is_dropped_when_the_rules_say_so() {
         bench.apply(put(session(1, 1, 1)));
         assert_eq!(bench.to_n3.take().len(), 0);
     }
+}
+
+#[test]
+fn what_has_waited_long_enough_is_dropped_and_leaves_its_room_though_nothing_comes() {
+    let place = COUNTERS.open(0).unwrap();
+    let usage = Usage::new(place, UsageId { up_seid: 1, urr: 1 }, &UsageTerms::default());
+    usage.set(&UsageTerms { tell_dropped_at: Some([Some(u64::MAX); 2]), ..UsageTerms::default() });
+    let mut asleep = buffering(1_000);
+    asleep.urrs = vec![Urr { id: 1, measures: true, usage: usage.clone(), quota_far_id: None }];
+    asleep.pdrs[1].urr_ids = vec![1];
+    let age = Duration::from_millis(300);
+    // Frames have 134 octets: the last ones find no room, as half is left for others.
+    let plan = Plan { max_sessions: 10, max_buffered_octets: 134 * 40, max_buffered: age, ..Plan::default() };
+    let frames = |count: u32| (0..count).map(|round| downlink(1, round, 100)).collect();
+    let begin = Instant::now();
+    let mut bench = Bench::planned(frames(32), &plan, put(asleep));
+    bench.work_until_dropped(DropReason::BufferExpired, 20);
+    assert!(begin.elapsed() >= age, "{:?}", begin.elapsed());
+    assert_eq!(usage.read(0).dropped, [32, 32 * 120], "as traffic that was dropped");
+    assert_eq!(bench.upf.counts.all(), [("drop.buffer_full", 12), ("drop.buffer_expired", 20)]);
+    bench.apply(put(session(1, 1, 1)));
+    assert!(bench.to_n3.take().is_empty());
 }
 
 /// Into this tunnel.

@@ -112,6 +112,7 @@ impl Scenario {
             "then" => self.steps.push(Step::default()),
             "in-order" => self.in_order = true,
             "room" => self.plan.max_buffered_octets = words.number()? as usize,
+            "age" => self.plan.max_buffered = Duration::from_secs(words.number()?),
             "told" => self.told.push(Alarm::Data { up_seid: words.number()?, pdr: words.number()? as u16 }),
             "session" => {
                 let session = session(&mut words, self.counters())?;
