@@ -13,7 +13,7 @@ mod qer;
 mod ue_ip;
 mod urr;
 
-pub use bar::{CreateBar, UpdateBar};
+pub use bar::{BufferingDuration, CreateBar, UpdateBar};
 pub use endpoint::{CreatedTrafficEndpoint, TrafficEndpoint};
 pub use far::{
     ApplyAction, CreateFar, ForwardingParameters, OuterHeaderCreation, UpdateFar, UpdateForwardingParameters,

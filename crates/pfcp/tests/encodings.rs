@@ -286,7 +286,7 @@ fn whole_urr() -> CreateUrr {
 }
 
 fn whole_bar(id: u8) -> CreateBar {
-    CreateBar { id, notification_delay: Some(4), suggested_packets: Some(200), others: vec![] }
+    CreateBar { id, notification_delay: Some(4), suggested_packets: Some(200), ..CreateBar::default() }
 }
 
 fn usage_report() -> UsageReport {

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use pfcp::rule::BufferingDuration;
 use port::PacketRef;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -27,6 +28,8 @@ pub struct Waiting {
     pub max_packets: u16,
     /// Whether N4 is told when packets begin to wait.
     pub notify: bool,
+    /// For how long they wait, if the session manager says so.
+    pub duration: BufferingDuration,
 }
 
 /// What became of a packet that was to wait.
@@ -165,8 +168,9 @@ impl Room {
     }
 
     /// When a packet that waits from now on has waited long enough.
-    fn until_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_add(self.0.max_age_ns)
+    fn until_ns(&self, duration: BufferingDuration, now_ns: u64) -> u64 {
+        let said_ns = duration.time().map(|time| u64::try_from(time.as_nanos()).unwrap_or(NEVER));
+        now_ns.saturating_add(said_ns.unwrap_or(self.0.max_age_ns))
     }
 
     /// For a session that has `own` octets waiting and is to have so many more. None has more than is left for others.
@@ -198,7 +202,7 @@ impl Buffers {
         if waits {
             let mut octets = vec![0; len].into_boxed_slice();
             frame.copy_to(&mut octets);
-            let until_ns = self.room.until_ns(now_ns);
+            let until_ns = self.room.until_ns(waiting.duration, now_ns);
             shelf.add(waiting.up_seid, Frame { port, octets, until_ns });
             self.packets += 1;
             self.due_ns = self.due_ns.min(until_ns);
@@ -291,7 +295,8 @@ impl Buffers {
     /// Puts packets of a session back in, behind others of it, but for what came by other ports than the first `ports`. There is
     /// room for them, since they have waited already. Their time begins anew at `now_ns`.
     pub fn unpark(&mut self, home: Bucket, parked: Parked, ports: usize, now_ns: u64) {
-        let (shelf, until_ns) = (&mut self.shelves[usize::from(home) % BUCKETS], self.room.until_ns(now_ns));
+        let until_ns = self.room.until_ns(BufferingDuration::default(), now_ns);
+        let shelf = &mut self.shelves[usize::from(home) % BUCKETS];
         for (port, frame) in parked.frames().filter(|(port, _)| usize::from(*port) < ports) {
             self.room.0.octets.fetch_add(frame.len(), Relaxed);
             let port = PortId::new(port.into());
@@ -338,7 +343,8 @@ impl Shelf {
 mod tests {
     use super::*;
 
-    const WAITING: Waiting = Waiting { up_seid: 1, pdr: 2, max_packets: 3, notify: true };
+    const WAITING: Waiting =
+        Waiting { up_seid: 1, pdr: 2, max_packets: 3, notify: true, duration: BufferingDuration(0) };
 
     const HOME: Bucket = 77;
 
@@ -517,6 +523,22 @@ mod tests {
         let mut heir = Buffers::new(Room::for_at_most(1_000, Duration::from_secs(1)));
         other.park().into_iter().for_each(|parked| heir.unpark(HOME, parked, 2, 20 * second));
         assert_eq!((expired(&mut heir, 21 * second - 1), expired(&mut heir, 21 * second)), (vec![], b"e".to_vec()));
+    }
+
+    #[test]
+    fn a_session_manager_says_for_how_long_frames_wait() {
+        let mut buffers = Buffers::new(Room::for_at_most(1_000, Duration::from_nanos(7)));
+        let sessions = [(1, 0, b"a"), (2, 0x01, b"b"), (3, 0xff, b"c")];
+        for (up_seid, octet, frame) in sessions {
+            let waiting = Waiting { up_seid, duration: BufferingDuration(octet), ..WAITING };
+            keep_at(&mut buffers, &waiting, frame, 1);
+        }
+        assert_eq!(expired(&mut buffers, 8), b"a");
+        assert_eq!(
+            (expired(&mut buffers, 2_000_000_000), expired(&mut buffers, 2_000_000_001)),
+            (vec![], b"b".to_vec())
+        );
+        assert_eq!((expired(&mut buffers, u64::MAX - 1), buffers.packets()), (vec![], 1));
     }
 
     #[test]

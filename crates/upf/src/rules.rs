@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use pfcp::rule::BufferingDuration;
 use serde::{Deserialize, Serialize};
 
 use crate::marking::Marking;
@@ -192,12 +193,15 @@ pub enum FarAction {
 }
 
 /// How packets wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffering {
     /// Whether the SMF is told when they begin to.
     pub notify: bool,
     /// Most packets of the session.
     pub max_packets: u16,
+    /// For how long, if the SMF says so.
+    #[serde(default)]
+    pub duration: BufferingDuration,
 }
 
 /// Forwarding parameters.

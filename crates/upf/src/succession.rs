@@ -318,6 +318,7 @@ fn receive<M: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<(M, Vec<O
 
 #[cfg(test)]
 mod tests {
+    use pfcp::rule::BufferingDuration;
     use port::PacketRef;
 
     use super::*;
@@ -327,7 +328,8 @@ mod tests {
     fn waiting(sessions: u64) -> Vec<Parked> {
         let mut buffers = Buffers::new(Room::new(1 << 20));
         for up_seid in 1..=sessions {
-            let waiting = Waiting { up_seid, pdr: 2, max_packets: 1, notify: false };
+            let waiting =
+                Waiting { up_seid, pdr: 2, max_packets: 1, notify: false, duration: BufferingDuration::default() };
             assert!(buffers.keep(0, &waiting, PortId::N6, &PacketRef::from_slice(&[7; 60]), 0).waits);
         }
         buffers.park()

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pfcp::rule::{self as wire, ApplyAction};
+use pfcp::rule::{self as wire, ApplyAction, BufferingDuration};
 use pfcp::session::Modification;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,9 @@ pub(super) struct Contents {
     pub(super) applications: BTreeMap<u16, String>,
     /// PDRs for which predefined rules are active, with their names.
     pub(super) predefined: BTreeMap<u16, Vec<String>>,
+    /// For how long packets wait by BARs for which that is said. It is kept beside the rest.
+    #[serde(skip)]
+    pub(super) durations: BTreeMap<u8, BufferingDuration>,
 }
 
 impl Contents {
@@ -215,6 +218,7 @@ impl Contents {
             _ if far.buffers() => FarAction::Buffer(Buffering {
                 notify: far.action.contains(ApplyAction::NOCP),
                 max_packets: self.bar(far).suggested_packets.map_or(max_packets, u16::from),
+                duration: far.bar.and_then(|id| self.durations.get(&id)).copied().unwrap_or_default(),
             }),
             _ => FarAction::Drop,
         };

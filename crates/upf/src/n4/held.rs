@@ -38,7 +38,7 @@ pub(super) struct Held {
 struct Packed {
     /// An [`Owner`], and a [`Body`] behind it, with zeros for the numbers.
     pattern: Arc<[u8]>,
-    /// The numbers, and [`News`] behind them if there are any.
+    /// The numbers, [`News`] behind them if there are any, and then for how long packets wait by BARs if that is said.
     own: Box<[u8]>,
 }
 
@@ -123,7 +123,10 @@ fn unpack(pattern: &[u8], own: &[u8]) -> postcard::Result<(Owner, Body, News)> {
     let mut numbers = Exchange::back(own);
     body.exchange(&mut owner, &mut numbers);
     let rest = numbers.rest().ok_or(postcard::Error::DeserializeBadEncoding)?;
-    let mut news = if rest.is_empty() { News::default() } else { postcard::from_bytes(rest)? };
+    let (mut news, rest) = if rest.is_empty() { (News::default(), rest) } else { postcard::take_from_bytes(rest)? };
+    if !rest.is_empty() {
+        body.contents.durations = postcard::from_bytes(rest)?;
+    }
     for (at, before) in std::mem::take(&mut news.before) {
         body.books.get_mut(at).ok_or(postcard::Error::DeserializeBadEncoding)?.before().push(before);
     }
@@ -235,7 +238,8 @@ impl Open {
 
     fn pack(self, patterns: &mut Patterns) -> (Packed, Few<Usage>) {
         let (usages, mut books): (Vec<_>, Vec<_>) = self.accounts.into_values().map(Account::into_parts).unzip();
-        let Self { mut owner, contents, teids, paging, .. } = self;
+        let Self { mut owner, mut contents, teids, paging, .. } = self;
+        let durations = std::mem::take(&mut contents.durations);
         let of =
             |(at, books): (usize, &mut Books)| std::mem::take(books.before()).into_iter().map(move |one| (at, one));
         let before = books.iter_mut().enumerate().flat_map(of).collect();
@@ -244,8 +248,12 @@ impl Open {
         let mut numbers = Exchange::out();
         body.exchange(&mut owner, &mut numbers);
         let mut own = numbers.pack();
-        if news != News::default() {
+        if news != News::default() || !durations.is_empty() {
             own = postcard::to_extend(&news, own).expect(KNOWN);
+        }
+        // Earlier processes know of nothing behind the news.
+        if !durations.is_empty() {
+            own = postcard::to_extend(&durations, own).expect(KNOWN);
         }
         // Both are copied to where they stay: what is made shorter in place leaves holes that nobody fills.
         let pattern = postcard::to_extend(&(owner, body), Vec::with_capacity(ROOM)).expect(KNOWN);
@@ -255,7 +263,24 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
+    use pfcp::rule::BufferingDuration;
+
     use super::*;
+
+    #[test]
+    fn how_long_packets_wait_is_kept_beside_the_rest_and_need_not_be_there() {
+        let address = IpAddr::from([10, 4, 0, 2]);
+        let owner = Owner { association: AssociationId(1), cp_f_seid: CpFSeid { seid: 5, address } };
+        for durations in [BTreeMap::new(), BTreeMap::from([(7, BufferingDuration(0x65))])] {
+            let mut contents = Contents::default();
+            contents.durations.clone_from(&durations);
+            let (accounts, paging) = (BTreeMap::new(), Paging::default());
+            let open = Open { owner, contents, teids: BTreeSet::new(), accounts, paging };
+            let held = Held::new(open, &mut Patterns::default());
+            assert_eq!(held.open().contents.durations, durations);
+            assert_eq!(Found::read(&held.kept()).unwrap().unpacked.1.contents.durations, durations);
+        }
+    }
 
     #[test]
     fn what_earlier_processes_have_kept_of_monitoring_times_and_tunnels_is_read() {

@@ -275,8 +275,9 @@ impl Compiler<'_> {
         let forwarding = match far.map(|far| &far.action) {
             Some(FarAction::Forward(forwarding)) => forwarding,
             Some(FarAction::Buffer(buffering)) => {
-                let Buffering { notify, max_packets } = *buffering;
-                return Action::Buffer(Waiting { up_seid: self.session.up_seid, pdr: pdr.id, max_packets, notify });
+                let Buffering { notify, max_packets, duration } = *buffering;
+                let up_seid = self.session.up_seid;
+                return Action::Buffer(Waiting { up_seid, pdr: pdr.id, max_packets, notify, duration });
             }
             Some(FarAction::Drop) | None => return Action::Drop(DropReason::FarDrop),
         };

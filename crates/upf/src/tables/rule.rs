@@ -10,6 +10,7 @@ mod words;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pfcp::rule::BufferingDuration;
 use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 
 pub(super) use self::draft::{AddressesV4, AddressesV6, Draft, Net};
@@ -420,7 +421,8 @@ impl<'t> Rule<'t> {
     /// How packets wait, where they do.
     pub fn waiting(self) -> Waiting {
         let (Origin { up_seid, pdr }, manner) = (self.origin(), self.act_word(MANNER));
-        Waiting { up_seid, pdr, max_packets: (manner >> 32) as u16, notify: manner >> 48 & 1 != 0 }
+        let duration = BufferingDuration(self.act_word(OTHER_PATHS) as u8);
+        Waiting { up_seid, pdr, max_packets: (manner >> 32) as u16, notify: manner >> 48 & 1 != 0, duration }
     }
 
     #[inline(never)]

@@ -384,7 +384,7 @@ pub fn paged(tables: &Tables, n: u32, is_awake: bool) -> SessionUpdate {
     let _ = tables;
     let mut session = session(number.into(), 0x7000_0000 + number, number);
     if !is_awake {
-        session.fars[1].action = FarAction::Buffer(Buffering { notify: false, max_packets: u16::MAX });
+        session.fars[1].action = FarAction::Buffer(Buffering { max_packets: u16::MAX, ..Buffering::default() });
     }
     SessionUpdate::Put(session)
 }

@@ -90,7 +90,7 @@ fn packets_are_handed_over_and_wait_as_what_came_from_their_data_network() {
         session
     };
     let mut asleep = session(2, "ims");
-    asleep.fars[1].action = FarAction::Buffer(Buffering { notify: false, max_packets: 100 });
+    asleep.fars[1].action = FarAction::Buffer(Buffering { max_packets: 100, ..Buffering::default() });
     let updates = [session(1, "internet"), asleep].map(SessionUpdate::Put);
     upf.tables.apply(updates.into()).unwrap();
     while upf.workers.iter_mut().fold(false, |worked, worker| worker.run_once() | worked) {}

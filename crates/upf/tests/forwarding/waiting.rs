@@ -104,7 +104,7 @@ impl Bench {
 
 fn buffering(max_packets: u16) -> Session {
     let mut session = session(1, 1, 1);
-    session.fars[1].action = FarAction::Buffer(Buffering { notify: true, max_packets });
+    session.fars[1].action = FarAction::Buffer(Buffering { notify: true, max_packets, ..Buffering::default() });
     session
 }
 

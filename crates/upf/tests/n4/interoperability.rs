@@ -245,7 +245,7 @@ mod open5gs {
         let f_teid = |id| established.created_pdrs.iter().find(|created| created.id == id).unwrap().f_teid.unwrap();
         let FTeid::Given { v4: Some(N3), v6: None, .. } = f_teid(2) else { panic!("{:?}", f_teid(2)) };
         assert!(f_teid(2) == f_teid(4) && f_teid(2) != f_teid(3));
-        let waits = FarAction::Buffer(Buffering { notify: true, max_packets: 100 });
+        let waits = FarAction::Buffer(Buffering { notify: true, max_packets: 100, ..Buffering::default() });
         let session = bench.seen().sessions[&up_seid].clone();
         assert_eq!(super::far(&session, 1), waits);
         assert_eq!(tunnel(&session, 2), (Interface::SgiLan, None));

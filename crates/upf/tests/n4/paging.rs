@@ -14,6 +14,8 @@ use upf::rules::{Buffering, FarAction, OuterHeaderCreation as Tunnel, Parting};
 
 const BUFF_NOCP: ApplyAction = ApplyAction(ApplyAction::BUFF.0 | ApplyAction::NOCP.0);
 
+const NOT_SAID: BufferingDuration = BufferingDuration(0);
+
 /// An idle UE's session.
 fn idle(bench: &mut Bench, action: ApplyAction, bar: Option<CreateBar>) -> Result<u64, Fault> {
     let mut request = establishment(1);
@@ -67,7 +69,7 @@ fn the_first_packet_that_waits_is_told_once_for_each_apply_action() {
     let mut bench = Bench::associated();
     let seid = idle(&mut bench, BUFF_NOCP, None).unwrap();
     let far = bench.seen().sessions[&seid].fars[1].action.clone();
-    assert_eq!(far, FarAction::Buffer(Buffering { notify: true, max_packets: 100 }));
+    assert_eq!(far, FarAction::Buffer(Buffering { notify: true, max_packets: 100, duration: NOT_SAID }));
     for _ in 0..2 {
         let report = packet_waits(&mut bench, seid).expect("a report");
         assert_eq!(told(&mut bench, &report), [2]);
@@ -123,7 +125,7 @@ fn packets_that_wait_by_another_far_or_pdr_are_told_again() {
 #[test]
 fn a_bar_says_how_many_wait_and_when_that_is_told() {
     let mut bench = Bench::associated();
-    let bar = CreateBar { id: 7, notification_delay: Some(4), suggested_packets: Some(30), others: vec![] };
+    let bar = CreateBar { id: 7, notification_delay: Some(4), suggested_packets: Some(30), ..CreateBar::default() };
     let seid = idle(&mut bench, BUFF_NOCP, Some(bar)).unwrap();
     let max_packets = |bench: &Bench| match bench.seen().sessions[&seid].fars[1].action {
         FarAction::Buffer(Buffering { max_packets, .. }) => max_packets,
@@ -138,13 +140,13 @@ fn a_bar_says_how_many_wait_and_when_that_is_told() {
     let [report] = &bench.node.tick(bench.now)[..] else { panic!() };
     assert_eq!(told(&mut bench, report), [2]);
 
-    let update = UpdateBar { id: 7, notification_delay: Some(0), suggested_packets: Some(40), others: vec![] };
+    let update = UpdateBar { id: 7, notification_delay: Some(0), suggested_packets: Some(40), ..CreateBar::default() };
     modify(&mut bench, seid, Modification { update_bars: vec![update], ..act(BUFF_NOCP) }).unwrap();
     assert_eq!(max_packets(&bench), 40);
     let report = packet_waits(&mut bench, seid).expect("a report, at once");
     assert_eq!(told(&mut bench, &report), [2]);
     // The UE answers before the time has come: there is nothing to tell any more.
-    let update = UpdateBar { id: 7, notification_delay: Some(4), suggested_packets: None, others: vec![] };
+    let update = UpdateBar { id: 7, notification_delay: Some(4), suggested_packets: None, ..CreateBar::default() };
     modify(&mut bench, seid, Modification { update_bars: vec![update], ..act(BUFF_NOCP) }).unwrap();
     assert_eq!(packet_waits(&mut bench, seid), None);
     modify(&mut bench, seid, act(ApplyAction::FORW)).unwrap();
@@ -152,6 +154,46 @@ fn a_bar_says_how_many_wait_and_when_that_is_told() {
     assert_eq!(bench.node.tick(bench.now), []);
     let removal = Modification { remove_bars: vec![7], ..Modification::default() };
     modify(&mut bench, seid, removal).unwrap();
+    bench.check();
+}
+
+#[test]
+fn the_answer_to_a_report_says_for_how_long_packets_wait() {
+    let mut bench = Bench::associated();
+    let bar = CreateBar { id: 7, ..CreateBar::default() };
+    let seid = idle(&mut bench, BUFF_NOCP, Some(bar)).unwrap();
+    let duration = |bench: &Bench| match bench.seen().sessions[&seid].fars[1].action {
+        FarAction::Buffer(Buffering { duration, .. }) => duration,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(duration(&bench), NOT_SAID);
+    let report = packet_waits(&mut bench, seid).expect("a report");
+    let hours = BufferingDuration(0x65);
+    let update = UpdateBar { id: 7, buffering_duration: Some(hours), ..UpdateBar::default() };
+    let answer = SessionReportResponse { update_bars: vec![update], ..SessionReportResponse::new(Ok(())) };
+    let (header, _) = Header::parse(&report.octets).unwrap();
+    assert_eq!(bench.octets(&Response::SessionReport(answer).encode(0, header.sequence)), None);
+    assert_eq!(duration(&bench), hours);
+    assert_eq!(packet_waits(&mut bench, seid), None, "no further notification");
+    // It stays whatever else is updated, and goes with the BAR, or when it is said anew what is to become of packets.
+    let update = UpdateBar { id: 7, suggested_packets: Some(9), ..UpdateBar::default() };
+    modify(&mut bench, seid, Modification { update_bars: vec![update], ..Modification::default() }).unwrap();
+    assert_eq!(duration(&bench), hours);
+    let anew = Modification {
+        remove_bars: vec![7],
+        create_bars: vec![CreateBar { id: 7, ..CreateBar::default() }],
+        ..Modification::default()
+    };
+    let say = || {
+        let update = UpdateBar { id: 7, buffering_duration: Some(hours), ..UpdateBar::default() };
+        Modification { update_bars: vec![update], ..Modification::default() }
+    };
+    for change in [anew, act(BUFF_NOCP)] {
+        modify(&mut bench, seid, change).unwrap();
+        assert_eq!(duration(&bench), NOT_SAID);
+        modify(&mut bench, seid, say()).unwrap();
+        assert_eq!(duration(&bench), hours);
+    }
     bench.check();
 }
 
@@ -321,7 +363,10 @@ fn the_answer_to_a_report_may_change_the_bar_and_discard_what_waits() {
     };
     assert_eq!(bench.octets(&Response::SessionReport(response).encode(0, header.sequence)), None);
     let seen = bench.seen();
-    assert_eq!(seen.sessions[&seid].fars[1].action, FarAction::Buffer(Buffering { notify: true, max_packets: 9 }));
+    assert_eq!(
+        seen.sessions[&seid].fars[1].action,
+        FarAction::Buffer(Buffering { notify: true, max_packets: 9, duration: NOT_SAID })
+    );
     assert_eq!((seen.parting.drop_buffered, seen.sessions[&seid].cp_f_seid.seid), (true, 0x77));
     bench.check();
     // What names no BAR of the session changes nothing.

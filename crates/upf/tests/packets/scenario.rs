@@ -679,7 +679,7 @@ fn far(words: &mut Words<'_>) -> Result<Far, String> {
     }
     if let Some(most) = words.after("buffer")? {
         let max_packets = number(&most)? as u16;
-        let action = FarAction::Buffer(Buffering { notify: words.flag("notify"), max_packets });
+        let action = FarAction::Buffer(Buffering { notify: words.flag("notify"), max_packets, ..Buffering::default() });
         return Ok(Far { id, action, copies });
     }
     let destination_interface = interface(&words.after("to")?.ok_or("to")?)?;

@@ -83,6 +83,10 @@ impl Draft {
             return Err(Fault::of(Cause::ServiceNotSupported, IeType::PfcpsmReqFlags));
         }
         let mut draft = Self { contents: contents.clone(), choices: vec![], address_choices: vec![] };
+        if contents.is_told_to_act(request) {
+            // It was said of what waited then (7.5.9.2).
+            draft.contents.durations.clear();
+        }
         draft.contents.remove(request)?;
         let updated = request.update_pdrs.iter().filter_map(|update| update.pdi.as_ref());
         let stated = request.create_pdrs.iter().map(|create| &create.pdi).chain(updated);
@@ -185,6 +189,7 @@ impl Draft {
         for update in &request.update_bars {
             let bar = self.contents.bars.get_mut(&update.id).ok_or(Fault::rule(RuleId::Bar(update.id)))?;
             bar.update(update)?;
+            self.contents.durations.extend(update.buffering_duration.map(|duration| (update.id, duration)));
         }
         for id in &request.query_urrs {
             if !self.contents.has_urr(*id) {
@@ -213,6 +218,7 @@ impl Contents {
         }
         for id in &request.remove_bars {
             self.bars.remove(id).ok_or(Fault::rule(RuleId::Bar(*id)))?;
+            self.durations.remove(id);
         }
         for id in &request.remove_endpoints {
             self.endpoints.remove(id).ok_or(endpoints::fault(IeType::RemoveTrafficEndpoint))?;

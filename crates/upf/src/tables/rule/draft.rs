@@ -140,9 +140,9 @@ impl Draft {
             Action::Relay(Relay { bare, marked, marker, teid, flow, downlink }) => {
                 (kind::RELAY, downlink.into(), flow, none, whole(marked, teid), whole(bare, marker), 0)
             }
-            Action::Buffer(Waiting { max_packets, notify, .. }) => {
+            Action::Buffer(Waiting { max_packets, notify, duration, .. }) => {
                 let waiting = u64::from(max_packets) << 32 | u64::from(notify) << 48;
-                (kind::BUFFER, 0, None, none, 0, 0, waiting)
+                (kind::BUFFER, 0, None, none, 0, duration.0.into(), waiting)
             }
         }
     }

@@ -30,7 +30,8 @@ pub(super) const RELAY_OR_QFIS: usize = 1;
 /// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, whether N4 is
 /// told of them, and whether packets are translated.
 pub(super) const MANNER: usize = 2;
-/// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers.
+/// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers. Where packets wait, for
+/// how long.
 pub(super) const OTHER_PATHS: usize = 3;
 /// Where copies lie, and in the upper half how many there are.
 pub(super) const COPIES: usize = 4;

@@ -409,7 +409,7 @@ fn any_bar(choices: &mut Choices) -> CreateBar {
         id: choices.octet() % 3,
         notification_delay: choices.maybe(Choices::octet),
         suggested_packets: choices.maybe(Choices::octet),
-        others: vec![],
+        ..CreateBar::default()
     }
 }
 
