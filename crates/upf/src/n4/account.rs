@@ -20,6 +20,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const LOOK_AGAIN_NS: u64 = 20_000_000;
 /// How long there is no traffic before it counts as stopped, where the rule does not say.
 const STOPPED_AFTER_S: u32 = 10;
+/// What is told of quotas.
+const QUOTAS: u32 = Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0;
 /// Usage information: before, and after, the monitoring time; before QoS enforcement (8.2.62).
 const BEF: u8 = 1;
 const AFT: u8 = 2;
@@ -201,16 +203,9 @@ impl Account {
     pub fn look(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<Why> {
         self.books.look_again = false;
         let (reading, now, used_up) = self.take_effect(urr, clock, now_ns);
-        let mut why = self.reached(&now) | used_up | self.idle(&reading, urr, now_ns);
-        if self.too_much_is_dropped(&reading, urr) {
-            why |= Why::DROTH.0;
-        }
-        if self.books.period_ns.is_some_and(|at| at <= now_ns) {
-            why |= Why::PERIO.0;
-        }
-        why &= !self.books.told.0;
+        let why = self.news(urr, &reading, &now) | used_up & !self.books.told.0;
         // Once for each quota, whether or not anyone is told.
-        self.books.told.0 |= why & (Why::VOLQU.0 | Why::TIMQU.0 | Why::QUVTI.0 | Why::QUHTI.0);
+        self.books.told.0 |= why & QUOTAS;
         let asked = Why::from(urr.triggers).0;
         // Whoever asks for stops alone is told of those of traffic whose start was not told.
         self.books.started |= asked & (Why::START.0 | Why::STOPT.0) == Why::STOPT.0 && why & Why::START.0 != 0;
@@ -219,13 +214,32 @@ impl Account {
         (why != Why::default()).then_some(why)
     }
 
-    /// What has an effect has it, though nothing can be reported. When there is more of that.
-    pub fn keep_limits(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> Option<u64> {
-        let (reading, now, _) = self.take_effect(urr, clock, now_ns);
+    /// What there is to tell, whether or not anyone asks for it, but for quotas that are used up.
+    fn news(&self, urr: &Urr, reading: &Reading, now: &Mark) -> u32 {
+        let mut why = self.reached(now) | self.idle(reading, urr, now.at_ns);
+        if self.too_much_is_dropped(reading, urr) {
+            why |= Why::DROTH.0;
+        }
+        if self.books.period_ns.is_some_and(|at| at <= now.at_ns) {
+            why |= Why::PERIO.0;
+        }
+        why & !self.books.told.0
+    }
+
+    /// What has an effect has it, though nothing can be reported. When there is more of that, and whether [`Account::look`] has
+    /// something to do.
+    pub fn keep_limits(&mut self, urr: &Urr, clock: &Clock, now_ns: u64) -> (Option<u64>, bool) {
+        self.books.look_again = false;
+        let (reading, now, used_up) = self.take_effect(urr, clock, now_ns);
+        let why = self.news(urr, &reading, &now) | used_up & !self.books.told.0;
+        let asked = Why::from(urr.triggers).0;
+        // Stops follow from starts.
+        let starts = if asked & Why::STOPT.0 != 0 { Why::START.0 } else { 0 };
         self.schedule(urr, &reading, now_ns);
         let quota_ns = self.time_used_ns(&self.books.quota, urr, &reading, &now);
         let times = [self.books.monitoring_ns, self.valid_until_ns(urr), quota_ns];
-        times.into_iter().flatten().filter(|&at_ns| at_ns > now_ns).min()
+        let due_ns = times.into_iter().flatten().filter(|&at_ns| at_ns > now_ns).min();
+        (due_ns, why & (asked | QUOTAS | starts) != 0)
     }
 
     /// Passes the monitoring time, and stops what is used up. The counts as they stand, and the quotas that are used up.

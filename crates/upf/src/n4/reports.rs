@@ -106,10 +106,13 @@ impl<T: RuleTables> Node<T> {
         let now_ns = self.clock.ns(now);
         let mut open = self.sessions.get(&up_seid)?.open();
         if self.outbox.is_full(up_seid, open.owner.cp_f_seid.address) {
-            let due_ns = open.keep_limits(&self.clock, now_ns);
+            let (due_ns, is_news) = open.keep_limits(&self.clock, now_ns);
+            let due_ns = if is_news { due_ns } else { open.due_ns().map(|due_ns| due_ns.max(now_ns + LOOK_AGAIN_NS)) };
             self.put_back(up_seid, open);
             self.set_timer(up_seid, due_ns);
-            self.postponed.add(up_seid, now_ns);
+            if is_news {
+                self.postponed.add(up_seid, now_ns);
+            }
             return None;
         }
         let (usage, inactive) = open.due_usage(&self.clock, now_ns);
@@ -183,11 +186,14 @@ impl Open {
         self.accounts.values().filter_map(Account::due_ns).chain(self.paging.due_ns).min()
     }
 
-    /// What has an effect has it, though nothing can be reported. When there is more of that.
-    fn keep_limits(&mut self, clock: &Clock, now_ns: u64) -> Option<u64> {
+    /// What has an effect has it, though nothing can be reported. When there is more of that, and whether there is something to
+    /// report.
+    fn keep_limits(&mut self, clock: &Clock, now_ns: u64) -> (Option<u64>, bool) {
         let urrs = self.contents.urrs();
-        let keep = |(id, account): (&u32, &mut Account)| account.keep_limits(urrs.get(id)?, clock, now_ns);
-        self.accounts.iter_mut().filter_map(keep).min()
+        let keep = |(id, account): (&u32, &mut Account)| Some(account.keep_limits(urrs.get(id)?, clock, now_ns));
+        let (due_ns, is_news): (Vec<_>, Vec<_>) = self.accounts.iter_mut().filter_map(keep).unzip();
+        let is_paged_for = self.paging.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        (due_ns.into_iter().flatten().min(), is_paged_for || is_news.contains(&true))
     }
 
     /// The usage that is to be reported now, and whether it is that there is none.

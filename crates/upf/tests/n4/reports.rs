@@ -261,7 +261,11 @@ fn a_session_that_its_manager_does_not_know_any_more_is_removed() {
 
 /// So many sessions, each of which tells of a volume, and what they count by.
 fn metered(sessions: u16) -> (Bench, Vec<Usage>) {
-    let limits = Limits { sessions: sessions.into(), ..config().limits };
+    metered_within(sessions, config().limits)
+}
+
+fn metered_within(sessions: u16, limits: Limits) -> (Bench, Vec<Usage>) {
+    let limits = Limits { sessions: sessions.into(), ..limits };
     let (clock, tables) = (Clock::new(), Watched::new(sessions.into()));
     let mut bench = Bench::of(Node::new(Config { limits, ..config() }, tables, clock), clock, Instant::now());
     bench.ask(0, &setup("smf", 1_000));
@@ -318,6 +322,30 @@ fn when_alarms_are_lost_all_sessions_are_looked_at_and_peers_are_answered_in_bet
     let again: Vec<_> = (0..3).flat_map(|_| told_in_a_tick(&mut bench)).collect();
     assert_eq!(again, [0x5000], "of what was lost after it had been looked at");
     assert!(bench.node.due().unwrap() > bench.now, "nothing is looked at for ever");
+}
+
+#[test]
+fn while_no_report_can_be_sent_only_sessions_with_something_to_report_wait_for_that() {
+    let (mut bench, usages) = metered_within(20, Limits { reports: 2, ..config().limits });
+    let (mut lost, _) = alarms::channel(Arc::new(Bell::new().unwrap()));
+    let now_ns = bench.clock.ns(bench.now);
+    count(&usages[..1], true, 1_000, now_ns, &mut lost);
+    bench.node.look_at_all();
+    let report = bench.node.tick(bench.now).pop().expect("a report");
+    // It is not answered, and so there is no room for others.
+    bench.now += Duration::from_millis(500);
+    bench.node.look_at_all();
+    assert!(told_in_a_tick(&mut bench).is_empty());
+    bench.now += Duration::from_millis(500);
+    assert_eq!(told_in_a_tick(&mut bench), [0x5000], "again");
+    assert!(bench.node.due() > Some(bench.now + Duration::from_millis(900)), "nobody waits");
+    // Now somebody has something to report.
+    count(&usages[7..8], true, 1_000, now_ns, &mut lost);
+    bench.node.look_at_all();
+    assert!(told_in_a_tick(&mut bench).is_empty());
+    assert_eq!(bench.octets(&response(&report, Ok(()))), None);
+    bench.now += Duration::from_millis(1_100);
+    assert_eq!(told_in_a_tick(&mut bench), [0x5007]);
 }
 
 #[test]
