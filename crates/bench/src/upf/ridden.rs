@@ -1,6 +1,6 @@
 //! Packets for the UPF from a source that needs no core of its own: it rides in the polls of whoever receives. A worker that polls
 //! has what is due put into the port and what has come out checked, unless another one is just doing that; then it receives as
-//! ever. Ports, steering and moves are those of any link.
+//! ever. Ports, steering and moves are those of any link. (Where workers sleep for most of their time, a thread beside them does it.)
 //!
 //! What the source costs is part of what a core can do; it is so with any number of workers, and with any spread of the load.
 

@@ -3,7 +3,8 @@
 //!
 //! In each round the same load comes to a UPF whose buckets nobody moves, first. Only where that one falls behind is there
 //! anything that moves could mend, and only there the other one's figures count. For that, workers have to be what limits the rate,
-//! though source and sink ride on whoever has time: each takes some microseconds for a packet.
+//! and all threads have to have the time that they want, on two cores, too: so a worker takes a set time for a packet, of which it
+//! sleeps through the most.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::progress::Progress;
 use crate::rig::Load;
 
 const WORKERS: u16 = 2;
-/// What a worker takes for a packet beside its work, source and sink included: many times what these cost.
+/// What a worker takes for a packet beside its work, which it is many times of.
 const PACKET: Duration = Duration::from_micros(2);
 /// Part of what the workers can do together.
 const PART: f64 = 0.9;
@@ -126,7 +127,7 @@ fn of_round(model: Model, load: Load) -> anyhow::Result<Found> {
         .play(load, &[], |elastic, reins| deciding(elastic, || through_loads(elastic, reins, PART * pps)))?;
     let joint_mpps = pps / 1e6;
     let not_measurable = not_measurable(joint_mpps, limit, &unmoved, &moved);
-    Ok(Found { joint_mpps, limit: limit.name(), unmoved, moved, not_measurable })
+    Ok(Found { joint_mpps, limit: named(limit), unmoved, moved, not_measurable })
 }
 
 /// What workers do together that are never without packets, in packets a second, and what keeps them from doing more: the source, if it
@@ -138,6 +139,14 @@ fn together(reins: &Reins) -> (f64, Limit) {
     let waiting = reins.tally().missing();
     drain(reins);
     (pps, if waiting >= UNDER_WAY_MANY / 2 { Limit::Workers } else { Limit::Source })
+}
+
+/// As in reports: nobody rides on workers here.
+fn named(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Workers => "the UPF's workers",
+        Limit::Source => "source and sink",
+    }
 }
 
 /// Why a round says nothing of moves, if that is so.
@@ -153,8 +162,10 @@ fn not_measurable(joint_mpps: f64, limit: Limit, unmoved: &Loads, moved: &Loads)
     }
     let ratio = unmoved.over_uniform();
     (ratio >= AS_GOOD).then(|| {
-        let limit = limit.name();
-        format!("where nothing is moved throughput stays at {ratio:.2}: there is nothing to mend (limit: {limit})")
+        format!(
+            "where nothing is moved throughput stays at {ratio:.2}: there is nothing to mend (limit: {})",
+            named(limit)
+        )
     })
 }
 
@@ -291,7 +302,7 @@ mod tests {
 
     fn found(unmoved: Loads, moved: Loads) -> Found {
         let not_measurable = not_measurable(1.0, Limit::Workers, &unmoved, &moved);
-        Found { joint_mpps: 1.0, limit: Limit::Workers.name(), unmoved, moved, not_measurable }
+        Found { joint_mpps: 1.0, limit: named(Limit::Workers), unmoved, moved, not_measurable }
     }
 
     #[test]
