@@ -1,4 +1,5 @@
-//! A UPF of several workers over shared-memory ports whose traffic rides in its polls, with the threads that run it.
+//! A UPF of several workers over shared-memory ports, with the threads that run it. Its traffic rides in its polls; where workers are
+//! slowed it has a thread of its own.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
