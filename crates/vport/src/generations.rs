@@ -26,6 +26,12 @@ impl Generations {
         self.older.is_empty()
     }
 
+    /// The newest, where no other is left.
+    #[inline(always)]
+    pub(crate) fn only(&mut self) -> Option<&mut RxHalf> {
+        if self.is_single() { self.newest.as_mut() } else { None }
+    }
+
     /// How many hold records that were not taken, beside the newest.
     pub(crate) fn unread(&self) -> usize {
         self.older.iter().filter(|half| half.has_more()).count()

@@ -10,7 +10,6 @@ use crate::lent::Place;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, HEADROOM, LONG_BURST_MAX, PacketRef, copy_bytes};
 use crate::prefetch;
-use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::stamp::{Sampling, Unit};
 use crate::sync::AtomicU64;
@@ -42,7 +41,6 @@ pub(crate) struct Giver {
     stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
     tail_word: *const AtomicU64,
-    registers: Registers,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 4],
 }
@@ -91,15 +89,14 @@ impl Giver {
             stamp_word,
             returns: returns.area(returns_at, count * size_of::<u32>()).cast(),
             tail_word: tail_word(peer),
-            registers: Registers::here(),
             _keep: [descriptors.clone(), index.clone(), returns.clone(), peer.clone()],
         }
     }
 
     /// As [`crate::writer::Writer::push_burst`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_burst(&mut self, packets: &[PacketRef<'_>]) -> Pushed {
-        registers::dispatch!(self.registers, self.push_all(packets))
+        self.push_all(packets)
     }
 
     #[inline(always)]
@@ -137,7 +134,7 @@ impl Giver {
 
     /// As [`Giver::push_burst`], for frames of a burst that are sent as they were received. None, and nothing done, where
     /// that cannot be: they are in another arena, or were sent on before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_lent(&mut self, words: &[u64], place: Place) -> Option<Pushed> {
         if !place.buffers.is(self.arena.buffers()) {
             return None;
@@ -149,8 +146,8 @@ impl Giver {
         let head = self.head;
         let bytes = match count {
             // Of a length that the compiler knows.
-            BURST_MAX => registers::dispatch!(self.registers, self.push_words(&words[..BURST_MAX], place)),
-            _ => registers::dispatch!(self.registers, self.push_words(&words[..count], place)),
+            BURST_MAX => self.push_words(&words[..BURST_MAX], place),
+            _ => self.push_words(&words[..count], place),
         }?;
         Some(Pushed { packets: self.head.wrapping_sub(head) as u32, discarded: 0, bytes })
     }

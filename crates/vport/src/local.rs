@@ -12,6 +12,7 @@ use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
 use crate::reader::{Filled, Mapped, Reader, Seen, Source, Unseen, Wanted};
+use crate::registers::{self, Registers};
 use crate::ring::{Ring, record_bytes};
 use crate::writer::{Pushed, Writer};
 
@@ -41,6 +42,7 @@ pub struct LocalSource {
     index: Arc<Mapping>,
     peek: usize,
     counters: RxCounters,
+    registers: Registers,
 }
 
 /// A ring whose records stand as they are: all that a peer would come to is that the head moves on by a lap.
@@ -123,12 +125,18 @@ impl LocalSource {
             index,
             peek: peek.clamp(64, HEAD_MAX),
             counters: RxCounters::default(),
+            registers: Registers::here(),
         })
     }
 
     /// Takes up to [`BURST_MAX`] packets.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
+        registers::dispatch!(self.registers, self.receive())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
         if let Some(tail) = self.reader.release(false) {
             self.index.word(TAIL).store(tail, Ordering::Release);
@@ -143,6 +151,11 @@ impl LocalSource {
     /// The same, of packets which stay where they are until they are given back.
     #[inline]
     pub fn recv_held(&mut self, look: Look) -> Held<'_> {
+        registers::dispatch!(self.registers, self.hold(look))
+    }
+
+    #[inline(always)]
+    fn hold(&mut self, look: Look) -> Held<'_> {
         self.counters.polls += 1;
         let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
         let note = |_: &Slot, at| {
@@ -190,6 +203,7 @@ pub struct LocalSink {
     writer: Writer,
     index: Arc<Mapping>,
     counters: TxCounters,
+    registers: Registers,
 }
 
 impl LocalSink {
@@ -197,12 +211,18 @@ impl LocalSink {
     pub fn new() -> io::Result<Self> {
         let ring = Ring::new(2 * RING_MIN).ok_or(io::ErrorKind::InvalidInput)?;
         let (records, index) = memory(ring)?;
-        Ok(Self { writer: writer(ring, &records, &index), index, counters: TxCounters::default() })
+        let (counters, registers) = (TxCounters::default(), Registers::here());
+        Ok(Self { writer: writer(ring, &records, &index), index, counters, registers })
     }
 
     /// Sends the packets.
     #[inline]
     pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        registers::dispatch!(self.registers, self.send_all(packets))
+    }
+
+    #[inline(always)]
+    fn send_all(&mut self, packets: &[PacketRef<'_>]) -> usize {
         let mut all = Pushed::default();
         loop {
             let pushed = self.writer.push_burst(&packets[all.done()..]);

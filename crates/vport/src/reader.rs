@@ -10,7 +10,6 @@ use crate::lone;
 use crate::mapping::Mapping;
 use crate::packet::{BLOCK, BURST_MAX, Coming, HEAD_MAX, Slot};
 use crate::prefetch;
-use crate::registers::{self, Registers};
 use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::{self, AtomicU64};
@@ -111,6 +110,7 @@ impl Taking {
         wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
     ) -> bool {
         match usual.len() {
+            0 => true,
             // Of lengths of which the compiler knows that one block is enough, and nothing is left.
             len if len <= peek.min(BLOCK) => {
                 self.take_alike(source, ring, (usual, head), slots, (len.min(BLOCK), 0), wanted)
@@ -135,19 +135,23 @@ impl Taking {
         let to = begin + end.wrapping_sub(self.tail) as usize;
         // Behind there what lies ahead is not published.
         let asked_to = to - AHEAD.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
-        let (mut offset, mut packets, mut unwanted, mut more) = (begin, 0, self.taken.unwanted, true);
+        // Where the last record may begin. Before the ring, where one is longer than all that is there.
+        let last = to as i64 - usual.bytes as i64;
         let free = &mut slots[self.taken.packets as usize..];
-        while more && to - offset >= usual.bytes as usize && source.header(offset) == usual.header {
-            let Some(slot) = free.get_mut(packets) else {
-                more = false;
-                break;
-            };
+        // ... and one for which there is no slot.
+        let last = last.min((begin + free.len() * usual.bytes as usize) as i64 - 1);
+        let first = free.as_mut_ptr();
+        let (mut offset, mut slot, mut unwanted, mut more) = (begin, first, self.taken.unwanted, true);
+        while offset as i64 <= last && source.header(offset) == usual.header {
             if offset < asked_to {
                 source.prefetch(offset + AHEAD as usize);
             }
-            source.take(offset + HEADER as usize, short, rest, slot);
-            match wanted(slot, self.tail.wrapping_add((offset - begin) as u64)) {
-                Wanted::Yes => packets += 1,
+            // SAFETY: there are as many slots as records begin before the last one that may be taken.
+            let next = unsafe { &mut *slot };
+            source.take(offset + HEADER as usize, short, rest, next);
+            match wanted(next, self.tail.wrapping_add((offset - begin) as u64)) {
+                // SAFETY: the same, or one past the last.
+                Wanted::Yes => slot = unsafe { slot.add(1) },
                 Wanted::No => {
                     unwanted += 1;
                     more = unwanted < UNWANTED_MAX;
@@ -158,7 +162,12 @@ impl Taking {
                 }
             }
             offset += usual.bytes as usize;
+            if !more {
+                break;
+            }
         }
+        // SAFETY: both are of the same slots.
+        let packets = unsafe { slot.offset_from_unsigned(first) };
         self.tail = self.tail.wrapping_add((offset - begin) as u64);
         self.taken.packets += packets as u32;
         self.taken.bytes += (packets * (short + rest)) as u64;
@@ -177,7 +186,7 @@ struct Usual {
 
 impl Usual {
     /// No record is so long.
-    const NONE: Self = Self { header: 0, bytes: u64::MAX };
+    const NONE: Self = Self { header: 0, bytes: i64::MAX as u64 };
 
     /// Records of frames of so many bytes.
     #[inline(always)]
@@ -231,7 +240,6 @@ pub struct Reader {
     stopwatch: Stopwatch,
     /// Bytes of the records that were taken last, from the first to the end of the last.
     taken: u64,
-    registers: Registers,
 }
 
 /// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see
@@ -256,7 +264,6 @@ impl Reader {
             usual: Usual::NONE,
             stopwatch: Stopwatch::new(Unit::Records),
             taken: 0,
-            registers: Registers::here(),
         }
     }
 
@@ -264,12 +271,6 @@ impl Reader {
     pub(crate) fn with_latency(mut self, histogram: Histogram) -> Self {
         self.stopwatch = self.stopwatch.into(histogram);
         self
-    }
-
-    /// Takes frames as a processor with such registers would.
-    #[cfg(test)]
-    pub(crate) fn with_registers(self, registers: Registers) -> Self {
-        Self { registers, ..self }
     }
 
     /// Takes frames until the slots are full or nothing is published: up to `peek` bytes of each are copied. Frames that
@@ -296,7 +297,7 @@ impl Reader {
                 return Filled { packets: 1, bytes: len as u64, unwanted: 0 };
             }
         }
-        registers::dispatch!(self.registers, self.fill_all(source, slots, peek, wanted, looked))
+        self.fill_all(source, slots, peek, wanted, looked)
     }
 
     /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.
@@ -336,7 +337,8 @@ impl Reader {
         let mut call = Taking { tail: self.tail, taken: Filled::default() };
         // The length of the first record that is not as usual, and in which bits others differ from it.
         let (mut first, mut differ) = (0, 0);
-        let mut more = !slots.is_empty();
+        // Before the loop, so that what is to be known for it is not found out where this is all.
+        let mut more = !slots.is_empty() && call.take_usual(source, ring, (usual, head), slots, peek, &mut wanted);
         while more {
             if call.tail == head {
                 if looked {
@@ -347,10 +349,6 @@ impl Reader {
                 if head == call.tail {
                     break;
                 }
-            }
-            more = call.take_usual(source, ring, (usual, head), slots, peek, &mut wanted);
-            if !more || call.tail == head {
-                continue;
             }
             expect(source, ring, call.tail, head);
             match ring.step(call.tail, head, source.header(ring.offset(call.tail))) {
@@ -365,6 +363,7 @@ impl Reader {
                     break;
                 }
             }
+            more = more && call.take_usual(source, ring, (usual, head), slots, peek, &mut wanted);
         }
         self.stopwatch.turn(self.tail..call.tail, head);
         self.taken = call.tail.wrapping_sub(self.tail);

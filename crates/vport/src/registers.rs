@@ -48,6 +48,12 @@ pub(crate) unsafe fn call_32<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// The same for registers that every processor has: apart, so that who calls needs few of them.
+#[inline(never)]
+pub(crate) fn call_16<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
 /// Returns what an expression is, compiled for registers that must come from [`Registers::here`]; or, of two, the first one for those
 /// of 64 bytes and the second one for others. What is to be compiled so must be `#[inline(always)]`.
 macro_rules! dispatch {
@@ -72,7 +78,10 @@ macro_rules! dispatch {
                     || $others,
                 )
             },
-            _ => $others,
+            _ => $crate::registers::call_16(
+                #[inline(always)]
+                || $others,
+            ),
         }
     };
 }

@@ -20,6 +20,7 @@ use crate::handover::{Complaints, Handover};
 use crate::held::{Held, Look, Origins};
 use crate::lent::Lent;
 use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
+use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::sync::full_fence;
 
@@ -28,9 +29,6 @@ use crate::sync::full_fence;
 const BURST_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 /// What the time between two looks counts for at most: where this process was put aside, so may the sender have been.
 const LOOK_COUNTS: Duration = Duration::from_millis(10);
-/// Every how many polls the poll counters are published.
-const PUBLISH_EVERY: u64 = 256;
-
 /// A wait for the end of a burst.
 #[derive(Debug)]
 struct HeldUp {
@@ -72,6 +70,7 @@ pub struct RxRing {
     woken: u64,
     /// Since when a sender in a burst keeps this queue from crossing an epoch.
     held_up: Option<HeldUp>,
+    registers: Registers,
     /// Keeps the port attached.
     _port: Arc<dyn Any + Send + Sync>,
 }
@@ -100,6 +99,7 @@ impl RxRing {
             armed: false,
             woken: 0,
             held_up: None,
+            registers: Registers::here(),
             _port: port,
         }
     }
@@ -118,19 +118,43 @@ impl RxRing {
     /// packets are held.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
+        registers::dispatch!(self.registers, self.receive())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Burst<'_> {
         if self.held_to.is_some() {
             return Burst::new(&mut []);
         }
         self.counters.polls += 1;
         self.lent.clear();
+        let (packets, coming) = match self.receive_from_one() {
+            Some(received) => received,
+            None => (self.receive_from_several(), None),
+        };
+        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any()).before(coming)
+    }
+
+    /// Receives where all comes by one channel and nothing is to change: how many packets, and what comes behind them.
+    #[inline(always)]
+    fn receive_from_one(&mut self) -> Option<(usize, Option<Coming>)> {
+        let is_to_change = self.handover.version() != self.seen;
+        let half = self.generations.only().filter(|_| !is_to_change)?;
+        let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
+        half.receive(&mut self.slots[..BURST_MAX], &mut self.lent, &by, &mut self.counters)
+    }
+
+    /// Receives from several channels, or generations one after the other. Apart, so that it costs those who receive from one
+    /// channel nothing.
+    #[inline(never)]
+    fn receive_from_several(&mut self) -> usize {
         self.release(false);
         if self.handover.version() != self.seen {
             self.look_for_changes();
         }
-        let packets = if self.generations.is_single() { self.fill() } else { self.fill_in_order() };
+        let packets = registers::dispatch!(self.registers, self.fill());
         self.polled(packets);
-        let coming = self.coming(packets);
-        Burst::with_lent(&mut self.slots[..packets], self.lent.if_any()).before(coming)
+        packets
     }
 
     /// Takes up to [`BURST_MAX`] packets which stay where their sender put them until [`RxQueue::give_back`]. None where that
@@ -142,6 +166,11 @@ impl RxRing {
     /// [`RxQueue::give_back`]: RxRing::give_back
     #[inline]
     pub fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
+        registers::dispatch!(self.registers, self.hold(look))
+    }
+
+    #[inline(always)]
+    fn hold(&mut self, look: Look) -> Option<Held<'_>> {
         let (is_to_change, is_holding) = (self.handover.version() != self.seen, self.held_to.is_some());
         if !is_holding {
             self.lent.clear();
@@ -199,12 +228,9 @@ impl RxRing {
     /// Ends a receive that found so many packets.
     #[inline(always)]
     fn polled(&mut self, packets: usize) {
-        self.counters.empty_polls += u64::from(packets == 0);
-        if let Some(half) = &mut self.generations.newest {
-            half.doorbell.found(packets > 0);
-        }
-        if packets > 0 || self.counters.polls.is_multiple_of(PUBLISH_EVERY) {
-            self.publish_counters();
+        match &mut self.generations.newest {
+            Some(half) => half.polled(packets, &mut self.counters),
+            None => self.counters.empty_polls += u64::from(packets == 0),
         }
     }
 
@@ -218,18 +244,9 @@ impl RxRing {
 
     #[inline(always)]
     fn fill(&mut self) -> usize {
-        let Some(half) = &mut self.generations.newest else { return 0 };
+        let Some(half) = self.generations.only() else { return self.fill_in_order() };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
-        half.fill(&mut self.slots[..BURST_MAX], Some(&mut self.lent), &by, &mut self.counters)
-    }
-
-    /// What comes behind the packets that were taken; from several channels that is not known.
-    #[inline(always)]
-    fn coming(&self, packets: usize) -> Option<Coming> {
-        match self.generations.newest.as_ref().map(|half| &half.channels[..]) {
-            Some([channel]) if self.generations.is_single() => channel.inlet.coming(packets),
-            _ => None,
-        }
+        half.fill(&mut self.slots[..BURST_MAX], &by, &mut self.counters)
     }
 
     /// Fills from all generations. Those whose senders wait for their ends to be read are told at once.
@@ -244,7 +261,7 @@ impl RxRing {
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         let mut filled = 0;
         for half in self.generations.iter_mut() {
-            filled += half.fill(&mut self.slots[filled..BURST_MAX], None, &by, &mut self.counters);
+            filled += half.fill(&mut self.slots[filled..BURST_MAX], &by, &mut self.counters);
         }
         self.generations.iter_mut().for_each(|half| half.doorbell.found(filled > 0));
         filled
@@ -366,13 +383,10 @@ impl RxRing {
         self.counters
     }
 
-    #[inline(always)]
     fn publish_counters(&self) {
-        let Some(half) = &self.generations.newest else { return };
-        let RxCounters { packets, bytes, polls, empty_polls, invalid, sleeps } = self.counters;
-        let words = half.layout.rx_counters(&half.index).iter();
-        let values = [packets, bytes, polls, empty_polls, invalid, sleeps];
-        words.zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        if let Some(half) = &self.generations.newest {
+            half.publish_counters(&self.counters);
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Lease, Slot, copy_bytes};
 use crate::prefetch;
 use crate::reader::{Filled, Wanted};
-use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::stamp::{Stopwatch, Unit};
 use crate::sync::AtomicU64;
@@ -42,7 +41,6 @@ pub(crate) struct Taker {
     /// Holds what was taken.
     sender: HolderId,
     descriptors: *const Word,
-    registers: Registers,
     head_word: *const AtomicU64,
     stamp_word: *const AtomicU64,
     returns: *const AtomicU32,
@@ -83,7 +81,6 @@ impl Taker {
             released: 0,
             asked: 0,
             asked_lines: 0,
-            registers: Registers::here(),
             broken: None,
             stopwatch: Stopwatch::new(Unit::Descriptors),
             arena,
@@ -169,8 +166,8 @@ impl Taker {
         }
         match count {
             // Of a length that the compiler knows.
-            BURST_MAX => registers::dispatch!(self.registers, self.lend_all(lent, BURST_MAX, peek)),
-            _ => registers::dispatch!(self.registers, self.lend_all(lent, count, peek)),
+            BURST_MAX => self.lend_all(lent, BURST_MAX, peek),
+            _ => self.lend_all(lent, count, peek),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::handover::{Complaint, Complaints, Fate, Generation, Handover};
 use crate::layout::Index;
 use crate::mapping::Mapping;
 use crate::packet::{Burst, PacketRef, Packets};
+use crate::registers::{self, Registers};
 use crate::ring::Violation;
 use crate::steering::{BucketTable, KEY_WITHIN, Steering};
 use crate::sync::full_fence;
@@ -80,6 +81,15 @@ pub(crate) struct TxChannel {
     pub(crate) peer_layout: Index,
 }
 
+impl TxChannel {
+    /// Wakes the peer if it sleeps, after a fence behind what was published; returns how many doorbells were rung.
+    #[inline(always)]
+    fn ring(&mut self) -> u64 {
+        let word = self.peer_layout.sleep(&self.peer).load(Ordering::Relaxed);
+        u64::from(self.bell.answer(word))
+    }
+}
+
 /// The sending half of a queue pair over shared memory.
 pub struct TxRing {
     half: Option<TxHalf>,
@@ -88,6 +98,7 @@ pub struct TxRing {
     handover: Arc<Handover<TxHalf>>,
     seen: u64,
     complaints: Arc<Complaints>,
+    registers: Registers,
     /// Keeps the port attached.
     _port: Arc<dyn Any + Send + Sync>,
 }
@@ -99,46 +110,46 @@ impl TxRing {
         complaints: Arc<Complaints>,
         port: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { half: None, queue, counters: TxCounters::default(), handover, seen: 0, complaints, _port: port }
+        let (counters, registers) = (TxCounters::default(), Registers::here());
+        Self { half: None, queue, counters, handover, seen: 0, complaints, registers, _port: port }
     }
 
     /// Sends the packets in order, publishes them, and wakes the peer if it sleeps. Returns how many were accepted.
     #[inline]
     pub fn send(&mut self, packets: &[PacketRef<'_>]) -> usize {
-        let accepted = loop {
-            if self.handover.version() != self.seen {
-                self.look_for_changes();
-            }
-            let Some(half) = &mut self.half else {
-                self.counters.no_peer += packets.len() as u64;
-                return 0;
-            };
-            if half.channels.len() == 1 {
-                break half.send_all(packets, &mut self.counters);
-            }
-            let is_newest = || self.handover.version() == self.seen;
-            if let Some(accepted) = half.send_by_bucket(packets, &mut self.counters, is_newest) {
-                break accepted;
-            }
-        };
-        self.sent(accepted, packets.len())
+        registers::dispatch!(self.registers, self.send_all(packets))
+    }
+
+    #[inline(always)]
+    fn send_all(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        let sent = self.send_unless_steered(
+            packets.len(),
+            #[inline(always)]
+            |outlet| Some(outlet.push_burst(packets)),
+        );
+        sent.unwrap_or_else(|| self.send_by_table(packets))
     }
 
     /// As [`TxRing::send`], for the packets of a burst from number `from` on. What came by a zero-copy link and goes as it came by
     /// another costs least this way.
     #[inline]
     pub fn send_burst(&mut self, burst: &Burst<'_>, from: usize) -> usize {
-        if let Some((words, place)) = burst.lent_from(from)
-            && let Some(accepted) = self.send_unless_steered(words.len(), |outlet| outlet.push_lent(words, place))
-        {
-            return accepted;
-        }
-        if let Some(slots) = burst.slots_from(from)
-            && let Some(accepted) = self.send_unless_steered(slots.count(), |outlet| outlet.push_slots(&slots))
-        {
-            return accepted;
-        }
-        burst.send_views(from, |packets| self.send(packets))
+        registers::dispatch!(self.registers, self.send_burst_all(burst, from))
+    }
+
+    #[inline(always)]
+    fn send_burst_all(&mut self, burst: &Burst<'_>, from: usize) -> usize {
+        let (lent, slots) = (burst.lent_from(from), burst.slots_from(from));
+        let sent = self.send_unless_steered(
+            burst.len().saturating_sub(from),
+            #[inline(always)]
+            |outlet| match (lent, &slots) {
+                (Some((words, place)), _) => outlet.push_lent(words, place),
+                (None, Some(slots)) => outlet.push_slots(slots),
+                (None, None) => None,
+            },
+        );
+        sent.unwrap_or_else(|| burst.send_views(from, |packets| self.send(packets)))
     }
 
     /// Sends so many packets by the only channel there is. None, and nothing sent, where that is not possible.
@@ -149,6 +160,34 @@ impl TxRing {
         }
         let accepted = self.half.as_mut()?.send_unless_steered(push, &mut self.counters)?;
         Some(self.sent(accepted, count))
+    }
+
+    /// Sends where the peer has several queues, has not shown its first table, or is not there. Apart, so that it costs those who send
+    /// to one queue nothing.
+    #[inline(never)]
+    fn send_by_table(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        let accepted = registers::dispatch!(self.registers, self.spread(packets));
+        self.sent(accepted, packets.len())
+    }
+
+    #[inline(always)]
+    fn spread(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        loop {
+            if self.handover.version() != self.seen {
+                self.look_for_changes();
+            }
+            let Some(half) = &mut self.half else {
+                self.counters.no_peer += packets.len() as u64;
+                return 0;
+            };
+            if half.channels.len() == 1 {
+                return half.send_all(packets, &mut self.counters);
+            }
+            let is_newest = || self.handover.version() == self.seen;
+            if let Some(accepted) = half.send_by_bucket(packets, &mut self.counters, is_newest) {
+                return accepted;
+            }
+        }
     }
 
     /// Ends a burst of which so many packets were accepted.
@@ -227,8 +266,12 @@ impl TxHalf {
         if !self.table.is_there() && !self.follow_table() {
             return 0;
         }
-        let pushed = self.channels[0].outlet.push_burst(packets);
-        self.show(pushed, counters)
+        let sent = self.send_unless_steered(
+            #[inline(always)]
+            |outlet| Some(outlet.push_burst(packets)),
+            counters,
+        );
+        sent.unwrap_or(0)
     }
 
     /// To a peer with one queue and a table. None, and nothing sent, where there is no such peer, or it cannot be pushed so.
@@ -243,21 +286,17 @@ impl TxHalf {
             return None;
         }
         let pushed = push(&mut channel.outlet)?;
-        Some(self.show(pushed, counters))
-    }
-
-    #[inline(always)]
-    fn show(&mut self, pushed: Pushed, counters: &mut TxCounters) -> usize {
-        if self.publish() {
-            counters.doorbells += self.ring();
+        if channel.outlet.publish() {
+            // As in `ring`.
+            full_fence();
+            counters.doorbells += channel.ring();
         }
-        counters.count(pushed)
+        Some(counters.count(pushed))
     }
 
-    /// One burst by the peer's table. Not inlined, so that it costs senders to one queue nothing. None, and nothing sent, if
-    /// there is another generation: once this function has said that it has one, no burst begins in those before, whose
-    /// tables are not changed any more where the peer is a pool.
-    #[inline(never)]
+    /// One burst by the peer's table. None, and nothing sent, if there is another generation: once this function has said that it
+    /// has one, no burst begins in those before, whose tables are not changed any more where the peer is a pool.
+    #[inline(always)]
     fn send_by_bucket(
         &mut self,
         packets: &[PacketRef<'_>],
@@ -346,12 +385,7 @@ impl TxHalf {
     fn ring(&mut self) -> u64 {
         // Publish before reading the sleep words; see `doorbell`.
         full_fence();
-        let mut rung = 0;
-        for channel in &mut self.channels {
-            let word = channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed);
-            rung += u64::from(channel.bell.answer(word));
-        }
-        rung
+        self.channels.iter_mut().map(TxChannel::ring).sum()
     }
 
     /// Marks all channels as complete, and wakes the peer to see it.
@@ -360,10 +394,7 @@ impl TxHalf {
         for (peer, channel) in self.channels.iter().enumerate() {
             self.layout.closed(&self.index, peer).store(channel.outlet.published().max(1), Ordering::Release);
         }
-        full_fence();
-        for channel in &mut self.channels {
-            channel.bell.answer(channel.peer_layout.sleep(&channel.peer).load(Ordering::Relaxed));
-        }
+        self.ring();
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use crate::layout::{Heads, RECORDS_PAD};
 use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, Packets};
-use crate::registers::{self, Registers};
+use crate::registers::Registers;
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream;
@@ -109,24 +109,19 @@ impl Writer {
 
     /// Appends frames in order until there is no room for one; the reader sees them after [`Writer::publish`], which must
     /// follow. Frames of a length that no frame has are discarded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_burst(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         self.expect(packets.bytes());
-        match self.streaming {
-            true => self.stream_all(packets),
-            // Where there is one, the call would cost more than registers save.
-            false if packets.count() == 1 => self.push_all::<ORDINARY>(packets),
-            false => registers::dispatch!(self.registers, self.push_all::<ORDINARY>(packets)),
-        }
+        self.push_expected(packets)
     }
 
     #[inline(always)]
-    fn stream_all(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
-        registers::dispatch!(
-            self.registers,
-            self.push_all::<STREAMING_LINES>(packets),
-            self.push_all::<STREAMING>(packets)
-        )
+    fn push_expected(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
+        match (self.streaming, self.registers) {
+            (false, _) => self.push_all::<ORDINARY>(packets),
+            (true, Registers::Bytes64) => self.push_all::<STREAMING_LINES>(packets),
+            (true, _) => self.push_all::<STREAMING>(packets),
+        }
     }
 
     #[inline(always)]
@@ -210,12 +205,7 @@ impl Writer {
     /// Appends one frame of 1 to [`FRAME_MAX`] bytes. False while there is no room.
     #[inline(always)]
     pub(crate) fn push(&mut self, packet: &PacketRef<'_>) -> bool {
-        let packet = core::slice::from_ref(packet);
-        let pushed = match self.streaming {
-            true => self.stream_all(packet),
-            false => self.push_all::<ORDINARY>(packet),
-        };
-        pushed.packets == 1
+        self.push_expected(core::slice::from_ref(packet)).packets == 1
     }
 
     /// Lets the reader see what was pushed. True if there was anything.
@@ -317,6 +307,7 @@ mod tests {
     use crate::layout::Index;
     use crate::packet::{HEAD_MAX, Rest, Slot};
     use crate::reader::{Mapped, Reader, Wanted};
+    use crate::registers;
 
     const HEAD: usize = 0;
     const TAIL: usize = 128;
@@ -359,8 +350,7 @@ mod tests {
 
         /// Both ends as on a processor with such registers.
         fn with_registers(self, registers: Registers) -> Self {
-            let (writer, reader) = (Writer { registers, ..self.writer }, self.reader.with_registers(registers));
-            Self { writer, reader, ..self }
+            Self { writer: Writer { registers, ..self.writer }, ..self }
         }
 
         /// Offers frames, each cut in two at a place that differs, and returns how many were taken.
@@ -375,14 +365,18 @@ mod tests {
                     }
                 })
                 .collect();
-            let pushed = self.writer.push_burst(&packets[..]);
+            let pushed = registers::dispatch!(self.writer.registers, self.writer.push_burst(&packets[..]));
             self.writer.publish();
             assert_eq!(pushed.discarded, 0);
             pushed.done()
         }
 
         fn receive(&mut self) -> Vec<Vec<u8>> {
-            let filled = self.reader.fill(self.source.seen(), &mut self.slots, 64, |_, _| Wanted::Yes);
+            let registers = self.writer.registers;
+            let filled = registers::dispatch!(
+                registers,
+                self.reader.fill(self.source.seen(), &mut self.slots, 64, |_, _| Wanted::Yes)
+            );
             assert_eq!(self.reader.broken(), None);
             let received = crate::packet::Burst::new(&mut self.slots[..filled.packets as usize]);
             let copy = |n| {

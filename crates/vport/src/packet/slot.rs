@@ -3,11 +3,15 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use super::{HEAD_MAX, HEADROOM, Lease, PacketRef, Rest};
+use super::{FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketRef, Rest};
 use crate::lent::Lent;
 
 /// Heads are copied in blocks of so many bytes.
 pub(crate) const BLOCK: usize = 64;
+
+/// What says of a slot that the head is in its own memory, with the rest elsewhere, and what that all is in a buffer.
+const OWN: u16 = 0;
+const LENT: u16 = 1;
 
 /// Where a frame stands that lies as a whole in the buffer that it was received in.
 #[derive(Clone, Copy, Debug)]
@@ -27,19 +31,23 @@ pub struct Slot {
     head: [u8; HEADROOM + HEAD_MAX],
     start: u16,
     end: u16,
-    rest_len: u32,
+    rest_len: u16,
+    /// [`LENT`] or [`OWN`].
+    lent: u16,
     rest_ptr: *const u8,
-    /// Start of the arena's buffer that the whole frame lies in; null where the head is in `head`.
+    /// Start of that buffer, if there is one.
     base: *mut u8,
-    /// Of that buffer, if there is one.
+    /// Of that buffer.
     lease: Lease,
 }
 
-// Start, end and length of the rest are written as one word.
+// Start, end, length of the rest and where all is are written as one word.
 const _: () = assert!(
     offset_of!(Slot, start).is_multiple_of(8)
         && offset_of!(Slot, end) == offset_of!(Slot, start) + 2
         && offset_of!(Slot, rest_len) == offset_of!(Slot, start) + 4
+        && offset_of!(Slot, lent) == offset_of!(Slot, start) + 6
+        && FRAME_MAX <= u16::MAX as usize
         && cfg!(target_endian = "little")
 );
 
@@ -54,6 +62,7 @@ impl Slot {
             start: HEADROOM as u16,
             end: HEADROOM as u16,
             rest_len: 0,
+            lent: OWN,
             rest_ptr: core::ptr::null(),
             base: core::ptr::null_mut(),
             lease: Lease::NONE,
@@ -67,10 +76,7 @@ impl Slot {
     #[inline]
     pub fn fill_head(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= HEAD_MAX);
-        self.start = HEADROOM as u16;
-        self.end = (HEADROOM + len) as u16;
-        self.rest_len = 0;
-        self.base = core::ptr::null_mut();
+        self.set_shape(HEADROOM, len, 0, OWN);
         &mut self.head[HEADROOM..HEADROOM + len]
     }
 
@@ -98,12 +104,11 @@ impl Slot {
         // What was copied must be what is looked at and sent on: without this the compiler may read the source again.
         // SAFETY: no instructions.
         unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
-        self.set_shape(HEADROOM, len, rest);
+        self.set_shape(HEADROOM, len, rest, OWN);
         if rest > 0 {
             // SAFETY: by contract.
             self.rest_ptr = unsafe { from.add(len) };
         }
-        self.base = core::ptr::null_mut();
     }
 
     /// Names a frame of `len` bytes, without a head.
@@ -113,14 +118,15 @@ impl Slot {
     /// write them meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn name(&mut self, from: *const u8, len: usize) {
-        self.set_shape(HEADROOM, 0, len);
-        (self.rest_ptr, self.base) = (from, core::ptr::null_mut());
+        self.set_shape(HEADROOM, 0, len, OWN);
+        self.rest_ptr = from;
     }
 
-    /// Sets where the head begins and how long head and rest are, with one store: stores are what a small packet costs most.
+    /// Sets where the head begins, how long head and rest are, and where they are, with one store: stores are what a small packet
+    /// costs most.
     #[inline(always)]
-    fn set_shape(&mut self, start: usize, len: usize, rest: usize) {
-        let shape = start as u64 | ((start + len) as u64) << 16 | (rest as u64) << 32;
+    fn set_shape(&mut self, start: usize, len: usize, rest: usize, lent: u16) {
+        let shape = start as u64 | ((start + len) as u64) << 16 | (rest as u64) << 32 | u64::from(lent) << 48;
         // SAFETY: these fields are one word, as is asserted above.
         unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u64>().write(shape) };
     }
@@ -136,7 +142,7 @@ impl Slot {
     pub unsafe fn lend(&mut self, base: *mut u8, offset: u16, head: u16, rest: u32, lease: Lease) {
         debug_assert!(usize::from(head) <= HEAD_MAX);
         (self.base, self.lease) = (base, lease);
-        self.set_shape(offset.into(), head.into(), rest as usize);
+        self.set_shape(offset.into(), head.into(), rest as usize, LENT);
         // SAFETY: within the frame.
         self.rest_ptr = unsafe { base.add(usize::from(offset + head)) };
     }
@@ -144,7 +150,7 @@ impl Slot {
     /// The private first bytes.
     #[inline(always)]
     pub fn head(&self) -> &[u8] {
-        let base = if self.base.is_null() { self.head.as_ptr() } else { self.base.cast_const() };
+        let base = if !self.is_lent() { self.head.as_ptr() } else { self.base.cast_const() };
         // SAFETY: start and end are in order and within the array, or within the buffer (contract of `lend`).
         unsafe { core::slice::from_raw_parts(base.add(usize::from(self.start)), self.head_len()) }
     }
@@ -159,7 +165,7 @@ impl Slot {
     /// The same, of one that nobody else may look at.
     #[inline(always)]
     fn own_head_mut(&mut self) -> &mut [u8] {
-        let base = if self.base.is_null() { self.head.as_mut_ptr() } else { self.base };
+        let base = if !self.is_lent() { self.head.as_mut_ptr() } else { self.base };
         // SAFETY: as above; a buffer that was not sent on is nobody else's.
         unsafe { core::slice::from_raw_parts_mut(base.add(usize::from(self.start)), self.head_len()) }
     }
@@ -173,6 +179,11 @@ impl Slot {
     }
 
     #[inline(always)]
+    fn is_lent(&self) -> bool {
+        self.lent == LENT
+    }
+
+    #[inline(always)]
     fn head_len(&self) -> usize {
         usize::from(self.end - self.start)
     }
@@ -181,7 +192,7 @@ impl Slot {
     #[inline(always)]
     fn is_gone(&self) -> bool {
         // SAFETY: mapped as long as the slot is looked at (contract of `lend`).
-        !self.base.is_null() && unsafe { &*self.lease.back }.load(Ordering::Relaxed) != self.lease.buffer
+        self.is_lent() && unsafe { &*self.lease.back }.load(Ordering::Relaxed) != self.lease.buffer
     }
 
     /// Copies the head to private memory, so that it can be changed without changing what was sent.
@@ -196,30 +207,31 @@ impl Slot {
             core::ptr::copy_nonoverlapping(from.cast_const(), self.head[start..].as_mut_ptr(), len);
         }
         (self.start, self.end) = (start as u16, self.head.len() as u16);
-        self.base = core::ptr::null_mut();
+        self.lent = OWN;
     }
 
     /// Where the frame stands, if that is in a buffer: there the rest always follows the head.
     #[inline(always)]
     pub(super) fn placed(&self) -> Option<Placed> {
-        let len = self.head_len() + self.rest_len as usize;
-        (!self.base.is_null()).then_some(Placed { lease: self.lease, offset: self.start, len })
+        let len = self.frame_len();
+        self.is_lent().then_some(Placed { lease: self.lease, offset: self.start, len })
     }
 
     /// Length of the whole frame in bytes.
     #[inline]
     pub fn frame_len(&self) -> usize {
-        usize::from(self.end - self.start) + self.rest_len as usize
+        self.head_len() + usize::from(self.rest_len)
     }
 
     /// Sets what follows the head.
     ///
     /// # Safety
-    /// The bytes must stay mapped until the queue that owns this slot receives again or is dropped.
+    /// The bytes, at most [`FRAME_MAX`], must stay mapped until the queue that owns this slot receives again or is dropped.
     #[inline]
     pub(crate) unsafe fn set_rest(&mut self, ptr: *const u8, len: u32) {
+        debug_assert!(len as usize <= FRAME_MAX);
         self.rest_ptr = ptr;
-        self.rest_len = len;
+        self.rest_len = len as u16;
     }
 }
 
@@ -314,8 +326,8 @@ impl<'b> PacketMut<'b> {
         if strip > head || end - start > HEADROOM + HEAD_MAX {
             return None;
         }
-        let rest = slot.rest_len.min((strip + keep).saturating_sub(head) as u32);
-        slot.set_shape(start, end - start, rest as usize);
+        let rest = usize::from(slot.rest_len).min((strip + keep).saturating_sub(head));
+        slot.set_shape(start, end - start, rest, slot.lent);
         slot.own_head_mut().get_mut(..open)
     }
 
@@ -328,7 +340,7 @@ impl<'b> PacketMut<'b> {
             slot.end = slot.start + len as u16;
             slot.rest_len = 0;
         } else {
-            slot.rest_len = slot.rest_len.min((len - head) as u32);
+            slot.rest_len = usize::from(slot.rest_len).min(len - head) as u16;
         }
     }
 
@@ -354,12 +366,12 @@ impl<'b> PacketMut<'b> {
 /// The packet in a slot, to send or look at.
 #[inline(always)]
 pub(super) fn slot_ref(slot: &Slot) -> PacketRef<'_> {
-    let lease = if slot.base.is_null() { Lease::NONE } else { slot.lease };
+    let lease = if !slot.is_lent() { Lease::NONE } else { slot.lease };
     PacketRef {
         head: slot.head(),
         // SAFETY: the caller holds the slot through a `Burst`, which borrows the queue whose mapping this is
         // (contracts of `set_rest` and `lend`).
-        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len, lease) },
+        rest: unsafe { Rest::from_raw(slot.rest_ptr, slot.rest_len.into(), lease) },
     }
 }
 

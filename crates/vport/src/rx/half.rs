@@ -10,7 +10,10 @@ use crate::handover::Generation;
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
-use crate::packet::Slot;
+use crate::packet::{Coming, Slot};
+
+/// Every how many polls the poll counters are published.
+const PUBLISH_EVERY: u64 = 256;
 
 /// One generation of the receiving half.
 #[derive(Debug)]
@@ -47,22 +50,29 @@ impl RxHalf {
         }
     }
 
+    /// Gives back what the last call has taken, and receives from the only channel there is: how many packets, and what comes behind
+    /// them. None, and nothing done, where there are several.
     #[inline(always)]
-    pub(super) fn fill(
+    pub(super) fn receive(
         &mut self,
         slots: &mut [Slot],
-        lent: Option<&mut Lent>,
+        lent: &mut Lent,
         by: &By<'_>,
         counters: &mut RxCounters,
-    ) -> usize {
-        if let [channel] = &mut self.channels[..] {
-            return channel.fill(&self.generation, slots, lent, by, counters);
+    ) -> Option<(usize, Option<Coming>)> {
+        let [channel] = &mut self.channels[..] else { return None };
+        if let Some(tail) = channel.inlet.release(false) {
+            self.layout.tail(&self.index, 0).store(tail, Ordering::Release);
         }
-        self.fill_from_all(slots, by, counters)
+        let packets = channel.fill(&self.generation, slots, Some(lent), by, counters);
+        let coming = channel.inlet.coming(packets);
+        self.polled(packets, counters);
+        Some((packets, coming))
     }
 
-    /// Fills from several channels in turn.
-    fn fill_from_all(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
+    /// Fills slots from all channels in turn.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, slots: &mut [Slot], by: &By<'_>, counters: &mut RxCounters) -> usize {
         let count = self.channels.len();
         // Not by a remainder: divisions are slow.
         let after = |at: usize| if at + 1 < count { at + 1 } else { 0 };
@@ -83,5 +93,23 @@ impl RxHalf {
         }
         self.next_channel = after(self.next_channel);
         filled
+    }
+
+    /// Ends a receive that found so many packets.
+    #[inline(always)]
+    pub(super) fn polled(&mut self, packets: usize, counters: &mut RxCounters) {
+        counters.empty_polls += u64::from(packets == 0);
+        self.doorbell.found(packets > 0);
+        if packets > 0 || counters.polls.is_multiple_of(PUBLISH_EVERY) {
+            self.publish_counters(counters);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn publish_counters(&self, counters: &RxCounters) {
+        let RxCounters { packets, bytes, polls, empty_polls, invalid, sleeps } = *counters;
+        let words = self.layout.rx_counters(&self.index).iter();
+        let values = [packets, bytes, polls, empty_polls, invalid, sleeps];
+        words.zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 }
