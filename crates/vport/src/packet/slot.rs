@@ -131,6 +131,15 @@ impl Slot {
         unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u64>().write(shape) };
     }
 
+    /// The same, where they stay where they are.
+    #[inline(always)]
+    fn set_extent(&mut self, start: usize, len: usize, rest: usize) {
+        let extent = start as u32 | ((start + len) as u32) << 16;
+        // SAFETY: these fields are half a word, as is asserted above.
+        unsafe { (&raw mut *self).byte_add(offset_of!(Self, start)).cast::<u32>().write(extent) };
+        self.rest_len = rest as u16;
+    }
+
     /// Names a frame that lies in a buffer, of an arena or of another backend: `head` bytes (at most [`HEAD_MAX`]) at `offset` of
     /// the buffer at
     /// `base`, and `rest` bytes behind them.
@@ -327,7 +336,7 @@ impl<'b> PacketMut<'b> {
             return None;
         }
         let rest = usize::from(slot.rest_len).min((strip + keep).saturating_sub(head));
-        slot.set_shape(start, end - start, rest, slot.lent);
+        slot.set_extent(start, end - start, rest);
         slot.own_head_mut().get_mut(..open)
     }
 
