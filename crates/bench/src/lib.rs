@@ -4,6 +4,7 @@
 //! [`link`] measures direct and zero-copy links beside testpmd, bare copies and bare wake-ups; [`upf`] the UPF's worker with the plain
 //! forwarder; [`n4`] sessions established beside traffic; [`count`] counts instructions, for regressions. [`cli`] is `kaista bench`.
 
+pub(crate) mod at_end;
 pub mod busy;
 pub mod cli;
 pub mod companion;

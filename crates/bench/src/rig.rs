@@ -146,7 +146,11 @@ impl Upf {
         let sides = (Side::new(&n3, &[]), Side::new(&n6, &[]));
         let (tables, mut readers) = Tables::new(&settings, sides.0, sides.1, Box::new(|_, _| {}));
         let mut reader = readers.pop().context("there is one worker")?;
-        let teids = install(&tables, || _ = reader.refresh(), load)?;
+        let refresh = || {
+            reader.refresh();
+            Ok(())
+        };
+        let teids = install(&tables, refresh, load)?;
 
         let (n3, n6) = queues(&teids)?;
         let (outbox, slow_path) = mail::channel(1 << 16, reader.bell(0));
@@ -226,8 +230,12 @@ impl Plain {
 }
 
 /// Puts sessions and neighbours in force, and returns the sessions' TEIDs. Whoever forwards by the tables takes them over in
-/// `refresh`, which is called again and again.
-pub fn install(tables: &Tables, mut refresh: impl FnMut(), load: Load) -> anyhow::Result<Vec<u32>> {
+/// `refresh`, which is called again and again; where that fails nobody waits until they are in force.
+pub fn install(
+    tables: &Tables,
+    mut refresh: impl FnMut() -> anyhow::Result<()>,
+    load: Load,
+) -> anyhow::Result<Vec<u32>> {
     let mut teids = Vec::new();
     let mut updates = Vec::new();
     for number in 0..load.sessions {
@@ -238,19 +246,18 @@ pub fn install(tables: &Tables, mut refresh: impl FnMut(), load: Load) -> anyhow
     }
     let neighbours =
         [(PortId::N3, IpAddr::from(GNB), Some(GNB_MAC)), (PortId::N6, IpAddr::from(SERVER), Some(SERVER_MAC))];
-    // Changes return when all workers have taken them over.
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| -> anyhow::Result<()> {
-            tables.apply(updates)?;
-            Ok(tables.set_neighbours(&neighbours)?)
-        });
-        while !writer.is_finished() {
-            refresh();
-            std::thread::sleep(std::time::Duration::from_micros(100));
-        }
-        writer.join().expect("the tables do not panic")
-    })?;
-    refresh();
+    // Changes return when all workers have taken them over or are gone, which one that has failed may be only after this has returned.
+    let tables = tables.clone();
+    let writer = std::thread::spawn(move || -> anyhow::Result<()> {
+        tables.apply(updates)?;
+        Ok(tables.set_neighbours(&neighbours)?)
+    });
+    while !writer.is_finished() {
+        refresh()?;
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    writer.join().expect("the tables do not panic")?;
+    refresh()?;
     Ok(teids)
 }
 
@@ -452,6 +459,15 @@ mod tests {
                 assert_eq!((ports[0].0..=ports[0].1).contains(&SINK_PORT), meant);
             }
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_has_failed() {
+        let settings = Settings { max_sessions: 50, policer_burst_ms: 50, workers: 1 };
+        let sides = (Side::new(&n3(), &[]), Side::new(&n6(), &[]));
+        let (tables, _never_refreshed) = Tables::new(&settings, sides.0, sides.1, Box::new(|_, _| {}));
+        let error = install(&tables, || anyhow::bail!("the worker has failed"), LOAD).expect_err("nothing is in force");
+        assert_eq!(error.to_string(), "the worker has failed");
     }
 
     #[test]

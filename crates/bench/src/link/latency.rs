@@ -17,6 +17,7 @@ use traffic::stamp::now_ns;
 
 use super::partner::{STAMP, Trips, polled, ring, sleeper, slept, take};
 use super::{Args, Bench, Found, part};
+use crate::at_end::AtEnd;
 use crate::companion::Companion;
 use crate::links::{Links, end};
 use crate::metric::Samples;
@@ -195,11 +196,16 @@ fn phases(bench: &Bench, trips: Trips, idle: Duration) -> anyhow::Result<Phases>
             let eventfd = asker.ring(trips.eventfd, &rung, &answer)?;
             Ok(Phases { polling, sleeping, eventfd, last_sleeping_ns })
         });
+        let asker = asking.thread().clone();
+        let end = || {
+            stop.store(true, Ordering::Relaxed);
+            asker.unpark();
+        };
+        let _ending = AtEnd(end);
         while !asking.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
             if bench.progress.is_interrupted() {
-                stop.store(true, Ordering::Relaxed);
-                asking.thread().unpark();
+                end();
             }
             // Nobody would answer: an eventfd does not say so.
             if partner.0.try_wait()?.is_some() {

@@ -93,12 +93,15 @@ impl Subject {
         threads.push(std::thread::spawn(move || {
             slow_path.run(&stop_slow_path).expect("the slow path does not fail");
         }));
+        let inputs = [uplink, downlink];
+        // Its threads end with it, whatever fails from here on.
+        let subject =
+            Self { n4: n4_address, inputs, sent, counts: upf.counts, stop, bells: upf.bells, threads, _state: state };
         upf.tables.set_neighbours(&[
             (PortId::N3, IpAddr::from(rig::GNB), Some(rig::GNB_MAC)),
             (PortId::N6, IpAddr::from(rig::SERVER), Some(rig::SERVER_MAC)),
         ])?;
-        let inputs = [uplink, downlink];
-        Ok(Self { n4: n4_address, inputs, sent, counts: upf.counts, stop, bells: upf.bells, threads, _state: state })
+        Ok(subject)
     }
 
     /// Packets sent so far, both ways.

@@ -19,6 +19,7 @@ use vport::broker::{EndSpec, LinkKind, RING_BYTES_MAX};
 
 use super::ridden::{Reins, Ridden, Rider};
 use super::slowed::Slowed;
+use crate::at_end::AtEnd;
 use crate::links::Links;
 use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER};
 
@@ -100,7 +101,8 @@ impl Crew {
     }
 
     /// Runs all threads and the source, with sessions in force, while `meanwhile` does; thread n on core n of `cores`, over and
-    /// over, or anywhere where there are none. Afterwards nothing may have been dropped.
+    /// over, or anywhere where there are none. Afterwards nothing may have been dropped. Where one of them ends early or `meanwhile`
+    /// fails or panics, all end.
     pub fn play<T>(
         mut self,
         load: Load,
@@ -109,26 +111,35 @@ impl Crew {
     ) -> anyhow::Result<T> {
         let (tables, counts) = (self.upf.tables.clone(), self.upf.counts.clone());
         let elastic = self.upf.elastic.clone().context("buckets do not move")?;
-        let (bells, stop) = (self.upf.bells.clone(), &AtomicBool::new(false));
+        let (bells, stop) = (&self.upf.bells.clone(), &AtomicBool::new(false));
+        let end = move || {
+            stop.store(true, Ordering::Relaxed);
+            bells.iter().for_each(|bell| bell.ring());
+        };
         let found = std::thread::scope(|scope| {
+            let ending = AtEnd(end);
             if self.is_slowed {
                 scope.spawn(|| drive(&self.rider, stop));
             }
-            for (number, mut work) in self.upf.threads().enumerate() {
+            let threads = self.upf.threads().enumerate().map(|(number, mut work)| {
                 let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
                 scope.spawn(move || {
+                    let _ending = AtEnd(end);
                     if let Some(core) = core {
                         // Where the core cannot be had the figures are worse.
                         let _ = traffic::cores::pin(core);
                     }
                     work(stop)
-                });
-            }
-            let found = rig::install(&tables, || {}, load)
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let found = rig::install(&tables, || go_on(stop), load)
                 .and_then(|teids| mount(&self.links, &self.rider, &self.reins, flows(load, &teids)?, load.payload))
                 .and_then(|()| meanwhile(&elastic, &self.reins));
-            stop.store(true, Ordering::Relaxed);
-            bells.iter().for_each(|bell| bell.ring());
+            drop(ending);
+            for thread in threads {
+                thread.join().map_err(|_| anyhow!("a thread of the UPF panicked"))??;
+            }
             found
         })
         .with_context(|| format!("the UPF dropped packets: {:?}", counts.all()))?;
@@ -136,6 +147,25 @@ impl Crew {
         ensure!(drops.is_empty(), "the UPF dropped packets: {drops:?}");
         Ok(found)
     }
+}
+
+/// Fails where a thread of the UPF has ended.
+fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
+    ensure!(!stop.load(Ordering::Relaxed), "a thread of the UPF has ended");
+    Ok(())
+}
+
+/// Has the elastic component decide while `meanwhile` runs.
+pub(super) fn deciding<T>(elastic: &Elastic, meanwhile: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ending = AtEnd(|| stop.store(true, Ordering::Relaxed));
+        let deciding = scope.spawn(move || elastic.run(stop));
+        let found = meanwhile();
+        drop(ending);
+        deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
+        found
+    })
 }
 
 fn each_queue(port: &mut Port, change: impl Fn(usize, QueuePair) -> QueuePair) {
@@ -210,5 +240,33 @@ pub(super) fn drain(reins: &Reins) {
     std::thread::sleep(Duration::from_millis(20));
     while reins.tally().missing() > 0 && begin.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use upf::elastic::{Signal, Terms};
+
+    use super::*;
+
+    const LOAD: Load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+
+    fn crew() -> Crew {
+        let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(2) };
+        Crew::new(Model::RunToCompletion, 2, elasticity, LOAD).expect("a UPF")
+    }
+
+    #[test]
+    #[should_panic(expected = "measured in vain")]
+    fn a_panic_while_the_threads_run_comes_out() {
+        let _ = crew().play(LOAD, &[], |_, _| -> anyhow::Result<()> { panic!("measured in vain") });
+    }
+
+    #[test]
+    #[should_panic(expected = "measured in vain")]
+    fn a_panic_while_the_elastic_component_decides_comes_out() {
+        let measure =
+            |elastic: &Elastic, _: &Reins| deciding(elastic, || -> anyhow::Result<()> { panic!("measured in vain") });
+        let _ = crew().play(LOAD, &[], measure);
     }
 }

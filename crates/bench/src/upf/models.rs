@@ -9,7 +9,7 @@
 //! have them, where a peer on a third core would have written them anew, and whoever reads them first would wait for that.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use upf::model::Model;
 
 use super::whole::Whole;
+use crate::at_end::AtEnd;
 use crate::busy::{Busy, Phase, of_rounds};
 use crate::metric::Samples;
 use crate::rig::{Load, Way};
@@ -200,10 +201,16 @@ fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<
 fn two_cores(whole: &mut Whole, window: Duration, cores: [usize; 2]) -> anyhow::Result<Costs> {
     let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
     let (worker, passage) = (&mut whole.upf.workers[0], &whole.passage);
-    let (phases, never) = ([Phase::default(), Phase::default()], AtomicBool::new(false));
+    let (phases, is_over) = ([Phase::default(), Phase::default()], AtomicBool::new(false));
     let (dispatching, working) = std::thread::scope(|scope| {
-        let first = scope.spawn(|| of_rounds(&phases[0], cores[0], || dispatcher.run_once(&never), || passage.given()));
-        let second = scope.spawn(|| of_rounds(&phases[1], cores[1], || worker.run_once(), || passage.sent_by_me()));
+        let _ending = AtEnd(|| phases.iter().for_each(Phase::end));
+        let first =
+            scope.spawn(|| of_rounds(&phases[0], cores[0], || dispatcher.run_once(&is_over), || passage.given()));
+        let second = scope.spawn(|| {
+            // A dispatcher would wait for room for ever.
+            let _ending = AtEnd(|| is_over.store(true, Ordering::Relaxed));
+            of_rounds(&phases[1], cores[1], || worker.run_once(), || passage.sent_by_me())
+        });
         std::thread::sleep(window / WARM_UP);
         phases[1].count();
         phases[0].count_for(window);

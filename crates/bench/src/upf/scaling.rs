@@ -4,7 +4,6 @@
 //! ten times. It is open loop: what a port refuses, or the source is too late to offer, is lost. Afterwards up to eight workers share the cores, with a source that
 //! waits where it has to: nothing may be lost there, nor overtaken.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Standing, Terms};
 use upf::model::Model;
 
-use super::crew::{Crew, drain};
+use super::crew::{Crew, deciding, drain};
 use super::ridden::{Reins, Stretch, Tally};
 use super::search::{TRIAL, highest};
 use super::stillness::longest_pauses_us;
@@ -97,14 +96,8 @@ fn stepped(
 ) -> anyhow::Result<Value> {
     let highest_pps = without_loss(elastic, reins)?;
     let (before, cuts) = (reins.tally(), reins.stretches().len());
-    let (changes, stop) = (elastic.standing().changes, &AtomicBool::new(false));
-    let workers = std::thread::scope(|scope| {
-        let deciding = scope.spawn(move || elastic.run(stop));
-        let workers = through_steps(elastic, reins, highest_pps, progress);
-        stop.store(true, Ordering::Relaxed);
-        deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
-        workers
-    })?;
+    let changes = elastic.standing().changes;
+    let workers = deciding(elastic, || through_steps(elastic, reins, highest_pps, progress))?;
     let tally = reins.tally().since(before);
     let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
     samples.add(name("zero_loss_mpps"), highest_pps / 1e6, "Mpps");

@@ -6,15 +6,14 @@
 //! and all threads have to have the time that they want, on two cores, too: so a worker takes a set time for a packet, of which it
 //! sleeps through the most.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
-use super::crew::{Crew, HOT_TIMES, drain, is_hot};
+use super::crew::{Crew, HOT_TIMES, deciding, drain, is_hot};
 use super::ridden::{Reins, UNDER_WAY_MANY};
 use super::scaling::MODELS;
 use super::search::{Limit, TRIAL};
@@ -185,18 +184,6 @@ fn sample(name: &str, found: &Found, samples: &mut Samples) {
 /// The same terms, but that no load is worth a move.
 fn never_moving(terms: Terms) -> Terms {
     Terms { rebalance_above: f64::INFINITY, ..terms }
-}
-
-/// Has the elastic component decide meanwhile.
-fn deciding<T>(elastic: &Elastic, meanwhile: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let stop = &AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let deciding = scope.spawn(move || elastic.run(stop));
-        let found = meanwhile();
-        stop.store(true, Ordering::Relaxed);
-        deciding.join().map_err(|_| anyhow!("the elastic component panicked"))??;
-        found
-    })
 }
 
 fn through_loads(elastic: &Elastic, reins: &Reins, pps: f64) -> anyhow::Result<Loads> {

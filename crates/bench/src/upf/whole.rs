@@ -43,7 +43,11 @@ impl Whole {
         let plan = Plan { max_sessions: load.sessions as usize, model, ..Plan::default() };
         let mut upf = Upf::over(&plan, places.map(place).into())?;
         let (tables, worker) = (upf.tables.clone(), upf.workers.first_mut().context("a UPF has a worker")?);
-        let teids = rig::install(&tables, || _ = worker.run_once(), load)?;
+        let refresh = || {
+            worker.run_once();
+            Ok(())
+        };
+        let teids = rig::install(&tables, refresh, load)?;
         ensure!(frames.set(rig::frames(way, load, &teids)).is_ok(), "frames are named once");
         Ok(Self { upf, passage })
     }
