@@ -41,6 +41,11 @@ pub(crate) struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
+    /// The same of what so many threads measure, a core each: one alone has none to be near to or far from.
+    pub fn of_threads(self, threads: usize) -> Self {
+        Self { cores: self.cores.filter(|_| threads > 1), ..self }
+    }
+
     /// Measures once a round, and again where the cores were moved meanwhile. `measure` may add round trips that it takes
     /// between its parts; `take` gets every measurement. Ends early where the user says so.
     pub fn each<T>(
@@ -52,30 +57,42 @@ impl Rounds<'_> {
     ) -> anyhow::Result<Vec<Taken<T>>> {
         let mut all = Vec::new();
         for round in 1..=self.count {
-            for attempt in 1..=ATTEMPTS {
-                let Ok(()) = self.progress.step(&format!("round {round} of {}: {what}", self.count)) else {
-                    return Ok(all);
-                };
-                let mut rtt_ns = self.round_trip_ns()?;
-                let value = match measure(&mut rtt_ns) {
-                    Err(_) if self.progress.is_interrupted() => return Ok(all),
-                    value => value?,
-                };
-                rtt_ns.extend(self.round_trip_ns()?);
-                if self.progress.is_interrupted() {
-                    return Ok(all);
-                }
-                let taken = Taken { round, attempt, moved: have_moved(&rtt_ns), rtt_ns, value };
-                taken.rtt_ns.iter().for_each(|trip| samples.add("link.rtt_ns", *trip, "ns"));
+            let take = |samples: &mut Samples, taken| {
                 take(samples, &taken);
-                let moved = taken.moved;
                 all.push(taken);
-                if !moved {
-                    break;
-                }
+            };
+            match self.turn(round, what, samples, &mut measure, take) {
+                Err(_) if self.progress.is_interrupted() => break,
+                turn => turn?,
             }
         }
         Ok(all)
+    }
+
+    /// Measures once in this round, and again where the cores were moved meanwhile, as [`Self::each`] does in all. Fails where the user
+    /// ends it; what was measured then is not taken.
+    pub fn turn<T>(
+        &self,
+        round: u32,
+        what: &str,
+        samples: &mut Samples,
+        mut measure: impl FnMut(&mut Vec<f64>) -> anyhow::Result<T>,
+        mut take: impl FnMut(&mut Samples, Taken<T>),
+    ) -> anyhow::Result<()> {
+        for attempt in 1..=ATTEMPTS {
+            self.progress.step(&format!("round {round} of {}: {what}", self.count))?;
+            let mut rtt_ns = self.round_trip_ns()?;
+            let value = measure(&mut rtt_ns)?;
+            rtt_ns.extend(self.round_trip_ns()?);
+            self.progress.go_on()?;
+            rtt_ns.iter().for_each(|trip| samples.add("link.rtt_ns", *trip, "ns"));
+            let moved = have_moved(&rtt_ns);
+            take(samples, Taken { round, attempt, rtt_ns, moved, value });
+            if !moved {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn round_trip_ns(&self) -> anyhow::Result<Vec<f64>> {
@@ -96,6 +113,12 @@ mod tests {
     #[test]
     fn cores_have_moved_where_round_trips_differ_much() {
         assert!(have_moved(&[50.0, 52.0, 370.0]) && !have_moved(&[350.0, 380.0, 365.0]));
+    }
+
+    #[test]
+    fn where_one_thread_is_alone_its_core_is_near_and_far_to_none() {
+        let rounds = Rounds { count: 1, cores: Some([0, 1]), progress: &Progress::new() };
+        assert_eq!((rounds.of_threads(1).cores, rounds.of_threads(2).cores), (None, Some([0, 1])));
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //! whatever the UPF does, so slices with such a pause do not count; how many there are is a figure beside how many there are
 //! beside the bare loop: what there are more of are the UPF's.
 //!
+//! Nobody looks whether the cores were moved in a round. The traffic comes and goes on the worker's own core; what crosses are, once for
+//! each session, its rules, a packet each way and the word that they are in force: some lines, in the microseconds that a session takes.
+//!
 //! At last a UPF of its own process, with a state directory, is killed with so many sessions, again and again.
 
 pub(crate) mod manager;

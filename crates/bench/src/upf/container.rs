@@ -1,6 +1,7 @@
 //! One worker in an unprivileged container beside the same program bare on the host, in turns: what the container costs a packet.
 //!
-//! Each run is a process of its own, started anew, which measures itself: busy time of a packet, over synthetic ports.
+//! Each run is a process of its own, started anew, which measures itself: busy time of a packet, over synthetic ports. Its worker is alone
+//! on its core over private memory, wherever others are.
 
 use std::fs;
 use std::io::Read;

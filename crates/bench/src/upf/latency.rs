@@ -1,7 +1,8 @@
 //! Latency of packets through one worker against load, in both models: from when a packet is due to when the sink has it.
 //!
 //! The source and the sink ride in the polls of whoever receives, so that a pipeline has a core for each of its two threads where
-//! there are two. A packet that is due waits for the next poll: that is in the figure, in both models alike.
+//! there are two. A packet that is due waits for the next poll: that is in the figure, in both models alike. Rounds of a pipeline in which
+//! the cores were moved do not count; run to completion has one thread, and its packets from the same core.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,8 @@ use super::scaling::MODELS;
 use super::search::highest;
 use super::workers::{crew, engage, lacking, threads};
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::Load;
+use crate::rounds::{Rounds, Taken};
 
 /// Percent of the highest rate without loss.
 const LOADS: [u32; 4] = [10, 50, 80, 90];
@@ -36,35 +37,41 @@ struct Found {
     unoffered: u64,
 }
 
+/// What was found of one model in a round.
+#[derive(Clone, Debug, serde::Serialize)]
+struct OfModel {
+    model: &'static str,
+    zero_loss_mpps: f64,
+    loads: Vec<Found>,
+}
+
 /// Measures the models for whose threads there are cores.
 pub(super) fn measure(
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     load: Load,
     how: &mut Value,
     samples: &mut Samples,
-    progress: &Progress,
 ) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
     let (mut runs, mut missing) = (vec![], vec![]);
-    let outcome =
-        (1..=rounds).flat_map(|round| MODELS.map(|model| (round, model))).try_for_each(|(round, (name, model))| {
+    let outcome = (1..=rounds.count).flat_map(|round| MODELS.map(|model| (round, model))).try_for_each(
+        |(round, (name, model))| {
             let threads = threads(model, 1);
             if threads > cores.len() {
                 missing.push(lacking(name, model, 1, cores.len()));
                 return Ok(());
             }
-            progress.step(&format!("latency, round {round} of {rounds}: {name}"))?;
-            let (highest_pps, found) = against_load(model, load, window, &cores[..threads])?;
-            samples.add(format!("upf.latency.{name}.zero_loss_mpps"), highest_pps / 1e6, "Mpps");
-            for Found { percent, latency_us: Latency { p50, p99, p999, max }, .. } in &found {
-                for (metric, us) in [("p50", p50), ("p99", p99), ("p999", p999), ("max", max)] {
-                    samples.add(format!("upf.latency.{name}.{percent}pct.{metric}_us"), *us, "us");
+            let of_model = |_: &mut Vec<f64>| against_load((name, model), load, window, &cores[..threads]);
+            let take = |samples: &mut Samples, run: Taken<OfModel>| {
+                if !run.moved {
+                    run.value.add(samples);
                 }
-            }
-            runs.push(json!({"round": round, "model": name, "zero_loss_mpps": highest_pps / 1e6, "loads": found}));
-            Ok(())
-        });
+                runs.push(json!(run));
+            };
+            rounds.of_threads(threads).turn(round, &format!("latency, {name}"), samples, of_model, take)
+        },
+    );
     missing.dedup();
     *how = json!({
         "what": "one way, from when a packet is due to when the sink has it; uplink, one worker, shared-memory ports",
@@ -76,12 +83,30 @@ pub(super) fn measure(
     outcome
 }
 
-fn against_load(model: Model, load: Load, window: Duration, cores: &[usize]) -> anyhow::Result<(f64, Vec<Found>)> {
+impl OfModel {
+    fn add(&self, samples: &mut Samples) {
+        let name = |metric: &str| format!("upf.latency.{}.{metric}", self.model);
+        samples.add(name("zero_loss_mpps"), self.zero_loss_mpps, "Mpps");
+        for Found { percent, latency_us: Latency { p50, p99, p999, max }, .. } in &self.loads {
+            for (metric, us) in [("p50", p50), ("p99", p99), ("p999", p999), ("max", max)] {
+                samples.add(name(&format!("{percent}pct.{metric}_us")), *us, "us");
+            }
+        }
+    }
+}
+
+fn against_load(
+    (name, model): (&'static str, Model),
+    load: Load,
+    window: Duration,
+    cores: &[usize],
+) -> anyhow::Result<OfModel> {
     crew(model, 1, load)?.play(load, cores, |elastic, reins| {
         engage(elastic, 1)?;
         let highest_pps = highest(reins, 0.0)?.pps;
-        let found = LOADS.map(|percent| at(percent, highest_pps, window, reins));
-        Ok((highest_pps, found.into_iter().collect::<anyhow::Result<_>>()?))
+        let loads = LOADS.map(|percent| at(percent, highest_pps, window, reins));
+        let loads = loads.into_iter().collect::<anyhow::Result<_>>()?;
+        Ok(OfModel { model: name, zero_loss_mpps: highest_pps / 1e6, loads })
     })
 }
 

@@ -2,7 +2,8 @@
 //! number of sessions; its execution models beside each other; workers that come and go, and buckets that move. Each part is a file.
 //!
 //! What is compared is the time of a packet; the port's own work is in both. Over synthetic ports the worker finds input in every
-//! poll, by construction: the limit is its own core, and nothing waits for another one.
+//! poll, by construction: the limit is its own core, and nothing waits for another one. Where threads on two cores are measured, rounds
+//! in which these were moved do not count.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -184,12 +185,12 @@ impl Part {
         let taken = Rounds { count: rounds, cores: pair, progress };
         match self {
             Self::Worker => worker::measure(&taken, window, args.many(), how, samples),
-            Self::Payload => payload::measure(rounds, window, load, pair, how, samples, progress),
-            Self::Sessions => sessions::measure(rounds, window, load.payload, pair, how, samples, progress),
-            Self::Workers => workers::measure(rounds, load, how, samples, progress),
-            Self::Latency => latency::measure(rounds, window, load, how, samples, progress),
+            Self::Payload => payload::measure(&taken, window, load, how, samples),
+            Self::Sessions => sessions::measure(&taken, window, load.payload, how, samples),
+            Self::Workers => workers::measure(&taken, load, how, samples),
+            Self::Latency => latency::measure(&taken, window, load, how, samples),
             Self::Models => models::measure(&taken, window, load, how, samples),
-            Self::Scaling => scaling::measure(load, pair, how, samples, progress),
+            Self::Scaling => scaling::measure(&Rounds { count: 1, ..taken }, load, how, samples),
             Self::Skew => skew::measure(rounds, load, how, samples, progress),
             Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
             Self::Container => {

@@ -1,4 +1,5 @@
-//! Throughput of one worker against the size of what is in its packets, and both models beside each other.
+//! Throughput of one worker against the size of what is in its packets, and both models beside each other. The worker is alone on its
+//! core over private memory, wherever others are; the models are compared in rounds in which the cores stay where they are.
 
 use std::time::Duration;
 
@@ -8,42 +9,40 @@ use serde_json::{Value, json};
 use super::clock::nanoseconds;
 use super::models::Both;
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::{Load, Upf, Way};
+use crate::rounds::Rounds;
 
 /// Bytes of inner UDP payload.
 const PAYLOADS: [usize; 7] = [22, 64, 128, 256, 512, 1_024, 1_400];
 
 /// Measures both ways, the worker on the second of two cores.
 pub(super) fn measure(
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     load: Load,
-    pair: Option<[usize; 2]>,
     how: &mut Value,
     samples: &mut Samples,
-    progress: &Progress,
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
-    let core = pair.map_or(0, |pair| pair[1]);
-    let each = (1..=rounds).flat_map(|round| Way::BOTH.map(|way| (round, way)));
+    let core = rounds.cores.map_or(0, |pair| pair[1]);
+    let each = (1..=rounds.count).flat_map(|round| Way::BOTH.map(|way| (round, way)));
     let mut each = each.flat_map(|(round, way)| PAYLOADS.map(|payload| (round, way, payload)));
     let outcome = each.try_for_each(|(round, way, payload)| {
-        progress.step(&format!("payload, round {round} of {rounds}: {} with {payload} B", way.name()))?;
+        let what = format!("payload, round {round} of {}: {} with {payload} B", rounds.count, way.name());
+        rounds.progress.step(&what)?;
         let load = Load { payload, ..load };
         let ns = std::thread::spawn(move || cost(way, load, window, core))
             .join()
             .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
-        let models = Both::new(way, load)?.compare(window, core, pair)?;
         let prefix = format!("upf.payload.{}.{payload}B", way.name());
         samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
         samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
-        models.add(&prefix, samples);
+        let models = Both::new(way, load)?.compare((rounds, round), window, &prefix, samples)?;
         runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}));
         Ok(())
     });
     *how = json!({
-        "what": "synthetic ports, payload copied once; models: busy nanoseconds of a packet in all threads",
+        "what": "synthetic ports, payload copied once; models: busy nanoseconds of a packet in all threads, again where the cores were moved",
         "sessions": load.sessions,
         "active": load.active,
         "runs": runs,

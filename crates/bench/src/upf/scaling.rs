@@ -3,6 +3,9 @@
 //! First the rate without loss is found with two workers that stay. Then the load goes in steps up to 80 % of that, and down,
 //! ten times. It is open loop: what a port refuses, or the source is too late to offer, is lost. Afterwards up to eight workers share the cores, with a source that
 //! waits where it has to: nothing may be lost there, nor overtaken.
+//!
+//! Rates, losses and latency of a load that steps are those of a run in which the cores were not moved. Where workers share the cores
+//! packets are counted, and nothing depends on where these are.
 
 use std::time::Duration;
 
@@ -18,6 +21,7 @@ use super::stillness::longest_pauses_us;
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
+use crate::rounds::{Rounds, Taken};
 
 /// Parts of the rate without loss, as they follow each other.
 const STEPS: [f64; 8] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.6, 0.4, 0.2];
@@ -31,30 +35,41 @@ const MANY: u16 = 8;
 /// Both models, by their names in metrics.
 pub(super) const MODELS: [(&str, Model); 2] = [("rtc", Model::RunToCompletion), ("pipeline", Model::Pipeline)];
 
+/// What was found of a load that steps up and down.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Stepped {
+    packets: Tally,
+    zero_loss_mpps: f64,
+    changes: u64,
+    steps: Vec<Step>,
+}
+
+/// What was found of a step.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Step {
+    /// Of the rate without loss.
+    part: f64,
+    /// What workers there were.
+    workers: Value,
+    /// Its beginning, and its rest.
+    first: Stretch,
+    steady: Stretch,
+}
+
 /// Measures both models.
-pub(super) fn measure(
-    load: Load,
-    pair: Option<[usize; 2]>,
-    how: &mut Value,
-    samples: &mut Samples,
-    progress: &Progress,
-) -> anyhow::Result<()> {
-    if let Some(pair) = pair {
+pub(super) fn measure(rounds: &Rounds<'_>, load: Load, how: &mut Value, samples: &mut Samples) -> anyhow::Result<()> {
+    let progress = rounds.progress;
+    if let Some(pair) = rounds.cores {
         progress.step("scaling: how still the cores are")?;
         let pauses_us = longest_pauses_us(&pair, 2 * TIMES * STEPS.len(), STRETCH)?;
         pauses_us.into_iter().for_each(|pause_us| samples.add("upf.scaling.bare_pause_us", pause_us, "us"));
     }
     for (name, model) in MODELS {
-        let stepped = match pair {
-            Some(pair) => {
-                progress.step(&format!("scaling, {name}: the load steps up and down"))?;
-                // A dispatcher and two workers are more than there are cores: the system divides these.
-                let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
-                let crew = Crew::new(model, 2, elasticity(model), load)?;
-                crew.play(load, cores, |elastic, reins| stepped(name, elastic, reins, samples, progress))?
-            }
-            None => "not measurable here: one core".into(),
+        let mut left_out = match rounds.cores {
+            Some(pair) => while_cores_stay((name, model), pair, rounds, load, samples)?,
+            None => vec![],
         };
+        let stepped = left_out.pop().map_or("not measurable here: one core".into(), |stepped| json!(stepped));
         progress.step(&format!("scaling, {name}: {MANY} workers share the cores"))?;
         let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity(model) }, load)?;
         let tally = crew.play(load, &[], |elastic, reins| oversubscribed(elastic, reins, progress))?;
@@ -67,7 +82,7 @@ pub(super) fn measure(
         };
         let throughput = "not measurable here: more workers than cores";
         how[name] = json!({
-            "placement": placement, "stepped": stepped,
+            "placement": placement, "stepped": stepped, "stepped_while_cores_moved": left_out,
             "oversubscribed": {"workers": MANY, "packets": tally, "throughput": throughput},
         });
     }
@@ -87,34 +102,61 @@ fn elasticity(model: Model) -> Elasticity {
     Elasticity { signal: Signal::Busy, terms }
 }
 
-fn stepped(
-    name: &str,
-    elastic: &Elastic,
-    reins: &Reins,
+/// The load steps up and down, and does so again where the cores were moved meanwhile; the last of these counts, if any.
+fn while_cores_stay(
+    (name, model): (&str, Model),
+    pair: [usize; 2],
+    rounds: &Rounds<'_>,
+    load: Load,
     samples: &mut Samples,
-    progress: &Progress,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<Vec<Taken<Stepped>>> {
+    // A dispatcher and two workers are more than there are cores: the system divides these.
+    let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
+    let stepped = |_: &mut Vec<f64>| {
+        let crew = Crew::new(model, 2, elasticity(model), load)?;
+        crew.play(load, cores, |elastic, reins| stepped(elastic, reins, rounds.progress))
+    };
+    let mut all = vec![];
+    let take = |samples: &mut Samples, run: Taken<Stepped>| {
+        add(name, &run, samples);
+        all.push(run);
+    };
+    rounds.turn(1, &format!("scaling, {name}: the load steps up and down"), samples, stepped, take)?;
+    Ok(all)
+}
+
+/// Packets are overtaken or doubled by nobody but the UPF, wherever the cores are: that is told of each run.
+fn add(name: &str, run: &Taken<Stepped>, samples: &mut Samples) {
+    let Stepped { packets, zero_loss_mpps, steps, .. } = &run.value;
+    let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
+    samples.add(name("reordered"), packets.reordered as f64, "packets");
+    samples.add(name("duplicated"), packets.duplicates as f64, "packets");
+    if run.moved {
+        return;
+    }
+    samples.add(name("zero_loss_mpps"), *zero_loss_mpps, "Mpps");
+    samples.add(name("lost"), packets.lost() as f64, "packets");
+    for Step { first, steady, .. } in steps {
+        samples.add(name("p999_us"), first.p999_us(), "us");
+        samples.add(name("added_p999_us"), (first.p999_us() - steady.p999_us()).max(0.0), "us");
+    }
+}
+
+fn stepped(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyhow::Result<Stepped> {
     let highest_pps = without_loss(elastic, reins)?;
     let (before, cuts) = (reins.tally(), reins.stretches().len());
     let changes = elastic.standing().changes;
     let workers = deciding(elastic, || through_steps(elastic, reins, highest_pps, progress))?;
-    let tally = reins.tally().since(before);
-    let name = |metric: &str| format!("upf.scaling.{name}.{metric}");
-    samples.add(name("zero_loss_mpps"), highest_pps / 1e6, "Mpps");
-    samples.add(name("lost"), tally.lost() as f64, "packets");
-    samples.add(name("reordered"), tally.reordered as f64, "packets");
-    samples.add(name("duplicated"), tally.duplicates as f64, "packets");
+    let packets = reins.tally().since(before);
     // Of each step, its beginning and its rest; what was measured before it began is in front.
     let stretches: Vec<Stretch> = reins.stretches().into_iter().skip(cuts + 1).collect();
-    let mut steps = vec![];
-    for (number, (stretch, workers)) in stretches.chunks_exact(2).zip(workers).enumerate() {
-        let [first, steady] = [&stretch[0], &stretch[1]];
-        samples.add(name("p999_us"), first.p999_us(), "us");
-        samples.add(name("added_p999_us"), (first.p999_us() - steady.p999_us()).max(0.0), "us");
-        steps.push(json!({"part": STEPS[number % STEPS.len()], "workers": workers, "first": first, "steady": steady}));
-    }
+    let step = |(number, (stretch, workers)): (usize, (&[Stretch], Value))| {
+        let (first, steady) = (stretch[0].clone(), stretch[1].clone());
+        Step { part: STEPS[number % STEPS.len()], workers, first, steady }
+    };
+    let steps = stretches.chunks_exact(2).zip(workers).enumerate().map(step).collect();
     let changes = elastic.standing().changes - changes;
-    Ok(json!({"packets": tally, "zero_loss_mpps": highest_pps / 1e6, "changes": changes, "steps": steps}))
+    Ok(Stepped { packets, zero_loss_mpps: highest_pps / 1e6, changes, steps })
 }
 
 /// All steps; what workers there were in each.
@@ -168,6 +210,21 @@ fn oversubscribed(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyh
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_in_which_the_cores_were_moved_tells_of_order_alone() {
+        let stretch = Stretch { latency: None, silence_us: 3.0, refused: 0, unoffered: 0 };
+        let step = Step { part: 0.8, workers: Value::Null, first: stretch.clone(), steady: stretch };
+        let packets = Tally { offered: 9, distinct: 7, reordered: 1, ..Tally::default() };
+        let mut samples = Samples::default();
+        for (attempt, moved) in [(1, true), (2, false)] {
+            let value = Stepped { packets, zero_loss_mpps: 5.0, changes: 20, steps: vec![step.clone()] };
+            add("rtc", &Taken { round: 1, attempt, rtt_ns: vec![], moved, value }, &mut samples);
+        }
+        let of = |metric: &str| samples.of(&format!("upf.scaling.rtc.{metric}")).to_vec();
+        assert_eq!((of("reordered"), of("duplicated")), (vec![1.0; 2], vec![0.0; 2]));
+        assert_eq!((of("lost"), of("zero_loss_mpps"), of("p999_us")), (vec![2.0], vec![5.0], vec![3.0]));
+    }
 
     #[test]
     fn no_packet_is_lost_or_overtaken_where_workers_share_cores() {

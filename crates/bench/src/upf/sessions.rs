@@ -2,7 +2,8 @@
 //! the plain forwarder and beside a bare loop that touches as many cold lines.
 //!
 //! What a packet costs more with a million sessions than with a thousand is waiting for memory. The forwarder has no
-//! sessions, but its frames come from as much memory: what that costs is taken off.
+//! sessions, but its frames come from as much memory: what that costs is taken off. All that is on one core over private memory,
+//! wherever others are; the models are compared in rounds in which the cores stay where they are.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use super::bare_misses::BareMisses;
 use super::clock::nanoseconds;
 use super::models::{Both, Compared};
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::{Load, Plain, Upf, Way, order};
+use crate::rounds::{Rounds, Taken};
 
 /// Sessions held, and how many of them have traffic.
 const COUNTS: [(u32, u32); 6] =
@@ -38,32 +39,37 @@ struct Costs {
     upf_ns: f64,
     forwarder_ns: f64,
     bare_misses_ns: f64,
-    models: Compared,
+}
+
+/// What was found of one number of sessions in a round.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Found {
+    #[serde(flatten)]
+    costs: Costs,
+    models: Vec<Taken<Compared>>,
 }
 
 /// Measures both ways, the worker on the second of two cores.
 pub(super) fn measure(
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     payload: usize,
-    pair: Option<[usize; 2]>,
     how: &mut Value,
     samples: &mut Samples,
-    progress: &Progress,
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
     let measured = Way::BOTH.into_iter().try_for_each(|way| {
-        progress.step(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()))?;
-        let mut costs = vec![];
+        rounds.progress.step(&format!("sessions, {}: 1 to 1,000,000 are installed", way.name()))?;
+        let mut found = vec![];
         // On a thread of its own, so that this one is never bound to a core.
         let measured = std::thread::scope(|scope| {
-            scope.spawn(|| of_way(way, rounds, window, payload, pair, &mut costs, progress)).join()
+            scope.spawn(|| of_way(way, rounds, window, payload, &mut found, samples)).join()
         });
-        for (round, costs) in costs.iter().enumerate() {
-            add_round(way, costs, samples);
+        for (round, found) in found.iter().enumerate() {
+            add_round(way, &found.iter().map(|found| found.costs).collect::<Vec<_>>(), samples);
             let of =
-                |((held, active), costs): (&(u32, u32), &Costs)| json!({"held": held, "active": active, "ns": costs});
-            runs.push(json!({"round": round + 1, "way": way.name(), "counts": COUNTS.iter().zip(costs).map(of).collect::<Vec<_>>()}));
+                |((held, active), found): (&(u32, u32), &Found)| json!({"held": held, "active": active, "ns": found});
+            runs.push(json!({"round": round + 1, "way": way.name(), "counts": COUNTS.iter().zip(found).map(of).collect::<Vec<_>>()}));
         }
         measured.unwrap_or_else(|_| Err(anyhow!("a measurement panicked")))
     });
@@ -71,7 +77,7 @@ pub(super) fn measure(
         "what": "nanoseconds of a packet with so many sessions held and active, all active ones in an order at random",
         "bare_misses": "3 cold lines a packet (slot of the TEID or address, rule, policer), asked for ahead in the same order",
         "1m_over_bare_misses": "what a packet costs more with 1,000,000 sessions than with 1,000, the forwarder's part taken off, by the same of the bare loop",
-        "models": "busy nanoseconds of a packet in all threads of each model, source throttled",
+        "models": "busy nanoseconds of a packet in all threads of each model, source throttled, again where the cores were moved",
         "runs": runs,
     });
     measured
@@ -79,38 +85,39 @@ pub(super) fn measure(
 
 fn of_way(
     way: Way,
-    rounds: u32,
+    rounds: &Rounds<'_>,
     window: Duration,
     payload: usize,
-    pair: Option<[usize; 2]>,
-    all: &mut Vec<Vec<Costs>>,
-    progress: &Progress,
+    all: &mut Vec<Vec<Found>>,
+    samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let core = pair.map_or(0, |pair| pair[1]);
-    traffic::cores::pin(core)?;
+    traffic::cores::pin(rounds.cores.map_or(0, |pair| pair[1]))?;
     let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
-        progress.go_on()?;
+        rounds.progress.go_on()?;
         let load = Load { sessions, active, payload, pdrs: 1 };
         let bare = BareMisses::new(sessions, order(load));
         Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare, models: Both::new(way, load)? })
     };
     let mut rigs = COUNTS.iter().map(rig).collect::<anyhow::Result<Vec<_>>>()?;
-    for round in 1..=rounds {
-        let mut costs = vec![];
+    for round in 1..=rounds.count {
+        let mut found = vec![];
         for rig in &mut rigs {
             let Load { sessions, active, .. } = rig.load;
-            let what = format!("sessions, {}, round {round} of {rounds}: {active} of {sessions}", way.name());
-            progress.step(&what)?;
-            costs.push(rig.run(window, core, pair)?);
+            let what = format!("sessions, {}, round {round} of {}: {active} of {sessions}", way.name(), rounds.count);
+            rounds.progress.step(&what)?;
+            let costs = rig.run(window)?;
+            let models = rig.models.compare((rounds, round), window, &prefix(way, sessions, active), samples)?;
+            found.push(Found { costs, models });
         }
-        all.push(costs);
+        all.push(found);
     }
     Ok(())
 }
 
 impl Rig {
-    fn run(&mut self, window: Duration, core: usize, pair: Option<[usize; 2]>) -> anyhow::Result<Costs> {
-        let Self { upf, plain, bare, models, .. } = self;
+    /// UPF, forwarder and bare loop, one after the other on the same core.
+    fn run(&mut self, window: Duration) -> anyhow::Result<Costs> {
+        let Self { upf, plain, bare, .. } = self;
         let forwarder_ns = nanoseconds(window, || {
             plain.turn();
             plain.sent()
@@ -124,18 +131,22 @@ impl Rig {
             bare.passed()
         });
         ensure!(upf.drops().is_empty(), "the UPF dropped packets: {:?}", upf.drops());
-        Ok(Costs { upf_ns, forwarder_ns, bare_misses_ns, models: models.compare(window, core, pair)? })
+        Ok(Costs { upf_ns, forwarder_ns, bare_misses_ns })
     }
 }
 
+/// How names of metrics begin.
+fn prefix(way: Way, held: u32, active: u32) -> String {
+    format!("upf.sessions.{}.{held}held.{active}active", way.name())
+}
+
 fn add_round(way: Way, costs: &[Costs], samples: &mut Samples) {
-    for ((held, active), Costs { upf_ns, forwarder_ns, bare_misses_ns, models }) in COUNTS.iter().zip(costs) {
-        let prefix = format!("upf.sessions.{}.{held}held.{active}active", way.name());
+    for ((held, active), Costs { upf_ns, forwarder_ns, bare_misses_ns }) in COUNTS.iter().zip(costs) {
+        let prefix = prefix(way, *held, *active);
         let name = |metric: &str| format!("{prefix}.{metric}");
         samples.add(name("added_ns"), upf_ns - forwarder_ns, "ns");
         samples.add(name("mpps"), 1e3 / upf_ns, "Mpps");
         samples.add(name("bare_misses_ns"), *bare_misses_ns, "ns");
-        models.add(&prefix, samples);
     }
     let of = |count| COUNTS.iter().position(|each| *each == count).map(|at| costs[at]);
     if let (Some(few), Some(many)) = (of(FEW), of(MANY)) {
@@ -153,13 +164,11 @@ mod tests {
     #[test]
     fn what_more_sessions_cost_is_held_against_bare_misses() {
         let mut samples = Samples::default();
-        let models = Compared { rtc_ns: 40.0, pipeline_ns: 50.0 };
-        let costs = |upf_ns, forwarder_ns, bare_misses_ns| Costs { upf_ns, forwarder_ns, bare_misses_ns, models };
+        let costs = |upf_ns, forwarder_ns, bare_misses_ns| Costs { upf_ns, forwarder_ns, bare_misses_ns };
         let mut round = vec![costs(50.0, 10.0, 2.0); COUNTS.len()];
         round[5] = costs(90.0, 20.0, 27.0);
         add_round(Way::Uplink, &round, &mut samples);
         assert_eq!(samples.of("upf.sessions.1m_over_bare_misses"), [(70.0 - 40.0) / 25.0]);
         assert_eq!(samples.of("upf.sessions.uplink.1000000held.1000000active.added_ns"), [70.0]);
-        assert_eq!(samples.of("upf.sessions.uplink.1held.1active.pipeline_over_rtc"), [1.25]);
     }
 }

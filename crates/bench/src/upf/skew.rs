@@ -4,7 +4,7 @@
 //! In each round the same load comes to a UPF whose buckets nobody moves, first. Only where that one falls behind is there
 //! anything that moves could mend, and only there the other one's figures count. For that, workers have to be what limits the rate,
 //! and all threads have to have the time that they want, on two cores, too: so a worker takes a set time for a packet, of which it
-//! sleeps through the most.
+//! sleeps through the most. That, and not what a line takes from core to core, is what its rate is, so that cores may be moved.
 
 use std::time::{Duration, Instant};
 

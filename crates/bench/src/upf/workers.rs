@@ -1,4 +1,5 @@
-//! Throughput against the number of workers, in both models. What has no core for each of its threads is not measured.
+//! Throughput against the number of workers, in both models. What has no core for each of its threads is not measured; nor does a round
+//! count in which the first two cores were moved, but for one thread alone, which has its packets from its own core.
 
 use std::collections::BTreeSet;
 
@@ -11,42 +12,50 @@ use super::crew::Crew;
 use super::scaling::MODELS;
 use super::search::{self, Highest, TRIAL};
 use crate::metric::Samples;
-use crate::progress::Progress;
 use crate::rig::Load;
+use crate::rounds::{Rounds, Taken};
 
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 /// Part of the packets that may be refused where workers do all that they can.
 const LOSS: f64 = 0.01;
 
+/// What was found of one case in a round.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Found {
+    model: &'static str,
+    workers: u16,
+    threads: usize,
+    mpps: f64,
+    limit: &'static str,
+}
+
 /// Measures what there are cores for.
-pub(super) fn measure(
-    rounds: u32,
-    load: Load,
-    how: &mut Value,
-    samples: &mut Samples,
-    progress: &Progress,
-) -> anyhow::Result<()> {
+pub(super) fn measure(rounds: &Rounds<'_>, load: Load, how: &mut Value, samples: &mut Samples) -> anyhow::Result<()> {
     let cores = traffic::cores::allowed()?;
     let cases = || MODELS.into_iter().flat_map(|(name, model)| COUNTS.map(|workers| (name, model, workers)));
     let missing = cases().filter(|(_, model, workers)| threads(*model, *workers) > cores.len());
     let missing: Vec<String> =
         missing.map(|(name, model, workers)| lacking(name, model, workers, cores.len())).collect();
-    missing.iter().for_each(|what| progress.note(&format!("not measurable here: {what}")));
+    missing.iter().for_each(|what| rounds.progress.note(&format!("not measurable here: {what}")));
     let mut runs = vec![];
-    let mut each = (1..=rounds).flat_map(|round| cases().map(move |case| (round, case)));
+    let mut each = (1..=rounds.count).flat_map(|round| cases().map(move |case| (round, case)));
     let outcome = each.try_for_each(|(round, (name, model, workers))| {
         let threads = threads(model, workers);
         if threads > cores.len() {
             return Ok(());
         }
-        progress.step(&format!("workers, round {round} of {rounds}: {workers}, {name}"))?;
-        let Highest { pps, limit } = highest(model, workers, load, &cores[..threads])?;
-        let mpps = pps / 1e6;
-        samples.add(format!("upf.workers.{name}.{workers}.mpps"), mpps, "Mpps");
-        runs.push(json!({
-            "round": round, "model": name, "workers": workers, "threads": threads, "mpps": mpps, "limit": limit.name()
-        }));
-        Ok(())
+        let of_case = |_: &mut Vec<f64>| {
+            let Highest { pps, limit } = highest(model, workers, load, &cores[..threads])?;
+            Ok(Found { model: name, workers, threads, mpps: pps / 1e6, limit: limit.name() })
+        };
+        let take = |samples: &mut Samples, run: Taken<Found>| {
+            if !run.moved {
+                samples.add(format!("upf.workers.{name}.{workers}.mpps"), run.value.mpps, "Mpps");
+            }
+            runs.push(json!(run));
+        };
+        let what = format!("workers, {workers}, {name}");
+        rounds.of_threads(threads).turn(round, &what, samples, of_case, take)
     });
     *how = json!({
         "what": "the highest rate, in open loop, at which ports refuse one packet in a hundred at most; uplink, shared-memory ports",
