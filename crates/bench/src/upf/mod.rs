@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let mut how = Value::Null;
         let measured = part.measure(args, &mut how, &mut samples, &progress);
         if !how.is_null() {
-            conditions[part.name()] = how;
+            conditions[part.key()] = how;
         }
         // What a part says that was ended means nothing.
         if progress.is_interrupted() {
@@ -176,6 +176,11 @@ impl Part {
     /// As in the arguments.
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Where conditions say how it was measured: under its name, but that `sessions` there are how many.
+    fn key(self) -> String {
+        if self == Self::Sessions { "against_sessions".to_owned() } else { self.name() }
     }
 
     /// Measures; `how` becomes how that was done, whether or not it ends well.
@@ -243,6 +248,14 @@ mod tests {
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.22B.pipeline_over_rtc")), "{way}");
         }
         assert!(report.metrics["upf.synthetic.uplink.vs_forwarder"].median > 0.0);
+    }
+
+    #[test]
+    fn how_each_part_was_measured_has_a_place_of_its_own_in_the_conditions() {
+        let conditions = report(serde_json::json!({}), &Samples::default(), args().load()).conditions;
+        for part in Part::value_variants() {
+            assert!(conditions.get(part.key()).is_none(), "{part:?}");
+        }
     }
 
     #[test]
