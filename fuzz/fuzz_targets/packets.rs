@@ -39,7 +39,7 @@ const RULES: [&str; 4] = [
 ];
 
 /// Frames to begin with: port, and notation.
-const FRAMES: [(usize, &str); 12] = [
+const FRAMES: [(usize, &str); 13] = [
     (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 qfi=1 ip 10.45.0.1 192.0.2.1 udp 1000 53 *100"),
     (0, "eth ip 2001:db8:3::2 2001:db8:3::1 udp 2152 2152 gtpu 0x11 seq=1 ip 2001:db8:45:1::7 2a00::1 tcp 1000 53 *20"),
     (
@@ -53,6 +53,10 @@ const FRAMES: [(usize, &str); 12] = [
     (
         0,
         "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 ext=20:010700,85:011009,40:010868 ip 10.45.0.1 192.0.2.1 frag=0 *1400",
+    ),
+    (
+        0,
+        "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 seq=1 dlqfi=5 ext=c0:011234,82:02010203000000 ip 10.45.0.1 192.0.2.1 udp 1000 53 *40",
     ),
     (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0 type=26 seq=0 x:1000000022 x:8500040a030002"),
     (0, "eth ip 10.3.0.2 10.3.0.1 udp 2152 2152 gtpu 0x11 type=254"),

@@ -232,6 +232,12 @@ session 1
         goes("n6", elsewhere)
         comes("n3", heard(beyond, gpdu(0x12, [dl(7, RQI=1)], down(inner))))
         goes("n3", tunnelled(towards_ran, 0x71, down(inner), dl(7, RQI=1)))
+        # With a PDCP PDU number, and without the source's UDP port, which is for the next node alone.
+        numbered = Raw(b"\x01\x12\x34\0" + bytes(down(inner)))
+        comes("n3", heard(beyond, gpdu(0x12, [dl(7, NextExtHdr=0xC0)], numbered)))
+        goes("n3", tunnelled(towards_ran, 0x71, numbered, dl(7, NextExtHdr=0xC0)))
+        comes("n3", heard(beyond, gpdu(0x12, [dl(7, NextExtHdr=0x40)], Raw(b"\x01\x08\x68\0" + bytes(down(inner))))))
+        goes("n3", tunnelled(towards_ran, 0x71, down(inner), dl(7)))
         comes("n3", heard(beyond, control(254, teid=0x12)))
         goes("n3", end_marker(towards_ran, 0x71))
     test("a branching point")

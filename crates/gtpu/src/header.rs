@@ -1,6 +1,6 @@
 //! The GTP-U header (TS 29.281, 5.1): fixed part, optional part, extension headers.
 
-use crate::extension::{self, ExtensionType};
+use crate::extension::{Chain, ExtensionType};
 use crate::pdu_session::PduSession;
 
 /// Octets of the fixed part.
@@ -10,11 +10,11 @@ pub const OPTIONAL_LEN: usize = 4;
 /// Octets of the longest header that [`GpduHeader`] writes.
 pub const GPDU_MAX_LEN: usize = BASE_LEN + OPTIONAL_LEN + PduSession::LEN;
 
-const VERSION_1_GTP: u8 = 0x30;
+pub(crate) const VERSION_1_GTP: u8 = 0x30;
 const VERSION_MASK: u8 = 0xf0;
-const E: u8 = 0b100;
-const S: u8 = 0b010;
-const PN: u8 = 0b001;
+pub(crate) const E: u8 = 0b100;
+pub(crate) const S: u8 = 0b010;
+pub(crate) const PN: u8 = 0b001;
 
 /// Type of a message (TS 29.281, 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +46,10 @@ pub struct Header {
     pub sequence: Option<u16>,
     /// The PDU session container, where there is one.
     pub pdu_session: Option<PduSession>,
+    /// Whether there is more beside these than a shortest PDU session container; so there is with a sequence number.
+    pub is_extended: bool,
+    /// An extension header that an endpoint must refuse, as it does not know it.
+    pub refused_by_endpoint: Option<ExtensionType>,
     /// Octets from the start of the header to the payload: the user's packet, or the information elements.
     pub header_len: usize,
     /// Octets of the payload.
@@ -85,6 +89,16 @@ pub enum ParseError {
 /// endpoint understands them.
 #[inline]
 pub fn parse(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
+    let header = parse_at_intermediate_node(bytes, datagram_len)?;
+    match header.refused_by_endpoint {
+        Some(unknown) => Err(ParseError::ExtensionRequired(unknown)),
+        None => Ok(header),
+    }
+}
+
+/// The same for a node that may be an intermediate one: refused is only what is not to be passed on either.
+#[inline]
+pub fn parse_at_intermediate_node(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
     let Some(&[flags, kind, l0, l1, t0, t1, t2, t3]) = bytes.first_chunk::<BASE_LEN>() else {
         return Err(ParseError::Truncated);
     };
@@ -100,6 +114,8 @@ pub fn parse(bytes: &[u8], datagram_len: usize) -> Result<Header, ParseError> {
         teid: u32::from_be_bytes([t0, t1, t2, t3]),
         sequence: None,
         pdu_session: None,
+        is_extended: false,
+        refused_by_endpoint: None,
         header_len: BASE_LEN,
         payload_len: message_len - BASE_LEN,
     };
@@ -136,18 +152,26 @@ fn parse_optional(header: &mut Header, bytes: &[u8], message_len: usize, flags: 
         return Err(ParseError::Truncated);
     };
     header.sequence = (flags & S != 0).then_some(u16::from_be_bytes([s0, s1]));
+    header.is_extended = flags & (S | PN) != 0;
     header.header_len = BASE_LEN + OPTIONAL_LEN;
     // Without E the next type is present, but says nothing (5.1, note 3).
-    let mut kind = if flags & E != 0 { ExtensionType(next) } else { ExtensionType::NONE };
-    while kind != ExtensionType::NONE {
-        let extension = extension::read(bytes, message_len, kind, header.header_len)?;
+    let first = if flags & E != 0 { ExtensionType(next) } else { ExtensionType::NONE };
+    for extension in Chain::new(bytes, message_len, first, header.header_len) {
+        let extension = extension?;
         match extension.kind {
-            ExtensionType::PDU_SESSION => header.pdu_session = Some(PduSession::parse(extension.content)?),
-            unknown if unknown.required_of_endpoint() => return Err(ParseError::ExtensionRequired(unknown)),
-            _ => {}
+            ExtensionType::PDU_SESSION => {
+                header.pdu_session = Some(PduSession::parse(extension.content)?);
+                header.is_extended |= extension.content.len() + 2 > PduSession::LEN;
+            }
+            unknown if unknown.required_of_intermediate_node() => return Err(ParseError::ExtensionRequired(unknown)),
+            unknown => {
+                header.is_extended = true;
+                if unknown.required_of_endpoint() {
+                    header.refused_by_endpoint.get_or_insert(unknown);
+                }
+            }
         }
         header.header_len = extension.next_at;
-        kind = extension.next;
     }
     header.payload_len = message_len - header.header_len;
     Ok(())
@@ -270,6 +294,42 @@ mod tests {
         for kind in [0x81, 0x84, 0xc0, 0xff] {
             assert_eq!(with(kind), Err(ParseError::ExtensionRequired(ExtensionType(kind))));
         }
+    }
+
+    #[test]
+    fn an_intermediate_node_refuses_only_what_it_must_understand() {
+        let with = |kind| {
+            let bytes = [0x34, 255, 0, 8, 0, 0, 0, 9, 0, 0, 0, kind, 1, 0, 0, 0];
+            parse_at_intermediate_node(&bytes, bytes.len()).map(|header| header.refused_by_endpoint)
+        };
+        for kind in [0x03, 0x20, 0x40, 0x7f] {
+            assert_eq!(with(kind), Ok(None), "{kind:#x}");
+        }
+        for kind in [0x81, 0x82, 0x84, 0xbf, 0xc0] {
+            assert_eq!(with(kind), Ok(Some(ExtensionType(kind))));
+        }
+        for kind in [0xc1, 0xc2, 0xff] {
+            assert_eq!(with(kind), Err(ParseError::ExtensionRequired(ExtensionType(kind))));
+        }
+    }
+
+    #[test]
+    fn a_header_is_extended_by_whatever_is_not_a_shortest_container() {
+        let is_extended = |bytes: &[u8]| parse_all(bytes).unwrap().is_extended;
+        let plain: [&[u8]; 4] = [
+            &[0x30, 255, 0, 0, 0, 0, 0, 9],
+            &[0x34, 255, 0, 4, 0, 0, 0, 9, 1, 2, 3, 0],
+            &[0x34, 255, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0x85, 1, 0x10, 9, 0],
+            &[0x34, 255, 0, 12, 0, 0, 0, 9, 0, 0, 0, 0x85, 1, 0x10, 9, 0x85, 1, 0x10, 9, 0],
+        ];
+        assert!(!plain.iter().any(|bytes| is_extended(bytes)));
+        let extended: [&[u8]; 4] = [
+            &[0x32, 255, 0, 4, 0, 0, 0, 9, 0, 0, 0, 0],
+            &[0x31, 255, 0, 4, 0, 0, 0, 9, 0, 0, 0, 0],
+            &[0x34, 255, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0x40, 1, 0, 0, 0],
+            &[0x34, 255, 0, 12, 0, 0, 0, 9, 0, 0, 0, 0x85, 2, 0x18, 9, 0, 0, 0, 0, 0],
+        ];
+        assert!(extended.iter().all(|bytes| is_extended(bytes)));
     }
 
     #[test]

@@ -7,13 +7,18 @@ mod extension;
 mod header;
 mod message;
 mod pdu_session;
+mod relayed;
 
 pub use extension::ExtensionType;
-pub use header::{BASE_LEN, GPDU_MAX_LEN, GpduHeader, Header, MessageType, OPTIONAL_LEN, ParseError, parse};
+pub use header::{
+    BASE_LEN, GPDU_MAX_LEN, GpduHeader, Header, MessageType, OPTIONAL_LEN, ParseError, parse,
+    parse_at_intermediate_node,
+};
 pub use message::{
     EchoRequest, EchoResponse, ErrorIndication, MESSAGE_MAX_LEN, MessageError, SupportedExtensions, end_marker,
 };
 pub use pdu_session::{Direction, PduSession};
+pub use relayed::{RELAYED_MAX_LEN, RelayedHeader};
 
 /// UDP port of GTP-U (TS 29.281, 4.4.2).
 pub const UDP_PORT: u16 = 2152;

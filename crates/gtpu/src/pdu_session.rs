@@ -45,6 +45,18 @@ impl PduSession {
         u8::from(self.rqi) << 6 | self.qfi
     }
 
+    /// Writes direction and QoS flow into the content of an extension header which has others of the same direction. What else there
+    /// is stays: paging policy, delay measurement, sequence numbers.
+    pub(crate) fn overwrite(&self, content: &mut [u8]) {
+        let mask = match self.direction {
+            Direction::Downlink => 0x7f,
+            Direction::Uplink => 0x3f,
+        };
+        if let Some(flags) = content.get_mut(1) {
+            *flags = *flags & !mask | self.flow() & mask;
+        }
+    }
+
     /// The extension header with this content and nothing after it.
     pub fn write(&self) -> [u8; Self::LEN] {
         let kind = match self.direction {

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use crate::ip::{self, Packet, checksum, sum};
-use crate::packet::{Arrival, Class, Forward, User};
+use crate::packet::{Arrival, Came, Class, Forward, User};
 use crate::packet::{count, counted, find_plain, find_tunnelled, into_tunnel, neighbour, out_of, remark};
 use crate::path::Tunnel;
 use crate::side::PortId;
@@ -58,13 +58,20 @@ fn remedy_for<'t, const V6: bool>(
     now: u64,
 ) -> Option<Remedy<'t>> {
     let packet = user.packet::<V6>().ok()?;
-    let (rule, flow) = match arrival {
-        Arrival::Plain => (find_plain(tables, user, &packet)?, None),
-        Arrival::Tunnelled { v6, flow } => (find_tunnelled(tables, user, &packet, v6, flow).ok()?, flow),
+    let came = Came::of(arrival, user.head, user.at);
+    let rule = match arrival {
+        Arrival::Plain => find_plain(tables, user, &packet)?,
+        Arrival::Tunnelled { v6, .. } | Arrival::Extended { v6 } => {
+            find_tunnelled(tables, user, &packet, v6, came.flow).ok()?
+        }
         Arrival::EndMarker { .. } => return None,
     };
     let rule = rule.substitute(tables, packet.len()).unwrap_or(rule);
-    let (mtu, forward) = way(tables, rule, &packet, user.at, flow)?;
+    if came.header.is_some() && matches!(rule.action(), Action::Relay(_)) {
+        // What its tunnel's header tells, a PDCP PDU number say, is of one packet and not of its fragments.
+        return None;
+    }
+    let (mtu, forward) = way(tables, rule, &packet, user.at, came.flow)?;
     if packet.may_be_fragmented() {
         let unresolved = (!forward.resolved).then(|| neighbour(tables, &forward, user.bytes()));
         count(tables, state, rule, rule.is_uplink(), packet.len(), now);

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use gtpu::{Direction, GpduHeader, PduSession};
+use gtpu::{Direction, GpduHeader, PduSession, RelayedHeader};
 use serde::{Deserialize, Serialize};
 
 use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, UDP, checksum, sum};
@@ -231,6 +231,39 @@ impl Path {
         &self.next_hop
     }
 
+    /// Where the GTP-U header begins.
+    fn gtpu_at(&self) -> usize {
+        if self.v6 { GTPU_AT_V6 } else { GTPU_AT_V4 }
+    }
+
+    /// The PDU session container of packets in this QoS flow, if the headers have one.
+    fn container(&self, flow: u8) -> Option<PduSession> {
+        let len = self.len();
+        let message = self.front.get(self.gtpu_at()..len)?;
+        let container = gtpu::parse(message, message.len()).ok()?.pdu_session?;
+        Some(PduSession { qfi: flow & !RQI, rqi: flow & RQI != 0, ..container })
+    }
+
+    /// The GTP-U header of a packet in this QoS flow that came with the GTP-U header `came`: not shorter than that of other packets.
+    #[cold]
+    pub fn relayed(&self, flow: u8, came: &[u8]) -> Result<RelayedHeader, gtpu::ParseError> {
+        RelayedHeader::new(came, self.container(flow))
+    }
+
+    /// Octets of the headers with such a GTP-U header.
+    pub fn relayed_len(&self, header: &RelayedHeader) -> usize {
+        self.gtpu_at() + header.len()
+    }
+
+    /// As [`Path::write`], with such a GTP-U header.
+    #[cold]
+    pub fn write_relayed(&self, teid: u32, header: &RelayedHeader, inner_len: usize, to: &mut [u8]) {
+        let gtpu_at = self.gtpu_at();
+        to[..gtpu_at].copy_from_slice(&self.front[..gtpu_at]);
+        header.write(teid, inner_len, &mut to[gtpu_at..]);
+        self.fill_in(teid, inner_len, to);
+    }
+
     /// Writes the headers for an inner packet of `inner_len` bytes in the tunnel `teid`, in the QoS flow `flow` if they tell of
     /// one, to `to`, which is as long as they are. The UDP checksum is zero: final with IPv4 (and with IPv6 by RFC 6935), else [`Path::udp6_checksum`] fills it in.
     #[inline(always)]
@@ -254,10 +287,15 @@ impl Path {
             // The container's second octet; the type of the next extension header is behind it.
             to[len - 2] = flow;
         }
+        self.fill_in(teid, inner_len, to);
+    }
+
+    #[inline(always)]
+    fn fill_in(&self, teid: u32, inner_len: usize, to: &mut [u8]) {
         if !self.v6 {
             return self.fill_in_v4(teid, inner_len, to);
         }
-        let total = len - ETHERNET_LEN + inner_len;
+        let total = to.len() - ETHERNET_LEN + inner_len;
         fill_in_gtpu::<GTPU_AT_V6>(teid, total - 40, to);
         to[IP_AT + 4..IP_AT + 6].copy_from_slice(&be(total - 40));
     }

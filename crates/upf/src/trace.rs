@@ -11,7 +11,7 @@ use port::PacketRef;
 
 use crate::drops::DropReason;
 use crate::ip;
-use crate::packet::{Arrival, Class, ETHERNET_LEN, Punt, Rare, Verdict, matching, neighbour};
+use crate::packet::{Arrival, Class, ETHERNET_LEN, Punt, Rare, Relayed, Verdict, matching, neighbour};
 use crate::side::{self, PortId};
 use crate::tables::{Rule, Version};
 
@@ -174,7 +174,10 @@ impl Tracer {
         // All rules of a tunnel, or of a UE's address, are of one direction; what finds none of them is for a UE.
         let first = class.first_rule(tables);
         let fate = match verdict {
-            Ok(forward) if forward.resolved => Traced::Sent { port: forward.port, frame_len: forward.frame_len() },
+            Ok(forward) if forward.resolved => {
+                let relayed = Relayed::of(class, &forward, head).map(|relayed| forward.keep + relayed.len() as u16);
+                Traced::Sent { port: forward.port, frame_len: relayed.unwrap_or(forward.frame_len()) }
+            }
             Ok(forward) => {
                 let neighbour = neighbour(tables, &forward, &head[usize::from(forward.strip)..]);
                 Traced::Unresolved { port: forward.port, neighbour }

@@ -8,6 +8,7 @@ fn sources() -> String {
     let folders = [
         "upf/tests/n4",
         "upf/tests/forwarding",
+        "upf/tests/packets",
         "upf/src/n4",
         "upf/src/nat",
         "pfcp/tests",

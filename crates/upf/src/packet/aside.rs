@@ -1,6 +1,7 @@
 //! What few packets need: copies, rules in place of others, and accounts of what is not sent.
 
 use super::decide::{count, counted, encapsulate, matching, remark, route, treat_plain, treat_tunnelled};
+use super::relayed::{Came, relay};
 use super::{Arrival, Class, Rare, Verdict};
 use crate::drops::DropReason;
 use crate::ip::{self, Packet};
@@ -53,16 +54,15 @@ pub(super) fn treat_aside<'t, const V6: bool>(
     bytes: &[u8],
     len: usize,
     at: u16,
-    flow: Option<u8>,
+    came: Came<'_>,
     now: u64,
 ) -> Verdict<'t> {
     let index = rule.index(tables);
-    let duplicate = Duplicate { rule: index, matched: index, at, len: len as u16, flow };
     if rule.copies(tables).len() > 0 {
-        return Err(Rare::Duplicate(duplicate));
+        return Err(Rare::Duplicate(Duplicate { rule: index, matched: index, at, len: len as u16, flow: came.flow }));
     }
     let packet = Packet::<V6>::parse(bytes, len).map_err(|_| DropReason::InnerMalformed)?;
-    act(tables, state, rule, &duplicate, &packet, now)
+    act(tables, state, rule, at, came, &packet, now)
 }
 
 /// What becomes of a packet of which there are copies. `head` are the same bytes as for [`super::decide`].
@@ -70,13 +70,15 @@ pub(super) fn treat_aside<'t, const V6: bool>(
 pub fn besides<'t>(
     tables: &'t Version,
     state: &mut State,
+    class: &Class,
     duplicate: &Duplicate,
     head: &[u8],
     now: u64,
 ) -> Verdict<'t> {
+    let came = Came::again(duplicate.flow, class.is_extended(), head, duplicate.at);
     match ip::is_v6(&head[usize::from(duplicate.at)..]) {
-        Some(false) => besides_for::<false>(tables, state, duplicate, head, now),
-        Some(true) => besides_for::<true>(tables, state, duplicate, head, now),
+        Some(false) => besides_for::<false>(tables, state, duplicate, head, came, now),
+        Some(true) => besides_for::<true>(tables, state, duplicate, head, came, now),
         None => Err(Rare::Drop(DropReason::InnerNotIp)),
     }
 }
@@ -86,6 +88,7 @@ fn besides_for<'t, const V6: bool>(
     state: &mut State,
     duplicate: &Duplicate,
     head: &[u8],
+    came: Came<'_>,
     now: u64,
 ) -> Verdict<'t> {
     let Ok(packet) = Packet::<V6>::parse(&head[usize::from(duplicate.at)..], duplicate.len.into()) else {
@@ -93,7 +96,7 @@ fn besides_for<'t, const V6: bool>(
     };
     let rules = tables.rule(duplicate.rule).zip(tables.rule(duplicate.matched));
     let Some((rule, matched)) = rules else { return Err(Rare::Drop(DropReason::NoPdr)) };
-    let verdict = act(tables, state, rule, duplicate, &packet, now);
+    let verdict = act(tables, state, rule, duplicate.at, came, &packet, now);
     verdict.map_err(|rare| lose(tables, state, matched, rule, packet.len(), now, rare))
 }
 
@@ -102,11 +105,11 @@ fn act<'t, const V6: bool>(
     tables: &'t Version,
     state: &mut State,
     rule: Rule<'t>,
-    duplicate: &Duplicate,
+    at: u16,
+    came: Came<'_>,
     packet: &Packet<'_, V6>,
     now: u64,
 ) -> Verdict<'t> {
-    let Duplicate { at, flow, .. } = *duplicate;
     if !V6 && rule.is_translated() {
         return Err(Rare::Translate(Untranslated { rule: rule.index(tables), at, len: packet.len() as u16 }));
     }
@@ -114,7 +117,7 @@ fn act<'t, const V6: bool>(
     let forward = match rule.action() {
         Action::Route(port) => route(tables, port, packet, at, counted)?,
         Action::RouteMarked(port, marking) => remark(route(tables, port, packet, at, counted)?, marking),
-        Action::Relay(relay) => encapsulate(tables, at, len, relay.tunnel(flow), counted)?,
+        Action::Relay(way) => relay(tables, at, len, &way, came, counted)?,
         Action::Tunnel(tunnel) => encapsulate(tables, at, len, tunnel, counted)?,
         Action::Drop(reason) => return Err(Rare::Drop(reason)),
         Action::Buffer(_) => return Err(Rare::Drop(DropReason::UnsupportedPath)),
@@ -161,7 +164,9 @@ fn forgo_by<'t, const V6: bool>(
     let Ok(packet) = Packet::<V6>::parse(&head[usize::from(at)..], len.into()) else { return Err(drop) };
     let substitute = rule.substitute(tables, packet.len()).filter(|_| reason == DropReason::QuotaExhausted);
     let verdict = match (substitute, arrival) {
-        (Some(other), Arrival::Tunnelled { flow, .. }) => treat_tunnelled(tables, state, other, &packet, at, flow, now),
+        (Some(other), Arrival::Tunnelled { .. } | Arrival::Extended { .. }) => {
+            treat_tunnelled(tables, state, other, &packet, at, Came::of(arrival, head, at), now)
+        }
         (Some(other), Arrival::Plain) => treat_plain(tables, state, other, &packet, now),
         _ => Err(drop),
     };

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use gtpu::{MessageType, ParseError};
+use gtpu::{Header, MessageType, ParseError};
 use port::Burst;
 
 use super::ahead::classify_ahead;
@@ -165,18 +165,22 @@ fn classify_tunnelled<const V6: bool>(
     }
     // Checksums of UDP are not verified: over IPv4 senders leave them out, over IPv6 RFC 6935 lets them; the user's own
     // packet has its own.
-    let header = match gtpu::parse(&udp[UDP_LEN..], udp_len - UDP_LEN) {
+    let header = match gtpu::parse_at_intermediate_node(&udp[UDP_LEN..], udp_len - UDP_LEN) {
         Ok(header) => header,
         Err(error) => return refused(error),
     };
     if header.message_type != MessageType::GPDU {
-        return signalling(tables, header.message_type, header.teid, V6);
+        return signalling(tables, &header, V6);
     }
     let Some(rules) = tables.by_teid(header.teid) else { return Ok(Class::Punt(Punt::UnknownTeid)) };
     let flow = header.pdu_session.map(|container| container.flow());
+    let arrival = match header.is_extended {
+        false => Arrival::Tunnelled { v6: V6, flow },
+        true => Arrival::Extended { v6: V6 },
+    };
     Ok(Class::User {
         list: rules.list(),
-        arrival: Arrival::Tunnelled { v6: V6, flow },
+        arrival,
         at: (ETHERNET_LEN + header_len + UDP_LEN + header.header_len) as u16,
         len: header.payload_len as u16,
     })
@@ -229,13 +233,17 @@ pub(crate) fn is_of_neighbours(head: &[u8]) -> bool {
 }
 
 #[cold]
-fn signalling(tables: &Version, message_type: MessageType, teid: u32, v6: bool) -> Result<Class, DropReason> {
-    match message_type {
+fn signalling(tables: &Version, header: &Header, v6: bool) -> Result<Class, DropReason> {
+    // Whoever it is for, the UPF does not pass it on as it came.
+    if let Some(unknown) = header.refused_by_endpoint {
+        return refused(ParseError::ExtensionRequired(unknown));
+    }
+    match header.message_type {
         MessageType::ECHO_REQUEST | MessageType::ECHO_RESPONSE | MessageType::ERROR_INDICATION => {
             Ok(Class::Punt(Punt::Gtpu))
         }
         MessageType::END_MARKER => {
-            let rules = tables.by_teid(teid).ok_or(DropReason::EndMarker)?;
+            let rules = tables.by_teid(header.teid).ok_or(DropReason::EndMarker)?;
             let arrival = Arrival::EndMarker { v6 };
             Ok(Class::User { list: rules.list(), arrival, at: ETHERNET_LEN as u16, len: 0 })
         }

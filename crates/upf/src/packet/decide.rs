@@ -1,7 +1,8 @@
 //! Applies a session's rules to a packet.
 
 use super::aside::treat_aside;
-use super::{Arrival, Class, ETHERNET_LEN, Forward, Prepend, Rare, Verdict};
+use super::relayed::{Came, decide_extended, relay};
+use super::{Arrival, Class, ETHERNET_LEN, Forward, Prepend, Punt, Rare, Verdict};
 use crate::drops::DropReason;
 use crate::ip::{self, IpError, Packet};
 use crate::marking::Marking;
@@ -27,6 +28,8 @@ pub fn decide<'t>(tables: &'t Version, state: &mut State, class: &Class, head: &
         }
         (Some(true), Arrival::Plain) => decide_plain::<true>(tables, state, &user, now),
         (Some(true), Arrival::Tunnelled { v6, flow }) => decide_tunnelled::<true>(tables, state, &user, v6, flow, now),
+        (Some(false), Arrival::Extended { v6 }) => decide_extended::<false>(tables, state, &user, v6, now),
+        (Some(true), Arrival::Extended { v6 }) => decide_extended::<true>(tables, state, &user, v6, now),
         (_, Arrival::EndMarker { v6 }) => pass_on_end_marker(tables, list, head, v6),
         (None, _) if len > 0 && user.bytes().is_empty() => Err(Rare::Drop(DropReason::GtpuTooLong)),
         (None, _) => Err(Rare::Drop(DropReason::InnerNotIp)),
@@ -48,7 +51,9 @@ pub fn matching<'t>(tables: &'t Version, class: &Class, head: &[u8]) -> Option<R
 fn matching_of<'t, const V6: bool>(tables: &'t Version, user: &User<'_>, arrival: Arrival) -> Option<Rule<'t>> {
     let packet = user.packet::<V6>().ok()?;
     match arrival {
-        Arrival::Tunnelled { v6, flow } => find_tunnelled(tables, user, &packet, v6, flow).ok(),
+        Arrival::Tunnelled { v6, .. } | Arrival::Extended { v6 } => {
+            find_tunnelled(tables, user, &packet, v6, Came::of(arrival, user.head, user.at).flow).ok()
+        }
         Arrival::Plain => find_plain(tables, user, &packet),
         Arrival::EndMarker { .. } => None,
     }
@@ -96,16 +101,22 @@ fn decide_tunnelled<'t, const V6: bool>(
     flow: Option<u8>,
     now: u64,
 ) -> Verdict<'t> {
-    let inner = user.packet::<V6>().map_err(|error| match error {
+    let inner = tunnelled::<V6>(user)?;
+    let rule = find_tunnelled(tables, user, &inner, v6, flow)?;
+    treat_tunnelled(tables, state, rule, &inner, user.at, Came::plainly(flow), now)
+}
+
+/// The user's packet, which came in a tunnel.
+#[inline(always)]
+pub(super) fn tunnelled<'h, const V6: bool>(user: &User<'h>) -> Result<Packet<'h, V6>, DropReason> {
+    user.packet::<V6>().map_err(|error| match error {
         IpError::Version => DropReason::InnerNotIp,
         IpError::Malformed => DropReason::InnerMalformed,
         IpError::Beyond => DropReason::GtpuTooLong,
-    })?;
-    let rule = find_tunnelled(tables, user, &inner, v6, flow)?;
-    treat_tunnelled(tables, state, rule, &inner, user.at, flow, now)
+    })
 }
 
-/// A packet that came by a tunnel in this QoS flow, and begins at `at`, by the rule that it has matched.
+/// A packet that came by a tunnel so, and begins at `at`, by the rule that it has matched.
 #[inline(always)]
 pub(super) fn treat_tunnelled<'t, const V6: bool>(
     tables: &'t Version,
@@ -113,22 +124,25 @@ pub(super) fn treat_tunnelled<'t, const V6: bool>(
     rule: Rule<'t>,
     inner: &Packet<'_, V6>,
     at: u16,
-    flow: Option<u8>,
+    came: Came<'_>,
     now: u64,
 ) -> Verdict<'t> {
     if !rule.removes_header() {
         return Err(unstripped(tables, state, rule, now));
     }
+    if came.must_go_on && matches!(rule.action(), Action::Route(_) | Action::RouteMarked(..)) {
+        return Err(Rare::Punt(Punt::UnknownExtension));
+    }
     let (uplink, len) = (rule.is_uplink(), inner.len());
     enforce(tables, state, rule, uplink, len, now)?;
     if rule.is_aside() {
-        return treat_aside::<V6>(tables, state, rule, inner.bytes(), len, at, flow, now);
+        return treat_aside::<V6>(tables, state, rule, inner.bytes(), len, at, came, now);
     }
     let counted = counted(tables, rule);
     let forward = match rule.action() {
         Action::Route(port) => route(tables, port, inner, at, counted)?,
         Action::RouteMarked(port, marking) => remark(route(tables, port, inner, at, counted)?, marking),
-        Action::Relay(relay) => encapsulate(tables, at, len, relay.tunnel(flow), counted)?,
+        Action::Relay(way) => relay(tables, at, len, &way, came, counted)?,
         Action::Drop(reason) => return Err(Rare::Drop(reason)),
         Action::Tunnel(_) | Action::Buffer(_) => return Err(Rare::Drop(DropReason::UnsupportedPath)),
     };
@@ -177,7 +191,7 @@ pub(super) fn treat_plain<'t, const V6: bool>(
     };
     enforce(tables, state, rule, false, len, now)?;
     if rule.is_aside() {
-        return treat_aside::<V6>(tables, state, rule, packet.bytes(), len, at, None, now);
+        return treat_aside::<V6>(tables, state, rule, packet.bytes(), len, at, Came::plainly(None), now);
     }
     let forward = encapsulate(tables, at, len, tunnel, counted(tables, rule))?;
     count(tables, state, rule, false, len, now);
@@ -204,7 +218,7 @@ fn treat_otherwise<'t, const V6: bool>(
     };
     enforce(tables, state, rule, false, len, now)?;
     if rule.is_aside() {
-        return treat_aside::<V6>(tables, state, rule, bytes, len, ETHERNET_LEN as u16, None, now);
+        return treat_aside::<V6>(tables, state, rule, bytes, len, ETHERNET_LEN as u16, Came::plainly(None), now);
     }
     Err(Rare::Drop(reason))
 }

@@ -9,6 +9,7 @@ mod ahead;
 mod aside;
 mod classify;
 mod decide;
+mod relayed;
 mod usual;
 
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ pub use classify::classify;
 pub(crate) use classify::{classify_all, is_of_neighbours};
 pub(crate) use decide::{User, count, counted, find_plain, find_tunnelled, into_tunnel, out_of, remark};
 pub use decide::{decide, matching};
+pub(crate) use relayed::{Came, Relayed};
 pub(crate) use usual::decide as decide_usual;
 
 use crate::drops::DropReason;
@@ -74,7 +76,7 @@ pub struct Forward<'t> {
 }
 
 impl Forward<'_> {
-    /// Octets of the frame that is sent.
+    /// Octets of the frame that is sent, unless some of the GTP-U header that the packet came with goes on.
     pub fn frame_len(&self) -> u16 {
         self.keep + self.prepend.len() as u16
     }
@@ -99,7 +101,7 @@ pub enum Prepend<'t> {
         /// Which version of IP follows.
         ether_type: u16,
     },
-    /// Into a tunnel.
+    /// Into a tunnel. Of a packet that came [`Arrival::Extended`] some of the GTP-U header goes on besides.
     Tunnel {
         /// Its headers.
         path: &'t Path,
@@ -159,6 +161,12 @@ impl Class {
         matches!(self, Class::User { arrival: Arrival::EndMarker { .. }, .. })
     }
 
+    /// Whether its GTP-U header has more than a shortest PDU session container.
+    #[inline(always)]
+    pub fn is_extended(&self) -> bool {
+        matches!(self, Class::User { arrival: Arrival::Extended { .. }, .. })
+    }
+
     /// The bucket of the worker that owns the session, if it is of one.
     #[inline(always)]
     pub fn home(&self, tables: &Version) -> Option<Bucket> {
@@ -189,12 +197,21 @@ pub enum Arrival {
         /// QFI and RQI of the PDU session container, if there is one; see [`gtpu::PduSession::flow`].
         flow: Option<u8>,
     },
+    /// The same, with more in its GTP-U header than a shortest PDU session container. That is looked at again for what it tells, the QoS
+    /// flow too.
+    Extended {
+        /// Whether over IPv6.
+        v6: bool,
+    },
     /// As an end marker, with nothing in it, in a tunnel over this version of IP.
     EndMarker {
         /// Whether over IPv6.
         v6: bool,
     },
 }
+
+const _: () =
+    assert!(size_of::<Arrival>() <= 3, "one comparison tells the usual one, in a tunnel over IPv4, from all others");
 
 /// The neighbour that a packet is sent to. `user` begins with the headers of the user's packet, which were found sound.
 #[cold]

@@ -281,7 +281,7 @@ fn gtpu_message(
             (datagram.src_port(), EchoResponse::to(&header).write(&mut reply))
         }
         Punt::UnknownTeid => {
-            let header = gtpu::parse(message, message.len()).ok()?;
+            let header = gtpu::parse_at_intermediate_node(message, message.len()).ok()?;
             unknown = Some(header.teid);
             (gtpu::UDP_PORT, ErrorIndication { teid: header.teid, peer: local }.write(&mut reply))
         }

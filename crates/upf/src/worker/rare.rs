@@ -2,11 +2,11 @@
 
 use port::{PacketMut, PacketRef, Rest};
 
-use super::{Fate, Hands, fate, whole};
+use super::{Fate, Hands, fate, fill_in_checksum, whole};
 use crate::alarms::Alarm;
 use crate::drops::DropReason;
 use crate::mail::Letter;
-use crate::packet::{Class, Duplicate, Forward, Rare, Verdict, besides, decide, forgo, matching, neighbour};
+use crate::packet::{Class, Duplicate, Forward, Rare, Relayed, Verdict, besides, decide, forgo, matching, neighbour};
 use crate::side::PortId;
 use crate::tables::Version;
 
@@ -27,7 +27,7 @@ impl Hands {
         }
         match decide(tables, &mut self.state, class, packet.head(), now) {
             Ok(forward) if forward.resolved => {
-                self.rewrite(&forward, packet, behind);
+                self.rewrite_any(class, &forward, packet, behind);
                 self.leave_in_order(class, &forward, &whole(packet, *behind))
             }
             Ok(forward) => {
@@ -101,7 +101,7 @@ impl Hands {
     ) -> Option<Fate> {
         match verdict {
             Ok(forward) if forward.resolved => {
-                self.rewrite(&forward, packet, behind);
+                self.rewrite_any(class, &forward, packet, behind);
                 return self.leave_in_order(class, &forward, &whole(packet, *behind));
             }
             Ok(forward) => {
@@ -137,7 +137,7 @@ impl Hands {
         now: u64,
     ) -> Option<Fate> {
         self.duplicate(tables, class, duplicate, &whole(packet, *behind), now);
-        let verdict = besides(tables, &mut self.state, duplicate, packet.head(), now);
+        let verdict = besides(tables, &mut self.state, class, duplicate, packet.head(), now);
         if self.tracer.is_on() && !matches!(verdict, Err(Rare::Translate(_))) {
             self.tracer.record(tables, from, class, &whole(packet, *behind), verdict, now);
         }
@@ -149,6 +149,42 @@ impl Hands {
             return None;
         }
         self.carry_out(tables, from, class, verdict, packet, behind, now)
+    }
+
+    /// As [`Hands::rewrite`], of any packet.
+    #[inline(always)]
+    fn rewrite_any(&mut self, class: &Class, forward: &Forward<'_>, packet: &mut PacketMut<'_>, behind: &mut Rest<'_>) {
+        match class.is_extended() {
+            true => self.rewrite_extended(class, forward, packet, behind),
+            false => self.rewrite(forward, packet, behind),
+        }
+    }
+
+    /// The same, of a packet of whose GTP-U header some may go on.
+    #[cold]
+    #[inline(never)]
+    fn rewrite_extended(
+        &mut self,
+        class: &Class,
+        forward: &Forward<'_>,
+        packet: &mut PacketMut<'_>,
+        behind: &mut Rest<'_>,
+    ) {
+        // Made before what it is made of is overwritten.
+        let Some(relayed) = Relayed::of(class, forward, packet.head()) else {
+            return self.rewrite(forward, packet, behind);
+        };
+        let (strip, keep) = (usize::from(forward.strip), usize::from(forward.keep));
+        behind.truncate((strip + keep).saturating_sub(packet.len()));
+        // They grow by what IPv6 is longer than IPv4, and a container, at most; for that there is headroom.
+        if let Some(front) = packet.reshape(strip, keep, relayed.len()) {
+            relayed.write(keep, front);
+        }
+        if let Some(path) = forward.prepend.checksummed()
+            && !self.ipv6_zero_checksum
+        {
+            fill_in_checksum(path, packet, *behind, &mut self.scratch);
+        }
     }
 
     /// A packet that is sent; but an end marker does not overtake fragments, which leave behind the burst.
@@ -219,7 +255,7 @@ impl Hands {
             return self.drops.count(DropReason::NeighbourUnresolved);
         }
         let address = neighbour(tables, forward, &packet.head()[usize::from(forward.strip)..]);
-        self.rewrite(forward, packet, behind);
+        self.rewrite_any(class, forward, packet, behind);
         if !self.leave_to_slow_path(Letter::Resolve(forward.port, address), &whole(packet, *behind)) {
             fate(forward).uncount(tables);
         }

@@ -4,6 +4,7 @@ mod damaged;
 mod frame;
 mod hostile;
 mod readme;
+mod relayed;
 mod scapy;
 mod scenario;
 mod wireshark;
