@@ -73,9 +73,10 @@ impl Stage {
 }
 
 /// Which functions are of a stage: part of the file's path, and of the function's name. The first that suits counts.
-const FUNCTIONS: [(&str, &str, Stage); 20] = [
+const FUNCTIONS: [(&str, &str, Stage); 21] = [
     ("port/src/synthetic.rs", "recv", Stage::Receive),
     ("vport/src/local.rs", "recv", Stage::Receive),
+    ("vport/src/local.rs", "receive", Stage::Receive),
     ("upf/src/packet/ahead.rs", "", Stage::Ahead),
     ("upf/src/packet/classify.rs", "", Stage::Classify),
     ("upf/src/packet/usual.rs", "gpdu", Stage::Classify),
