@@ -135,10 +135,9 @@ impl Taking {
         let to = begin + end.wrapping_sub(self.tail) as usize;
         // Behind there what lies ahead is not published.
         let asked_to = to - AHEAD.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
-        // Where the last record may begin. Before the ring, where one is longer than all that is there.
-        let last = to as i64 - usual.bytes as i64;
         let free = &mut slots[self.taken.packets as usize..];
-        // ... and one for which there is no slot.
+        // Where the last record may begin: all of it is there (none is, where that is before the ring), and there is a slot for it.
+        let last = to as i64 - usual.bytes as i64;
         let last = last.min((begin + free.len() * usual.bytes as usize) as i64 - 1);
         let first = free.as_mut_ptr();
         let (mut offset, mut slot, mut unwanted, mut more) = (begin, first, self.taken.unwanted, true);
@@ -146,7 +145,7 @@ impl Taking {
             if offset < asked_to {
                 source.prefetch(offset + AHEAD as usize);
             }
-            // SAFETY: there are as many slots as records begin before the last one that may be taken.
+            // SAFETY: up to the last record that may be taken there are as many slots.
             let next = unsafe { &mut *slot };
             source.take(offset + HEADER as usize, short, rest, next);
             match wanted(next, self.tail.wrapping_add((offset - begin) as u64)) {

@@ -54,20 +54,17 @@ pub(crate) fn call_16<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Returns what an expression is, compiled for registers that must come from [`Registers::here`]; or, of two, the first one for those
-/// of 64 bytes and the second one for others. What is to be compiled so must be `#[inline(always)]`.
+/// Returns what an expression is, compiled for registers that must come from [`Registers::here`]. What is to be compiled so must be
+/// `#[inline(always)]`, closures within it too.
 macro_rules! dispatch {
     ($registers:expr, $work:expr) => {
-        $crate::registers::dispatch!($registers, $work, $work)
-    };
-    ($registers:expr, $with_64:expr, $others:expr) => {
         match $registers {
             // SAFETY: the processor has such registers.
             #[cfg(target_arch = "x86_64")]
             $crate::registers::Registers::Bytes64 => unsafe {
                 $crate::registers::call_64(
                     #[inline(always)]
-                    || $with_64,
+                    || $work,
                 )
             },
             // SAFETY: the same.
@@ -75,12 +72,12 @@ macro_rules! dispatch {
             $crate::registers::Registers::Bytes32 => unsafe {
                 $crate::registers::call_32(
                     #[inline(always)]
-                    || $others,
+                    || $work,
                 )
             },
             _ => $crate::registers::call_16(
                 #[inline(always)]
-                || $others,
+                || $work,
             ),
         }
     };

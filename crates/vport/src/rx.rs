@@ -29,6 +29,7 @@ use crate::sync::full_fence;
 const BURST_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 /// What the time between two looks counts for at most: where this process was put aside, so may the sender have been.
 const LOOK_COUNTS: Duration = Duration::from_millis(10);
+
 /// A wait for the end of a burst.
 #[derive(Debug)]
 struct HeldUp {
