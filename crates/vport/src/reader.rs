@@ -110,6 +110,7 @@ impl Taking {
         wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
     ) -> bool {
         match usual.len() {
+            // None are usual.
             0 => true,
             // Of lengths of which the compiler knows that one block is enough, and nothing is left.
             len if len <= peek.min(BLOCK) => {
