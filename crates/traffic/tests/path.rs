@@ -180,7 +180,9 @@ impl Slice {
     }
 
     fn start_peer(&self, arguments: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_kaista-traffic"))
+        // SIGHUP ends it, also where the tests are run by what has them ignore it (nohup).
+        Command::new("env")
+            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_kaista-traffic")])
             .args(arguments)
             .arg("--json")
             .arg("--socket")

@@ -53,6 +53,16 @@ impl Bell {
     }
 }
 
+/// What has been since the pipe was emptied last.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    /// No sleep: nobody had a reason to ring.
+    Nothing,
+    Sleep,
+    /// A sleep, and a receive after it that found something, or did not.
+    Receive(bool),
+}
+
 /// The sleeper's side.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
@@ -60,7 +70,7 @@ pub(crate) struct Doorbell {
     /// Wake-ups in a row after which there was nothing.
     needless: u32,
     muted_until: Option<Instant>,
-    rung: bool,
+    since: Since,
     /// Nobody holds the other end any more; the pipe would be readable for ever.
     hung_up: bool,
 }
@@ -70,7 +80,7 @@ const NEEDLESS_MAX: u32 = 64;
 
 impl Doorbell {
     pub(crate) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe, needless: 0, muted_until: None, rung: false, hung_up: false }
+        Self { pipe, needless: 0, muted_until: None, since: Since::Nothing, hung_up: false }
     }
 
     /// The descriptor to sleep on, unless the peer is gone or has rung for nothing too often.
@@ -81,27 +91,34 @@ impl Doorbell {
         self.muted_until.is_none_or(|until| until <= Instant::now()).then_some(&self.pipe)
     }
 
-    /// Empties the pipe, within bounds.
-    pub(crate) fn silence(&mut self) {
-        let mut rings = [0_u8; 512];
-        match read(self.pipe.as_fd(), &mut rings) {
-            Ok(0) => self.hung_up = true,
-            Ok(_) => self.rung = true,
-            Err(_) => {}
-        }
+    /// A sleep is over. What it was ended by is looked at before the next one: packets come first.
+    pub(crate) fn wake(&mut self) {
+        self.since = Since::Sleep;
     }
 
     /// Learns whether the receive after a wake-up found something.
     #[inline(always)]
     pub(crate) fn found(&mut self, something: bool) {
-        if self.rung {
-            self.judge(something);
+        if matches!(self.since, Since::Sleep) {
+            self.since = Since::Receive(something);
         }
     }
 
-    fn judge(&mut self, something: bool) {
-        self.rung = false;
-        self.needless = if something { 0 } else { self.needless + 1 };
+    /// Before a sleep: empties the pipe, within bounds, of what ended the last one.
+    pub(crate) fn silence(&mut self) {
+        let since = std::mem::replace(&mut self.since, Since::Nothing);
+        if matches!(since, Since::Nothing) {
+            return;
+        }
+        match (read(self.pipe.as_fd(), &mut [0_u8; 512]), since) {
+            (Ok(0), _) => self.hung_up = true,
+            (Ok(_), Since::Receive(something)) => self.judge(something),
+            _ => {}
+        }
+    }
+
+    fn judge(&mut self, useful: bool) {
+        self.needless = if useful { 0 } else { self.needless + 1 };
         if self.needless >= NEEDLESS_MAX {
             self.needless = NEEDLESS_MAX / 2;
             self.muted_until = Some(Instant::now() + BACKSTOP);
@@ -140,8 +157,9 @@ mod tests {
         for word in 0..u64::from(NEEDLESS_MAX) {
             assert!(doorbell.listen().is_some());
             bell.answer(2 * word + 1);
-            doorbell.silence();
+            doorbell.wake();
             doorbell.found(false);
+            doorbell.silence();
         }
         assert!(doorbell.listen().is_none());
         doorbell.muted_until = Some(Instant::now());
@@ -149,9 +167,33 @@ mod tests {
     }
 
     #[test]
+    fn a_sleep_that_nobody_ended_is_not_held_against_the_peer() {
+        let (mut doorbell, _bell) = pair();
+        for _ in 0..NEEDLESS_MAX {
+            doorbell.wake();
+            doorbell.found(false);
+            doorbell.silence();
+        }
+        assert!(doorbell.listen().is_some());
+    }
+
+    #[test]
+    fn only_the_first_receive_after_a_sleep_says_what_it_was_ended_for() {
+        let (mut doorbell, mut bell) = pair();
+        for word in 0..u64::from(NEEDLESS_MAX) {
+            bell.answer(2 * word + 1);
+            doorbell.wake();
+            [true, false].into_iter().for_each(|something| doorbell.found(something));
+            doorbell.silence();
+        }
+        assert!(doorbell.listen().is_some());
+    }
+
+    #[test]
     fn a_peer_that_is_gone_is_not_listened_to() {
         let (mut doorbell, bell) = pair();
         drop(bell);
+        doorbell.wake();
         doorbell.silence();
         assert!(doorbell.listen().is_none());
     }
@@ -163,7 +205,8 @@ mod tests {
         (0..70_000).for_each(|n| {
             bell.answer(2 * n + 1);
         });
+        doorbell.wake();
         doorbell.silence();
-        assert!(doorbell.rung);
+        assert!(read(doorbell.pipe.as_fd(), &mut [0]).is_ok(), "no more is emptied at once than is bounded");
     }
 }

@@ -52,6 +52,7 @@ impl HeldUp {
 }
 
 /// The receiving half of a queue pair over shared memory.
+#[repr(align(128))]
 pub struct RxRing {
     slots: Box<[Slot]>,
     lent: Box<Lent>,
@@ -324,7 +325,9 @@ impl RxRing {
         if self.handover.version() != self.seen {
             return false;
         }
+        self.generations.iter_mut().for_each(|half| half.doorbell.silence());
         self.set_asleep(true);
+        full_fence();
         let nothing = self.handover.version() == self.seen && !self.has_more();
         if nothing {
             self.counters.sleeps += 1;
@@ -340,7 +343,7 @@ impl RxRing {
             return;
         }
         self.set_asleep(false);
-        self.generations.iter_mut().for_each(|half| half.doorbell.silence());
+        self.generations.iter_mut().for_each(|half| half.doorbell.wake());
         if self.handover.wakes() != self.woken {
             self.woken += self.handover.calm();
         }
@@ -370,7 +373,6 @@ impl RxRing {
             half.layout.sleep(&half.index).store(self.sleeps, Ordering::Release);
         }
         self.handover.set_asleep(asleep);
-        full_fence();
     }
 
     /// What becomes readable when an armed queue has something to do.

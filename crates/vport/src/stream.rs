@@ -1,6 +1,12 @@
-//! Records written past the caches, straight to memory.
+//! Records written past the caches, straight to memory: large ones as they come, by whole lines where they fill some; small ones, of
+//! which most words would go one by one, by way of a [`Stage`].
 
 use crate::packet::PacketRef;
+use crate::registers::Registers;
+use crate::sync;
+
+/// Bytes that can be staged, wherever in a line they begin. Part of the fastest cache.
+const STAGE: usize = 12 << 10;
 
 const WORD: usize = 8;
 const PAIR: usize = 2 * WORD;
@@ -54,11 +60,56 @@ pub(crate) fn fence() {
     }
 }
 
+/// Private lines, in which records are written as into the ring, and from where whole lines go at once. They stand for
+/// those of the ring.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Stage([u8; STAGE + LINE]);
+
+impl Stage {
+    /// Bytes that can be staged at once.
+    pub(crate) const ROOM: u64 = STAGE as u64;
+
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self([0; STAGE + LINE]))
+    }
+
+    /// Where the ring's first byte were, if the byte at `offset` were in the first of these lines, at the same place in it.
+    pub(crate) fn as_ring(&mut self, offset: usize) -> *mut u8 {
+        self.0.as_mut_ptr().wrapping_sub(offset - offset % LINE)
+    }
+
+    /// Streams so many bytes to their place in the ring, `to`. What is streamed is seen by others only after [`fence`].
+    ///
+    /// # Safety
+    /// These many bytes, of whole words and at most [`Stage::ROOM`], must be mapped at `to`, and this processor have such registers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) unsafe fn stream(&self, to: *mut u8, bytes: usize, registers: Registers) {
+        sync::writes(to, bytes);
+        let from = self.0[to.addr() % LINE..][..bytes].as_ptr();
+        // SAFETY: by contract; the source was indexed.
+        unsafe {
+            match registers {
+                Registers::Bytes64 => words::<true>(from, to, bytes / WORD),
+                _ => words::<false>(from, to, bytes / WORD),
+            }
+        }
+    }
+
+    /// Elsewhere there is no such store in stable Rust.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) unsafe fn stream(&self, _to: *mut u8, _bytes: usize, _registers: Registers) {
+        unreachable!("records are streamed on x86-64 only")
+    }
+}
+
 /// Writes so many words: whole cache lines at once, pairs of words before the first and behind the last, and single words where
 /// these are not aligned.
 ///
 /// # Safety
-/// Both must be mapped for `count` words, `to` aligned to 8; for `LINES` see [`record`].
+/// Both must be mapped for `count` words, `to` aligned to 8. Where `LINES` go by one store each, this processor must have registers
+/// of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn words<const LINES: bool>(from: *const u8, to: *mut u8, count: usize) {
@@ -146,7 +197,30 @@ unsafe fn put(to: *mut u8, word: u64) {
 mod tests {
     use super::*;
     use crate::packet::Rest;
-    use crate::registers::Registers;
+
+    /// Whatever part of which lines it is: it arrives, and nothing beside it is touched.
+    #[test]
+    fn what_is_staged_is_streamed_to_its_place_and_nowhere_else() {
+        #[repr(align(64))]
+        struct Lines([u8; 4 * LINE]);
+        let mut stage = Stage::new();
+        let words =
+            (0..LINE).step_by(WORD).flat_map(|at| (WORD..=2 * LINE).step_by(WORD).map(move |bytes| (at, bytes)));
+        for ((at, bytes), registers) in words.flat_map(|how| [(how, Registers::Bytes16), (how, Registers::here())]) {
+            let offset = LINE + at;
+            let staged: Vec<u8> = (1..=bytes as u8).collect();
+            // SAFETY: the offset is of the stage's first line.
+            unsafe { stage.as_ring(offset).wrapping_add(offset).copy_from(staged.as_ptr(), bytes) };
+            let mut ring = Lines([0xee; 4 * LINE]);
+            // SAFETY: there is room.
+            unsafe { stage.stream(ring.0[offset..].as_mut_ptr(), bytes, registers) };
+            fence();
+            let (before, from_there) = ring.0.split_at(offset);
+            let (streamed, behind) = from_there.split_at(bytes);
+            assert_eq!(streamed, staged, "{bytes} bytes at {at}, {registers:?}");
+            assert!(before.iter().chain(behind).all(|byte| *byte == 0xee), "{bytes} bytes at {at}, {registers:?}");
+        }
+    }
 
     /// Writes a record, in whole lines of either kind where it has some.
     fn write<const LINES: bool>(packet: &PacketRef<'_>, to: &mut [u64]) {

@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use self::records::{ORDINARY, Records, Run, STREAMING, STREAMING_LINES};
+use self::records::{Records, Run};
 use crate::distance::Distance;
 use crate::layout::{Heads, RECORDS_PAD};
 use crate::lone::{self, LONE_MAX};
@@ -15,7 +15,7 @@ use crate::packet::{FRAME_MAX, PacketRef, Packets};
 use crate::registers::Registers;
 use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
 use crate::stamp::{Sampling, Unit};
-use crate::stream;
+use crate::stream::{self, Stage};
 use crate::sync::AtomicU64;
 
 /// A ring in mapped memory, of which this is the only writer.
@@ -36,8 +36,14 @@ pub(crate) struct Writer {
     broken: Option<Violation>,
     distance: Distance,
     sampling: Sampling,
-    /// Records go past the caches.
-    streaming: bool,
+    way: Way,
+    /// Where the ring's first byte is as far as new records are concerned: in the ring, or where the stage says.
+    to: *mut u8,
+    /// Bytes that may go unpublished.
+    unpublished_max: u64,
+    stage: Box<Stage>,
+    /// From here on records are in the stage alone.
+    staged: u64,
     registers: Registers,
     /// What the pointers point into.
     _keep: [Arc<Mapping>; 3],
@@ -45,6 +51,16 @@ pub(crate) struct Writer {
 
 // SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
 unsafe impl Send for Writer {}
+
+/// How records get into the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Ordinary,
+    /// Past the caches, by way of the stage.
+    Staged,
+    /// Past the caches as they come.
+    Streamed,
+}
 
 /// What became of a burst. Of a size that is returned in two registers: through memory it would be stored word by word and
 /// loaded two words at a time, and such a load waits until all stores before it, records on their way to the reader among
@@ -69,6 +85,10 @@ impl Pushed {
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
 /// memory does slowly.
 const STREAM_MIN: usize = 512;
+/// Bytes from which on most are of whole lines as they come, and a stage would be another copy.
+const STAGE_MAX: usize = 8 << 10;
+
+const _: () = assert!(record_bytes(FRAME_MAX) <= Stage::ROOM);
 
 impl Writer {
     /// Writes the ring at `offset` of `records`. The heads are words of `own`, the tail one of `peer`.
@@ -82,9 +102,10 @@ impl Writer {
         (peer, tail_word): (&Arc<Mapping>, impl Fn(&Mapping) -> &AtomicU64),
     ) -> Self {
         let Heads { head: head_word, stamp: stamp_word, lone } = heads(own);
+        let data = records.area_mut(offset, ring.size() as usize + RECORDS_PAD);
         Self {
             ring,
-            data: records.area_mut(offset, ring.size() as usize + RECORDS_PAD),
+            data,
             head: 0,
             published: 0,
             tail: 0,
@@ -95,7 +116,11 @@ impl Writer {
             broken: None,
             distance: Distance::default(),
             sampling: Sampling::new(),
-            streaming: false,
+            way: Way::Ordinary,
+            to: data,
+            unpublished_max: ring.unpublished_max(),
+            stage: Stage::new(),
+            staged: 0,
             registers: Registers::here(),
             _keep: [records.clone(), own.clone(), peer.clone()],
         }
@@ -104,7 +129,30 @@ impl Writer {
     /// About so many bytes will be pushed before the next [`Writer::publish`]. Nothing waits to be published.
     #[inline(always)]
     pub(crate) fn expect(&mut self, bytes: usize) {
-        self.streaming = stream::POSSIBLE && self.distance.is_far() && bytes >= STREAM_MIN;
+        if self.distance.is_far() | (self.way != Way::Ordinary) {
+            self.choose_way(bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn choose_way(&mut self, bytes: usize) {
+        self.way = match bytes {
+            _ if !stream::POSSIBLE || !self.distance.is_far() => Way::Ordinary,
+            ..STREAM_MIN => Way::Ordinary,
+            STREAM_MIN..STAGE_MAX => Way::Staged,
+            _ => Way::Streamed,
+        };
+        (self.to, self.unpublished_max) = (self.data, self.ring.unpublished_max());
+        if self.way == Way::Staged {
+            self.unpublished_max = self.unpublished_max.min(Stage::ROOM);
+            self.begin_stage();
+        }
+    }
+
+    /// Stages what follows.
+    fn begin_stage(&mut self) {
+        (self.to, self.staged) = (self.stage.as_ring(self.ring.offset(self.head)), self.head);
     }
 
     /// Appends frames in order until there is no room for one; the reader sees them after [`Writer::publish`], which must
@@ -117,18 +165,13 @@ impl Writer {
 
     #[inline(always)]
     fn push_expected(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
-        match (self.streaming, self.registers) {
-            (false, _) => self.push_all::<ORDINARY>(packets),
-            (true, Registers::Bytes64) => self.push_all::<STREAMING_LINES>(packets),
-            (true, _) => self.push_all::<STREAMING>(packets),
+        // A stage is of one lap.
+        if self.way == Way::Staged && self.ring.offset(self.head) == 0 {
+            self.stream();
         }
-    }
-
-    #[inline(always)]
-    fn push_all<const HOW: u8>(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
-        let to = self.records();
         let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
+        let mut to = self.records();
         let mut discarded = 0;
         let mut each = packets.each();
         loop {
@@ -146,8 +189,9 @@ impl Writer {
                 self.head = run.head;
                 let Some(further) = self.make_room(len) else { break };
                 (run.head, run.limit) = (self.head, further);
+                to = self.records();
             }
-            let alike = HOW == ORDINARY && packet.rest.is_empty();
+            let alike = packet.rest.is_empty() && to.past_caches.is_none();
             match len {
                 // SAFETY: records end before the limit.
                 32..=64 if alike => unsafe { run.append_alike::<32, _>(to, len, &mut each) },
@@ -157,7 +201,7 @@ impl Writer {
                 129..=256 if alike => unsafe { run.append_alike::<128, _>(to, len, &mut each) },
                 _ => {
                     // SAFETY: the same.
-                    unsafe { to.write::<HOW>(run.head, frame_header(len), packet) };
+                    unsafe { to.write(run.head, frame_header(len), packet) };
                     run.appended(len);
                     each = behind;
                 }
@@ -167,13 +211,32 @@ impl Writer {
         Pushed { packets: run.pushed, discarded, bytes: run.bytes }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn finish_streaming(&mut self) {
+        if self.way == Way::Staged {
+            self.stream();
+        }
+        stream::fence();
+    }
+
+    /// Sends what is in the stage on its way.
+    #[cold]
+    #[inline(never)]
+    fn stream(&mut self) {
+        let bytes = self.head.wrapping_sub(self.staged) as usize;
+        // SAFETY: what was staged has room in the ring, and lies in one lap of it.
+        unsafe { self.stage.stream(self.data.add(self.ring.offset(self.staged)), bytes, self.registers) };
+        self.begin_stage();
+    }
+
     /// Up to where records can be written one after the other, with nothing else to be thought of: not over unread ones,
     /// not over the ring's end, not more than may go unpublished.
     #[inline(always)]
     fn limit(&self) -> u64 {
         let free = self.ring.size() - self.head.wrapping_sub(self.tail);
         let to_end = self.ring.to_end(self.head);
-        let unpublished = self.ring.unpublished_max().saturating_sub(self.head.wrapping_sub(self.published));
+        let unpublished = self.unpublished_max.saturating_sub(self.head.wrapping_sub(self.published));
         self.head.wrapping_add(free.min(to_end).min(unpublished))
     }
 
@@ -189,13 +252,19 @@ impl Writer {
                 self.ring.place(self.head, self.tail, len)?
             }
         };
-        if place.next.wrapping_sub(self.published) > self.ring.unpublished_max() {
+        if place.next.wrapping_sub(self.published) > self.unpublished_max {
             self.publish();
+        }
+        if self.way == Way::Staged {
+            self.stream();
         }
         if place.at != self.head {
             // SAFETY: the offset is within the ring, in bytes that the reader has given back.
-            unsafe { self.records().begin(self.head, self.ring.skip_header(self.head), Ordering::Release) };
+            unsafe { self.in_ring().begin(self.head, self.ring.skip_header(self.head), Ordering::Release) };
             self.head = place.at;
+        }
+        if self.way == Way::Staged {
+            self.begin_stage();
         }
         // In a ring that is small for its frames, one record may be more than may go unpublished.
         let record = place.next.wrapping_sub(place.at);
@@ -216,8 +285,8 @@ impl Writer {
             if self.sampling.count() {
                 self.stamp();
             }
-            if self.streaming {
-                stream::fence();
+            if self.way != Way::Ordinary {
+                self.finish_streaming();
             } else if self.head.wrapping_sub(self.published) <= lone::RECORD_MAX {
                 self.show_lone();
             }
@@ -239,19 +308,26 @@ impl Writer {
     /// Puts what is published beside the head, if it is one frame that has room there.
     #[inline(always)]
     fn show_lone(&self) {
-        let (at, records) = (self.published, self.records());
+        let (at, records) = (self.published, self.in_ring());
         // SAFETY: written by this writer, and not given back before it is published.
         let len = unsafe { records.word(at) }.load(Ordering::Relaxed) as usize;
         if len <= LONE_MAX && record_bytes(len) == self.head.wrapping_sub(at) {
-            let frame = records.data.wrapping_add(records.ring.offset(at) + HEADER as usize);
+            let frame = records.at(at).wrapping_add(HEADER as usize);
             // SAFETY: the mapping is kept, and goes on behind the ring.
             unsafe { lone::show(&*self.lone, at, len, frame) };
         }
     }
 
     #[inline(always)]
+    fn in_ring(&self) -> Records {
+        Records { past_caches: None, ring: self.ring, data: self.data }
+    }
+
+    /// Where new records go.
+    #[inline(always)]
     fn records(&self) -> Records {
-        Records { ring: self.ring, data: self.data }
+        let past_caches = (self.way == Way::Streamed).then_some(self.registers);
+        Records { past_caches, ring: self.ring, data: self.to }
     }
 
     /// Takes the reader for near, wherever it is: it is in this thread.
@@ -564,5 +640,22 @@ mod tests {
         std::thread::sleep(waited);
         assert_eq!(ends.receive().len(), 1);
         assert!(ends.latency().max_ns() >= waited.as_nanos() as u64);
+    }
+
+    /// Records of 64 bytes, of which laps hold a whole number: one burst after the other goes over the ring's end between two pushes.
+    #[test]
+    fn bursts_that_are_pushed_one_by_one_go_on_where_a_lap_ends_with_a_record() {
+        for distance in [Distance::near(), Distance::far()] {
+            let mut ends = Ends::new(16 << 10, distance);
+            for burst in 0..40_u8 {
+                let frames: Vec<_> = (0..100_u8).map(|n| vec![burst ^ n; 56]).collect();
+                ends.writer.expect(frames.len() * 56);
+                assert!(frames.iter().all(|frame| ends.writer.push(&PacketRef::from_slice(frame))));
+                ends.writer.publish();
+                let received: Vec<_> =
+                    std::iter::repeat_with(|| ends.receive()).take_while(|some| !some.is_empty()).collect();
+                assert_eq!(received.concat(), frames);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::packet::{PacketRef, copy_bytes};
 use crate::prefetch;
+use crate::registers::Registers;
 use crate::ring::{HEADER, Ring, frame_header, record_bytes};
 use crate::stream;
 use crate::sync::{self, AtomicU64};
@@ -45,8 +46,7 @@ impl Run {
     ) {
         let record_bytes = record_bytes(len);
         let mut room = self.limit.wrapping_sub(self.head);
-        // SAFETY: the offset is within the ring.
-        let mut record = unsafe { to.data.add(to.ring.offset(self.head)) };
+        let mut record = to.at(self.head);
         let mut packets = 0;
         let mut behind = each.clone();
         while let Some(packet) = behind.next() {
@@ -101,34 +101,35 @@ fn expect_lines(bytes: usize, at: impl Fn(usize) -> *mut u8) {
 /// Where records go.
 #[derive(Clone, Copy)]
 pub(super) struct Records {
+    /// Past the caches as they come, with such registers.
+    pub(super) past_caches: Option<Registers>,
     pub(super) ring: Ring,
     pub(super) data: *mut u8,
 }
 
-/// How records are written: with ordinary stores, or past the caches, there by a line at once or by parts of it.
-pub(super) const ORDINARY: u8 = 0;
-pub(super) const STREAMING: u8 = 1;
-pub(super) const STREAMING_LINES: u8 = 2;
-
 impl Records {
+    /// The place of a position. The first byte need not be mapped, as where a stage stands for a part of the ring.
+    #[inline(always)]
+    pub(super) fn at(self, position: u64) -> *mut u8 {
+        self.data.wrapping_add(self.ring.offset(position))
+    }
+
     /// # Safety
     /// The record must lie within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    pub(super) unsafe fn write<const HOW: u8>(self, head: u64, header: u64, packet: &PacketRef<'_>) {
+    pub(super) unsafe fn write(self, head: u64, header: u64, packet: &PacketRef<'_>) {
         // SAFETY: the offset is a multiple of 8, the record by contract in bytes that nobody looks at until the next head is
         // published. Others only read.
         unsafe {
-            let record = self.data.add(self.ring.offset(head));
+            let record = self.at(head);
             let body = record.add(HEADER as usize);
             sync::writes(body, packet.len());
-            match HOW {
-                STREAMING => return stream::record::<false>(header, packet, record),
-                STREAMING_LINES => return stream::record::<true>(header, packet, record),
-                _ => {}
+            match self.past_caches {
+                None => {}
+                Some(Registers::Bytes64) => return stream::record::<true>(header, packet, record),
+                Some(_) => return stream::record::<false>(header, packet, record),
             }
-            expect_lines(packet.len(), |line| {
-                self.data.wrapping_add(self.ring.offset(head.wrapping_add(AHEAD + line as u64)))
-            });
+            expect_lines(packet.len(), |line| self.at(head.wrapping_add(AHEAD + line as u64)));
             self.begin(head, header, Ordering::Relaxed);
             copy_bytes(packet.head.as_ptr(), body, packet.head.len());
             if !packet.rest.is_empty() {
@@ -152,6 +153,6 @@ impl Records {
     #[inline(always)]
     pub(super) unsafe fn word<'a>(self, at: u64) -> &'a AtomicU64 {
         // SAFETY: within the ring and a multiple of 8. Atomic, since the reader may look at it.
-        unsafe { AtomicU64::from_ptr(self.data.add(self.ring.offset(at)).cast()) }
+        unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
     }
 }
