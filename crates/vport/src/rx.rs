@@ -52,7 +52,6 @@ impl HeldUp {
 }
 
 /// The receiving half of a queue pair over shared memory.
-#[repr(align(128))]
 pub struct RxRing {
     slots: Box<[Slot]>,
     lent: Box<Lent>,

@@ -63,20 +63,23 @@ pub(crate) fn fence() {
 /// Private lines, in which records are written as into the ring, and from where whole lines go at once. They stand for
 /// those of the ring.
 #[derive(Debug)]
+pub(crate) struct Stage(Box<[Line]>);
+
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Stage([u8; STAGE + LINE]);
+struct Line(#[expect(dead_code, reason = "looked at through pointers alone")] [u8; LINE]);
 
 impl Stage {
     /// Bytes that can be staged at once.
     pub(crate) const ROOM: u64 = STAGE as u64;
 
-    pub(crate) fn new() -> Box<Self> {
-        Box::new(Self([0; STAGE + LINE]))
+    pub(crate) fn new() -> Self {
+        Self(vec![Line([0; LINE]); STAGE / LINE + 1].into())
     }
 
     /// Where the ring's first byte were, if the byte at `offset` were in the first of these lines, at the same place in it.
     pub(crate) fn as_ring(&mut self, offset: usize) -> *mut u8 {
-        self.0.as_mut_ptr().wrapping_sub(offset - offset % LINE)
+        self.0.as_mut_ptr().cast::<u8>().wrapping_sub(offset - offset % LINE)
     }
 
     /// Streams so many bytes to their place in the ring, `to`. What is streamed is seen by others only after [`fence`].
@@ -87,9 +90,9 @@ impl Stage {
     #[inline(always)]
     pub(crate) unsafe fn stream(&self, to: *mut u8, bytes: usize, registers: Registers) {
         sync::writes(to, bytes);
-        let from = self.0[to.addr() % LINE..][..bytes].as_ptr();
-        // SAFETY: by contract; the source was indexed.
+        // SAFETY: by contract; there is a line more than what is staged fills.
         unsafe {
+            let from = self.0.as_ptr().cast::<u8>().add(to.addr() % LINE);
             match registers {
                 Registers::Bytes64 => words::<true>(from, to, bytes / WORD),
                 _ => words::<false>(from, to, bytes / WORD),

@@ -73,7 +73,6 @@ impl PeerTable {
 
 /// What goes to one queue of the peer.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(crate) struct TxChannel {
     pub(crate) outlet: Outlet,
     pub(crate) bell: Bell,
@@ -92,7 +91,6 @@ impl TxChannel {
 }
 
 /// The sending half of a queue pair over shared memory.
-#[repr(align(128))]
 pub struct TxRing {
     half: Option<TxHalf>,
     queue: usize,

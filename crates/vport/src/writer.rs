@@ -41,7 +41,7 @@ pub(crate) struct Writer {
     to: *mut u8,
     /// Bytes that may go unpublished.
     unpublished_max: u64,
-    stage: Box<Stage>,
+    stage: Stage,
     /// From here on records are in the stage alone.
     staged: u64,
     registers: Registers,

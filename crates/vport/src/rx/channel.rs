@@ -20,7 +20,6 @@ use crate::sync::AtomicU64;
 
 /// What comes from one queue of the peer.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(crate) struct RxChannel {
     pub(crate) inlet: Inlet,
     /// The peer's queue.
