@@ -6,9 +6,6 @@ use std::io::IsTerminal;
 use clap::{Parser, Subcommand};
 use node::keeper::{self, Begin};
 use node::{daemon, launch, pump};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 /// Keeps slices running on this host. `kaista up` starts it where it does not run.
 #[derive(Parser)]
@@ -46,15 +43,14 @@ enum Part {
 }
 
 fn main() {
-    let filter = std::env::var("KAISTA_LOG").ok().and_then(|said| said.parse().ok());
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = tracing_subscriber::fmt::layer()
+    tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         // They would go to standard error as well, and a thread that cannot write there panics.
-        .log_internal_errors(false);
-    tracing_subscriber::registry().with(filter).with(lines).init();
+        .log_internal_errors(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("KAISTA_LOG").unwrap_or_else(|_| "info".into()))
+        .init();
     let arguments = Arguments::parse();
     let result = match arguments.part {
         None if arguments.foreground => launch::foreground(),

@@ -10,11 +10,10 @@ use std::time::Instant;
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Metadata, Subscriber};
-use tracing_subscriber::Layer;
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::limiter::Limiter;
 
@@ -44,7 +43,7 @@ struct Kind {
 }
 
 /// A subscriber that writes to `to` what `filter` lets pass, and the throttle that it goes by.
-pub fn subscriber<W>(filter: Targets, to: W) -> (impl Subscriber + Send + Sync, Throttle)
+pub fn subscriber<W>(filter: EnvFilter, to: W) -> (impl Subscriber + Send + Sync, Throttle)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -118,8 +117,6 @@ impl<T: fmt::Display> fmt::Display for Escaped<T> {
 mod tests {
     use std::io;
 
-    use tracing_subscriber::filter::LevelFilter;
-
     use super::*;
 
     /// Keeps what is written.
@@ -146,7 +143,7 @@ mod tests {
     fn lines_of_one_kind_are_kept_to_their_rate_and_what_is_left_out_is_counted() {
         let paper = Paper::default();
         let writer = paper.clone();
-        let (subscriber, throttle) = subscriber(Targets::new().with_default(LevelFilter::INFO), move || writer.clone());
+        let (subscriber, throttle) = subscriber(EnvFilter::new("info"), move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             for peer in 0..10_000 {
                 tracing::warn!(peer, "hostile");

@@ -12,7 +12,7 @@ use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::EnvFilter;
 
 use crate::acquaintances;
 use crate::bell::Bell;
@@ -51,8 +51,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// # Errors
 /// The configuration is wrong, or the system refuses what it asks for.
 pub fn run(path: &Path) -> anyhow::Result<()> {
-    let filter = std::env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let (subscriber, throttle) = log::subscriber(filter, std::io::stderr);
     tracing::subscriber::set_global_default(subscriber).context("a log was begun before")?;
     end_with_any_thread();

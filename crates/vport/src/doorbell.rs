@@ -117,8 +117,8 @@ impl Doorbell {
         }
     }
 
-    fn judge(&mut self, useful: bool) {
-        self.needless = if useful { 0 } else { self.needless + 1 };
+    fn judge(&mut self, something: bool) {
+        self.needless = if something { 0 } else { self.needless + 1 };
         if self.needless >= NEEDLESS_MAX {
             self.needless = NEEDLESS_MAX / 2;
             self.muted_until = Some(Instant::now() + BACKSTOP);

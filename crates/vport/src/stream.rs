@@ -5,9 +5,6 @@ use crate::packet::PacketRef;
 use crate::registers::Registers;
 use crate::sync;
 
-/// Bytes that can be staged, wherever in a line they begin. Part of the fastest cache.
-const STAGE: usize = 12 << 10;
-
 const WORD: usize = 8;
 const PAIR: usize = 2 * WORD;
 const LINE: usize = 64;
@@ -70,11 +67,11 @@ pub(crate) struct Stage(Box<[Line]>);
 struct Line(#[expect(dead_code, reason = "looked at through pointers alone")] [u8; LINE]);
 
 impl Stage {
-    /// Bytes that can be staged at once.
-    pub(crate) const ROOM: u64 = STAGE as u64;
+    /// Bytes that can be staged, wherever in a line they begin. Part of the fastest cache.
+    pub(crate) const ROOM_BYTES: u64 = 12 << 10;
 
     pub(crate) fn new() -> Self {
-        Self(vec![Line([0; LINE]); STAGE / LINE + 1].into())
+        Self(vec![Line([0; LINE]); Self::ROOM_BYTES as usize / LINE + 1].into())
     }
 
     /// Where the ring's first byte were, if the byte at `offset` were in the first of these lines, at the same place in it.
@@ -85,7 +82,7 @@ impl Stage {
     /// Streams so many bytes to their place in the ring, `to`. What is streamed is seen by others only after [`fence`].
     ///
     /// # Safety
-    /// These many bytes, of whole words and at most [`Stage::ROOM`], must be mapped at `to`, and this processor have such registers.
+    /// These many bytes, of whole words and at most [`Stage::ROOM_BYTES`], must be mapped at `to`, and this processor have such registers.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) unsafe fn stream(&self, to: *mut u8, bytes: usize, registers: Registers) {

@@ -84,11 +84,11 @@ impl Pushed {
 
 /// Bytes between two publications from which on streaming pays: the lines at either end are written in parts, which
 /// memory does slowly.
-const STREAM_MIN: usize = 512;
+const STREAMED_BYTES_MIN: usize = 512;
 /// Bytes from which on most are of whole lines as they come, and a stage would be another copy.
-const STAGE_MAX: usize = 8 << 10;
+const STAGED_BYTES_MAX: usize = 8 << 10;
 
-const _: () = assert!(record_bytes(FRAME_MAX) <= Stage::ROOM);
+const _: () = assert!(record_bytes(FRAME_MAX) <= Stage::ROOM_BYTES);
 
 impl Writer {
     /// Writes the ring at `offset` of `records`. The heads are words of `own`, the tail one of `peer`.
@@ -139,20 +139,22 @@ impl Writer {
     fn choose_way(&mut self, bytes: usize) {
         self.way = match bytes {
             _ if !stream::POSSIBLE || !self.distance.is_far() => Way::Ordinary,
-            ..STREAM_MIN => Way::Ordinary,
-            STREAM_MIN..STAGE_MAX => Way::Staged,
+            ..STREAMED_BYTES_MIN => Way::Ordinary,
+            STREAMED_BYTES_MIN..STAGED_BYTES_MAX => Way::Staged,
             _ => Way::Streamed,
         };
         (self.to, self.unpublished_max) = (self.data, self.ring.unpublished_max());
         if self.way == Way::Staged {
-            self.unpublished_max = self.unpublished_max.min(Stage::ROOM);
-            self.begin_stage();
+            self.unpublished_max = self.unpublished_max.min(Stage::ROOM_BYTES);
         }
+        self.begin_stage();
     }
 
-    /// Stages what follows.
+    /// What follows goes to the beginning of the stage, if records are staged.
     fn begin_stage(&mut self) {
-        (self.to, self.staged) = (self.stage.as_ring(self.ring.offset(self.head)), self.head);
+        if self.way == Way::Staged {
+            (self.to, self.staged) = (self.stage.as_ring(self.ring.offset(self.head)), self.head);
+        }
     }
 
     /// Appends frames in order until there is no room for one; the reader sees them after [`Writer::publish`], which must
@@ -167,7 +169,7 @@ impl Writer {
     fn push_expected(&mut self, packets: &(impl Packets + ?Sized)) -> Pushed {
         // A stage is of one lap.
         if self.way == Way::Staged && self.ring.offset(self.head) == 0 {
-            self.stream();
+            self.empty_stage();
         }
         // In registers: what is written to the ring could be this writer itself, for all that the compiler knows.
         let mut run = Run { head: self.head, limit: self.limit(), pushed: 0, bytes: 0 };
@@ -214,16 +216,17 @@ impl Writer {
     #[cold]
     #[inline(never)]
     fn finish_streaming(&mut self) {
-        if self.way == Way::Staged {
-            self.stream();
-        }
+        self.empty_stage();
         stream::fence();
     }
 
-    /// Sends what is in the stage on its way.
+    /// Sends what is in the stage on its way, if records are staged.
     #[cold]
     #[inline(never)]
-    fn stream(&mut self) {
+    fn empty_stage(&mut self) {
+        if self.way != Way::Staged {
+            return;
+        }
         let bytes = self.head.wrapping_sub(self.staged) as usize;
         // SAFETY: what was staged has room in the ring, and lies in one lap of it.
         unsafe { self.stage.stream(self.data.add(self.ring.offset(self.staged)), bytes, self.registers) };
@@ -255,15 +258,11 @@ impl Writer {
         if place.next.wrapping_sub(self.published) > self.unpublished_max {
             self.publish();
         }
-        if self.way == Way::Staged {
-            self.stream();
-        }
+        self.empty_stage();
         if place.at != self.head {
             // SAFETY: the offset is within the ring, in bytes that the reader has given back.
             unsafe { self.in_ring().begin(self.head, self.ring.skip_header(self.head), Ordering::Release) };
             self.head = place.at;
-        }
-        if self.way == Way::Staged {
             self.begin_stage();
         }
         // In a ring that is small for its frames, one record may be more than may go unpublished.

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::EnvFilter;
 use traffic::ran::config::Config;
 use traffic::ran::run::run;
 
@@ -32,10 +30,8 @@ fn main() -> ExitCode {
 /// What the program does, under one of its names; the other is `kaista-ran-dpdk`.
 pub fn run_as(name: &'static str) -> ExitCode {
     let cli = Cli::from_arg_matches(&Cli::command().name(name).get_matches()).unwrap_or_else(|error| error.exit());
-    let filter = std::env::var("KAISTA_LOG").ok().and_then(|said| said.parse().ok());
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    let filter = EnvFilter::try_from_env("KAISTA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let done = Config::read(&cli.config).and_then(|config| if cli.check { Ok(()) } else { run(&config) });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -71,7 +71,7 @@ impl LogReader {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::EnvFilter;
 
     use super::*;
 
@@ -93,8 +93,7 @@ mod tests {
     fn what_is_told_of_ports_given_is_kept_to_no_rate() {
         let paper = Paper::default();
         let writer = paper.clone();
-        let (subscriber, throttle) =
-            crate::log::subscriber(Targets::new().with_default(LevelFilter::INFO), move || writer.clone());
+        let (subscriber, throttle) = crate::log::subscriber(EnvFilter::new("info"), move || writer.clone());
         let (mut log, mut reader) = channel();
         let (ue, address) = (Ipv4Addr::new(10, 45, 0, 1), Ipv4Addr::new(203, 0, 113, 1));
         for first in 0..1_000 {
