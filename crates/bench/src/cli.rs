@@ -55,7 +55,7 @@ enum What {
         output: Output,
     },
     /// The program that `instructions` counts
-    #[command(hide = true)]
+    #[command(hide = true, subcommand)]
     Counted(count::Counted),
     /// The program that `upf` measures in a container
     #[command(hide = true)]

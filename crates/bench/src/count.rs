@@ -1,6 +1,7 @@
 //! Instructions of a packet, counted by valgrind's callgrind: the same on every machine, so a test can watch them.
 //!
-//! The counted program is this one, in a hidden command that forwards a given number of packets. It runs twice, with
+//! The counted program is this one, in a hidden command that forwards a given number of packets, by a function over synthetic ports or
+//! over a link of shared memory. It runs twice, with
 //! fewer and with more packets; the difference, divided by the packets between, has no part of the set-up in it. Of the UPF
 //! the same is done for each stage of a packet's way.
 
@@ -9,17 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
+use clap::ValueEnum;
 use serde_json::json;
 
 mod callgrind;
 mod frames;
+mod hop;
 mod stages;
 
 use callgrind::Profile;
+use hop::Hops;
 use stages::Stage;
 
 use crate::conditions;
 use crate::folder::Folder;
+use crate::link::Kind;
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
@@ -49,17 +54,30 @@ pub struct Args {
     pub record: Option<PathBuf>,
 }
 
-/// Arguments of the counted program.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Counted {
-    #[arg(value_enum)]
-    subject: Subject,
-    #[arg(value_enum)]
-    way: Way,
-    packets: u64,
-    /// PDRs each way
-    #[arg(default_value_t = 1)]
-    pdrs: u16,
+/// What the counted program does.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Counted {
+    /// A function over synthetic ports
+    Function {
+        /// Which one
+        #[arg(value_enum)]
+        subject: Subject,
+        /// Where its packets go
+        #[arg(value_enum)]
+        way: Way,
+        /// PDRs each way
+        pdrs: u16,
+        /// How many it sends at least
+        packets: u64,
+    },
+    /// Packets to and fro over a link
+    Hop {
+        /// Of which kind
+        #[arg(value_enum)]
+        kind: Kind,
+        /// How many hops at least
+        packets: u64,
+    },
 }
 
 /// Counts, and compares or records if asked to.
@@ -84,12 +102,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
+    for kind in Kind::ALL {
+        let name = format!("instructions.hop.{}", kind.name());
+        progress.step(&format!("counting {name}"))?;
+        let kind = kind.to_possible_value().context("every kind has a name")?;
+        let counts = counts(&["hop", kind.get_name()])?;
+        samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
+    }
     for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
         let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
         progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
         // Beside each other, as no time is taken.
         let counted = std::thread::scope(|scope| {
-            let both = Way::BOTH.map(|way| scope.spawn(move || counts(subject, way, pdrs)));
+            let both = Way::BOTH
+                .map(|way| scope.spawn(move || counts(&["function", subject.name(), way.name(), &pdrs.to_string()])));
             both.map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a count panicked"))))
         });
         for (way, counts) in Way::BOTH.into_iter().zip(counted) {
@@ -159,19 +185,21 @@ struct Count {
     profile: Profile,
 }
 
-/// Of the shorter and the longer run.
-fn counts(subject: Subject, way: Way, pdrs: u16) -> anyhow::Result<[Count; 2]> {
-    Ok([count(subject, way, FEWER, pdrs)?, count(subject, way, MORE, pdrs)?])
+/// Of the shorter and the longer run of what the arguments of [`Counted`] say, but for the number of packets.
+fn counts(what: &[&str]) -> anyhow::Result<[Count; 2]> {
+    Ok([count(what, FEWER)?, count(what, MORE)?])
 }
 
-fn count(subject: Subject, way: Way, packets: u64, pdrs: u16) -> anyhow::Result<Count> {
+fn count(what: &[&str], packets: u64) -> anyhow::Result<Count> {
     let folder = Folder::new()?;
     let file = folder.path().join("out");
     let output = Command::new("valgrind")
         .args(callgrind::ARGUMENTS)
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe()?)
-        .args(["bench", "counted", subject.name(), way.name(), &packets.to_string(), &pdrs.to_string()])
+        .args(["bench", "counted"])
+        .args(what)
+        .arg(packets.to_string())
         .stdin(Stdio::null())
         .output()
         .context("cannot run valgrind (package valgrind)")?;
@@ -189,21 +217,29 @@ fn collected(said: &str) -> Option<u64> {
 
 /// What [`Counted`] asks for: forwards the packets and returns.
 pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
-    let load = Load { pdrs: counted.pdrs, ..LOAD };
-    let sent = match counted.subject {
-        Subject::Forwarder => {
-            let mut plain = Plain::new(counted.way, load)?;
-            forward(counted.packets, || {
-                plain.turn();
-                plain.sent()
-            })
+    let sent = match *counted {
+        Counted::Function { subject, way, pdrs, packets } => {
+            let load = Load { pdrs, ..LOAD };
+            match subject {
+                Subject::Forwarder => {
+                    let mut plain = Plain::new(way, load)?;
+                    forward(packets, || {
+                        plain.turn();
+                        plain.sent()
+                    })
+                }
+                Subject::Upf => {
+                    let mut upf = Upf::new(way, load)?;
+                    forward(packets, || {
+                        upf.turn();
+                        upf.sent()
+                    })
+                }
+            }
         }
-        Subject::Upf => {
-            let mut upf = Upf::new(counted.way, load)?;
-            forward(counted.packets, || {
-                upf.turn();
-                upf.sent()
-            })
+        Counted::Hop { kind, packets } => {
+            let mut hops = Hops::over(kind)?;
+            forward(packets, || hops.turn())
         }
     };
     match sent {
@@ -278,8 +314,11 @@ mod tests {
     fn the_counted_program_forwards_what_it_is_told_to() {
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
-                be_counted(&Counted { subject, way, packets: 1_000, pdrs: 1 }).expect("packets flow");
+                be_counted(&Counted::Function { subject, way, pdrs: 1, packets: 1_000 }).expect("packets flow");
             }
+        }
+        for kind in Kind::ALL {
+            be_counted(&Counted::Hop { kind, packets: 1_000 }).expect("packets flow");
         }
     }
 }

@@ -86,6 +86,16 @@ impl Descriptor {
             & (offset >= HEADROOM as u64)
             & (offset + len <= BUFFER_BYTES as u64)
     }
+
+    /// Bytes of the frames that words name.
+    #[inline(always)]
+    pub(crate) fn frame_bytes(words: &[u64]) -> u64 {
+        let mut bytes = 0;
+        for word in words {
+            bytes += word >> 48;
+        }
+        bytes
+    }
 }
 
 /// A mapped arena with its holder table.
@@ -243,7 +253,11 @@ impl Buffers {
             match self.run(count - first, |n| buffers(first + n)) {
                 // SAFETY: as above.
                 Some(run) => unsafe { run.write([id; RUN]) },
-                None => (first..count.min(first + RUN)).for_each(|n| self.set_holder(buffers(n), id)),
+                None => {
+                    for n in first..count.min(first + RUN) {
+                        self.set_holder(buffers(n), id);
+                    }
+                }
             }
         }
     }
@@ -255,7 +269,10 @@ impl Buffers {
             return None;
         }
         let first = buffers(0);
-        let neighbours = (1..RUN).fold(true, |all, n| all & (buffers(n).wrapping_sub(first) == n as u32));
+        let mut neighbours = true;
+        for n in 1..RUN {
+            neighbours &= buffers(n).wrapping_sub(first) == n as u32;
+        }
         neighbours.then(|| self.holders.wrapping_add(first as usize).cast_mut().cast())
     }
 
@@ -268,7 +285,9 @@ impl Buffers {
         if u64::from(last.wrapping_sub(first)) == COUNT - 1 {
             self.expect_holder(last);
         } else {
-            (1..COUNT).for_each(|n| self.expect_holder(buffers(n)));
+            for n in 1..COUNT {
+                self.expect_holder(buffers(n));
+            }
         }
     }
 

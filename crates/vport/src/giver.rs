@@ -174,7 +174,7 @@ impl Giver {
         place.give_back(&empty[..given]);
         rings.write(head, words);
         self.head = head.wrapping_add(given as u64);
-        Some(words.iter().map(|word| word >> 48).sum())
+        Some(Descriptor::frame_bytes(words))
     }
 
     /// Appends one frame of 1 to [`crate::packet::FRAME_MAX`] bytes. False while there is no empty buffer.
@@ -298,11 +298,12 @@ impl Rings {
     #[inline(always)]
     fn exchange_all(self, words: &[u64], empty: &[u32], sender: HolderId) -> usize {
         let count = self.buffers.count();
-        let lawful = if empty.iter().fold(true, |all, empty| all & (*empty < count)) {
-            empty
-        } else {
-            &empty[..empty.iter().take_while(|empty| **empty < count).count()]
-        };
+        let mut all_lawful = true;
+        for empty in empty {
+            all_lawful &= *empty < count;
+        }
+        let lawful =
+            if all_lawful { empty } else { &empty[..empty.iter().take_while(|empty| **empty < count).count()] };
         let given = self.buffers.hand_over(lawful.len(), |n| lawful[n], self.own, sender);
         self.buffers.set_holders(given, |n| words[n] as u32, self.receiver);
         given

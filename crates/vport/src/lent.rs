@@ -226,7 +226,9 @@ impl Place {
         for (back, words) in self.pieces(words) {
             // SAFETY: mapped as long as the burst is borrowed, and this function's own.
             let backs = unsafe { core::slice::from_raw_parts(back, words.len()) };
-            all &= backs.iter().zip(words).fold(true, |all, (back, word)| all & (*back == *word as u32));
+            for (back, word) in backs.iter().zip(words) {
+                all &= *back == *word as u32;
+            }
         }
         all
     }

@@ -55,7 +55,8 @@ pub(crate) fn call_16<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Returns what an expression is, compiled for registers that must come from [`Registers::here`]. What is to be compiled so must be
-/// `#[inline(always)]`, closures within it too.
+/// `#[inline(always)]`, closures within it too, and its loops plain ones: a `fold` is a function that the compiler may leave apart,
+/// compiled for every processor.
 macro_rules! dispatch {
     ($registers:expr, $work:expr) => {
         match $registers {

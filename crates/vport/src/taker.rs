@@ -180,7 +180,9 @@ impl Taker {
         let not_asked_for = lent.not_asked_for(tail, count);
         let words = &mut lent.words_mut()[..count];
         rings.copy(tail, words);
-        not_asked_for.for_each(|i| rings.buffers.expect_frame(words[i] as u32, (words[i] >> 32) as u16 as usize));
+        for word in &words[not_asked_for] {
+            rings.buffers.expect_frame(*word as u32, (word >> 32) as u16 as usize);
+        }
         let held = rings.hand_over(words, self.own, self.sender);
         if held < count {
             let lawful = Descriptor::is_lawful(words[held], rings.buffers.count());
@@ -188,7 +190,7 @@ impl Taker {
         }
         let words = &words[..held];
         rings.give_back(tail, words);
-        let bytes = words.iter().map(|word| word >> 48).sum();
+        let bytes = Descriptor::frame_bytes(words);
         let Rings { entries, returns, buffers, descriptors } = rings;
         let place = Place { buffers, returns, entries, first: tail, descriptors, head, sender: self.sender };
         // SAFETY: checked; mapped and this end's as in `Rings::lend`.
@@ -291,9 +293,9 @@ impl Rings {
             let words = |n: u64| self.descriptor(asked.wrapping_add(n));
             self.buffers.expect_holders::<TOGETHER>(|n| words(n) as u32);
             if frames {
-                (0..TOGETHER).map(words).for_each(|word| {
-                    self.buffers.expect_frame(word as u32, (word >> 32) as u16 as usize);
-                });
+                for n in 0..TOGETHER {
+                    self.buffers.expect_frame(words(n) as u32, (words(n) >> 32) as u16 as usize);
+                }
             }
             asked = asked.wrapping_add(TOGETHER);
         }
@@ -339,7 +341,11 @@ impl Rings {
     #[inline(always)]
     fn hand_over(self, words: &[u64], own: HolderId, sender: HolderId) -> usize {
         let count = self.buffers.count();
-        let lawful = if words.iter().fold(true, |all, word| all & Descriptor::is_lawful(*word, count)) {
+        let mut all_lawful = true;
+        for word in words {
+            all_lawful &= Descriptor::is_lawful(*word, count);
+        }
+        let lawful = if all_lawful {
             words
         } else {
             let lawful = words.iter().take_while(|word| Descriptor::is_lawful(**word, count)).count();

@@ -37,17 +37,18 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
 
     /// Name in metrics.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::ZeroCopy => "zerocopy",
         }
     }
 
-    fn of_links(self) -> LinkKind {
+    pub(crate) fn of_links(self) -> LinkKind {
         match self {
             Self::Direct => LinkKind::Direct,
             Self::ZeroCopy => LinkKind::ZeroCopy { group: "bench".into() },
@@ -55,7 +56,7 @@ impl Kind {
     }
 
     /// What forwarders do with Ethernet addresses. Zero-copy leaves packets alone, and so do those that it is held against.
-    fn addresses(self) -> &'static str {
+    pub(crate) fn addresses(self) -> &'static str {
         match self {
             Self::Direct => "swap",
             Self::ZeroCopy => "keep",

@@ -147,13 +147,18 @@ impl RxChannel {
         self.paused = None;
         let sight = Sight { generation, from: self.from, peer: &self.peer, layout: self.peer_layout };
         let mut halt = Halt { crossing: &mut self.crossing, paused: &mut self.paused };
-        self.inlet.fill(slots, peek, |slot, at| {
-            let wanted = mine.judge(slot, at, &sight, &mut halt);
-            if wanted == Wanted::Yes {
-                taken(at);
-            }
-            wanted
-        })
+        self.inlet.fill(
+            slots,
+            peek,
+            #[inline(always)]
+            |slot, at| {
+                let wanted = mine.judge(slot, at, &sight, &mut halt);
+                if wanted == Wanted::Yes {
+                    taken(at);
+                }
+                wanted
+            },
+        )
     }
 
     pub(super) fn is_past(&mut self, epoch: u64, generation: &Generation) -> bool {
@@ -177,7 +182,7 @@ impl RxChannel {
     /// A change of which no sender was told may be dropped: then nothing is waited for.
     #[inline(always)]
     pub(super) fn is_paused(&self, cell: &Cell) -> bool {
-        self.paused.is_some_and(|bucket| !cell.owns(bucket) && cell.awaits(bucket))
+        matches!(self.paused, Some(bucket) if !cell.owns(bucket) && cell.awaits(bucket))
     }
 
     /// Whether its sender keeps the epoch that it is looked at for from being known.
