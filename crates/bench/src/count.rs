@@ -102,30 +102,35 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
-    for kind in Kind::ALL {
-        let name = format!("instructions.hop.{}", kind.name());
-        progress.step(&format!("counting {name}"))?;
-        let kind = kind.to_possible_value().context("every kind has a name")?;
-        let counts = counts(&["hop", kind.get_name()])?;
-        samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
-    }
+    count_hops(samples, progress)?;
     for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
-        let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
-        progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
-        // Beside each other, as no time is taken.
-        let counted = std::thread::scope(|scope| {
-            let both = Way::BOTH
-                .map(|way| scope.spawn(move || counts(&["function", subject.name(), way.name(), &pdrs.to_string()])));
-            both.map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a count panicked"))))
-        });
-        for (way, counts) in Way::BOTH.into_iter().zip(counted) {
-            let counts = counts?;
-            let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
-            samples.add(&name, of_packet(counts.each_ref().map(|count| count.instructions))?, "instructions");
-            if subject == Subject::Upf && pdrs == 1 {
-                for (stage, cost) in of_stages(&counts)? {
-                    samples.add(format!("{name}.{}", stage.name()), cost, "instructions");
-                }
+        count_function(subject, pdrs, samples, progress)?;
+    }
+    Ok(())
+}
+
+fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
+    progress.step("counting instructions.hop")?;
+    let named =
+        Kind::ALL.map(|kind| kind.to_possible_value().map_or_else(String::new, |value| value.get_name().into()));
+    let counted = counts_of_all(&named.map(|kind| vec!["hop".into(), kind]))?;
+    for (kind, counts) in Kind::ALL.into_iter().zip(counted) {
+        samples.add(format!("instructions.hop.{}", kind.name()), whole(&counts)?, "instructions");
+    }
+    Ok(())
+}
+
+fn count_function(subject: Subject, pdrs: u16, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
+    let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
+    progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
+    let what = |way: Way| vec!["function".into(), subject.name().into(), way.name().into(), pdrs.to_string()];
+    let counted = counts_of_all(&Way::BOTH.map(what))?;
+    for (way, counts) in Way::BOTH.into_iter().zip(counted) {
+        let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
+        samples.add(&name, whole(&counts)?, "instructions");
+        if subject == Subject::Upf && pdrs == 1 {
+            for (stage, cost) in of_stages(&counts)? {
+                samples.add(format!("{name}.{}", stage.name()), cost, "instructions");
             }
         }
     }
@@ -170,6 +175,11 @@ fn of_packet([fewer, more]: [u64; 2]) -> anyhow::Result<f64> {
     Ok((more - fewer) as f64 / (MORE - FEWER) as f64)
 }
 
+/// Those of it in all stages.
+fn whole(counts: &[Count; 2]) -> anyhow::Result<f64> {
+    of_packet(counts.each_ref().map(|count| count.instructions))
+}
+
 /// Those of it in each stage.
 fn of_stages(counts: &[Count; 2]) -> anyhow::Result<Vec<(Stage, f64)>> {
     let addresses: BTreeSet<u64> = counts.iter().flat_map(|count| count.profile.addresses()).collect();
@@ -185,12 +195,17 @@ struct Count {
     profile: Profile,
 }
 
-/// Of the shorter and the longer run of what the arguments of [`Counted`] say, but for the number of packets.
-fn counts(what: &[&str]) -> anyhow::Result<[Count; 2]> {
-    Ok([count(what, FEWER)?, count(what, MORE)?])
+/// Of the shorter and the longer run of what each of these arguments of [`Counted`] say, but for the number of packets: beside each
+/// other, as no time is taken.
+fn counts_of_all(whats: &[Vec<String>]) -> anyhow::Result<Vec<[Count; 2]>> {
+    let counts = |what: &[String]| anyhow::Ok([count(what, FEWER)?, count(what, MORE)?]);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = whats.iter().map(|what| scope.spawn(move || counts(what))).collect();
+        all.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a count panicked")))).collect()
+    })
 }
 
-fn count(what: &[&str], packets: u64) -> anyhow::Result<Count> {
+fn count(what: &[String], packets: u64) -> anyhow::Result<Count> {
     let folder = Folder::new()?;
     let file = folder.path().join("out");
     let output = Command::new("valgrind")

@@ -334,6 +334,8 @@ impl Bench {
         let (before, begin) = (self.subject.taken(), Instant::now());
         std::thread::sleep(self.slice);
         let highest_pps = (self.subject.taken() - before) as f64 / begin.elapsed().as_secs_f64();
+        // Slices begin when nothing comes any more.
+        self.subject.set_rate(0);
         for share in SHARES {
             let rate_pps = highest_pps as u64 * share / 100;
             let mut tally = Tally::default();
@@ -469,6 +471,20 @@ mod tests {
         assert!(found.deleting.forwarded > 0, "they are deleted under traffic");
         assert_eq!((found.establishing.dropped, found.deleting.dropped), Default::default());
         assert_eq!(bench.beside_a_loop(20_000).expect("a slice").dropped, BTreeMap::new());
+    }
+
+    #[test]
+    fn slices_begin_when_what_came_without_a_pause_has_ended() {
+        let Ok(cores) = cores::pair() else {
+            println!("SKIPPED slices_begin_when_what_came_without_a_pause_has_ended: one core only");
+            return;
+        };
+        let mut bench = Bench::start(10_000, cores, Duration::from_millis(20), None).expect("a UPF");
+        match bench.rate_without_loss(&Progress::new()) {
+            Ok(rate_pps) => assert!(rate_pps > 0),
+            // Where others are at work on the worker's core.
+            Err(error) => assert!(error.to_string().contains("its core is not its own"), "{error:#}"),
+        }
     }
 
     /// The program that tests is no UPF: none of its kind can be killed.
