@@ -67,8 +67,9 @@ fn remedy_for<'t, const V6: bool>(
         Arrival::EndMarker { .. } => return None,
     };
     let rule = rule.substitute(tables, packet.len()).unwrap_or(rule);
-    if came.header.is_some() && matches!(rule.action(), Action::Relay(_)) {
-        // What its tunnel's header tells, a PDCP PDU number say, is of one packet and not of its fragments.
+    if came.must_go_on && matches!(rule.action(), Action::Relay(_)) {
+        // What its tunnel's header tells, a PDCP PDU number say, is of one packet and not of its fragments. What nobody needs to
+        // understand, and sequence numbers, they are sent without.
         return None;
     }
     let (mtu, forward) = way(tables, rule, &packet, user.at, came.flow)?;
@@ -115,11 +116,15 @@ pub const TOLD_V6_MAX: usize = 1_280;
 pub const IPV4_HEADER_MAX: usize = 60;
 const MORE_FRAGMENTS: u8 = 0x20;
 
-/// Cuts a whole IPv4 packet into fragments of at most `mtu` octets (RFC 791, 3.2), and hands out header and payload of each.
-/// False, and nothing handed out, if `mtu` leaves no room for payload, or the packet is none.
+/// Cuts a whole IPv4 packet into fragments of at most `mtu` octets (RFC 791, 3.2), and hands out header and payload of each; of one
+/// that fits its own. False, and nothing handed out, if `mtu` leaves no room for payload, or the packet is none.
 pub fn fragment(packet: &[u8], mtu: usize, mut each: impl FnMut(&[u8], &[u8])) -> bool {
     let Ok(whole) = Packet::<false>::parse(packet, packet.len()) else { return false };
     let (first, payload) = packet[..whole.len()].split_at(whole.header_len());
+    if whole.len() <= mtu {
+        each(first, payload);
+        return true;
+    }
     let room = mtu.saturating_sub(first.len()) & !7;
     if room == 0 {
         return false;
@@ -210,6 +215,13 @@ mod tests {
     fn a_fragment_s_fragments_go_on_where_it_begins_and_ends() {
         let all = fragments(&packet(&[], [0x20, 10], &[7; 24]), 36);
         assert_eq!(all.iter().map(|(header, _)| [header[6], header[7]]).collect::<Vec<_>>(), [[0x20, 10], [0x20, 12]]);
+    }
+
+    #[test]
+    fn a_packet_that_fits_stays_whole() {
+        let whole = packet(&[], [0, 0], &[7; 21]);
+        assert_eq!(fragments(&whole, 41), [(whole[..20].to_vec(), whole[20..].to_vec())]);
+        assert_eq!(fragments(&whole, 40).len(), 2);
     }
 
     #[test]
