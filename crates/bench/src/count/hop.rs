@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use clap::ValueEnum;
-use port::QueuePair;
 use traffic::forwarder::{Addresses, Forwarder};
 use vport::broker::RING_BYTES_DEFAULT;
 
@@ -35,7 +34,7 @@ impl Hops {
         ends.iter_mut().for_each(|end| _ = end.rx.recv());
         let addresses =
             Addresses::from_str(kind.addresses(), false).map_err(|name| anyhow!("{name}: no such addresses"))?;
-        let mut forwarders = ends.map(|end: QueuePair| Forwarder::within(end, addresses));
+        let mut forwarders = ends.map(|end| Forwarder::within(end, addresses));
         let accepted = forwarders[0].send_first(0, FRAMES, FRAME);
         ensure!(accepted == FRAMES, "the link takes {accepted} frames of {FRAMES}");
         Ok(Self { forwarders, received: 0, _links: links })
