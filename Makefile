@@ -17,8 +17,9 @@ FUZZ_SECONDS ?= 60
 SECONDS_EACH ?= 600
 SESSIONS ?= 100000
 
-# Built without optimisation and debug information: they run for seconds, compiling them well would take minutes.
-install_tool := CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install --locked --debug --root $(tools) --target $(host)
+# Built without optimisation and debug information, and with the system's libzstd: they run for seconds, compiling them well would take
+# minutes.
+install_tool := CARGO_PROFILE_DEV_DEBUG=false ZSTD_SYS_USE_PKG_CONFIG=1 $(CARGO) install --locked --debug --root $(tools) --target $(host)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup build images bench lint tidy models sanitize soak fuzz install uninstall clean
@@ -30,10 +31,11 @@ help:
 demo: setup build images
 	examples/first-slice/demo.sh
 
-# Nothing is built twice here that an incremental build would make quicker, and nobody looks at it with a debugger. Clippy compiles the
-# tests and the fuzzers, which takes less than to look at everything beforehand.
+# Nothing is built twice here that an incremental build would make quicker, each crate takes least in one piece, and nobody looks at it
+# with a debugger. Clippy compiles the tests and the fuzzers, which takes less than to look at everything beforehand.
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
 test: export CARGO_INCREMENTAL := 0
+test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
 test: export CARGO_PROFILE_DEV_DEBUG := false
 test: setup build images fuzz
 	scripts/test.sh tidy models
@@ -72,7 +74,7 @@ bench: setup build
 	exit $$failed
 
 #: make lint       formatting, licences, clippy
-lint: tidy
+lint: setup tidy
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 tidy: $(tools)/bin/cargo-deny

@@ -14,8 +14,8 @@ die() { say "$*"; exit 1; }
 build_packages=(gcc libc6-dev make pkg-config git ca-certificates libdpdk-dev)
 run_packages=(runc iproute2 procps kmod)
 # iputils-ping, curl, iperf3, nginx: real traffic. dpdk: testpmd to compare with. tshark, scapy: independent judges of our
-# bytes. umoci, skopeo: images made by others. valgrind: instruction counts. g++: libFuzzer.
-test_packages=(g++ iputils-ping curl iperf3 busybox-static dpdk-dev tshark python3-scapy python3-prometheus-client umoci skopeo valgrind jq ethtool man-db)
+# bytes. umoci, skopeo: images made by others. valgrind: instruction counts. g++: libFuzzer. libzstd-dev: cargo-deny.
+test_packages=(g++ libzstd-dev iputils-ping curl iperf3 busybox-static dpdk-dev tshark python3-scapy python3-prometheus-client umoci skopeo valgrind jq ethtool man-db)
 
 packages=("${build_packages[@]}")
 case $level in

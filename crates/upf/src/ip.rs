@@ -139,7 +139,7 @@ impl<'a, const V6: bool> Packet<'a, V6> {
         }
         match self.bytes.first_chunk::<20>() {
             // Without options the length is known to the compiler.
-            Some(header) if self.bytes[0] == 0x45 => checksum(sum(header)) == 0,
+            Some(header) if self.bytes[0] == 0x45 => checksum_is_right(header),
             _ => checksum(sum(&self.bytes[..self.header_len()])) == 0,
         }
     }
@@ -280,6 +280,14 @@ pub fn sum(bytes: &[u8]) -> u64 {
     let mut last = [0; 4];
     last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
     whole + u64::from(u32::from_be_bytes(last))
+}
+
+/// Whether the checksum of an IPv4 header without options is right, which the order of octets in its words does not matter for
+/// (RFC 1071, 2).
+#[inline(always)]
+pub(crate) fn checksum_is_right(header: &[u8; 20]) -> bool {
+    let (words, _) = header.as_chunks();
+    checksum(words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum()) == 0
 }
 
 /// Folds a sum and complements it (RFC 1071). The halves are added in both halves, and the carry out of the lower one is the

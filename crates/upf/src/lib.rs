@@ -42,6 +42,7 @@ pub mod state;
 pub mod store;
 pub mod succession;
 pub mod tables;
+mod template;
 pub mod trace;
 
 pub mod usage;

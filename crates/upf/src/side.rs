@@ -8,6 +8,7 @@ use port::{PortInfo, Steering};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::Interface;
+use crate::template::Template;
 
 /// One of the UPF's data-plane ports, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -110,6 +111,8 @@ pub struct Side {
     /// Addresses that packets for the UPF itself have.
     own_v4: Vec<u32>,
     own_v6: Vec<u128>,
+    /// Of G-PDUs to the first of its IPv4 addresses, if it has one.
+    gpdus: Option<Template>,
     /// Longest prefix first.
     routes_v4: Vec<Route<u32>>,
     routes_v6: Vec<Route<u128>>,
@@ -147,6 +150,7 @@ impl Side {
             network_instances: network_instances.to_vec(),
             own_v4: vec![],
             own_v6: vec![],
+            gpdus: None,
             routes_v4: vec![],
             routes_v6: vec![],
             gateways: vec![],
@@ -159,6 +163,7 @@ impl Side {
             }
             side.add_route(address, prefix, NextHop::Link);
         }
+        side.gpdus = side.own_v4.first().map(|&first| Template::new(side.mac, Ipv4Addr::from_bits(first)));
         if !side.own_v6.is_empty() {
             side.own_v6.push(link_local(info.mac).to_bits());
         }
@@ -225,10 +230,10 @@ impl Side {
         self.own_v6.iter().copied().map(Ipv6Addr::from_bits)
     }
 
-    /// Whether the IPv4 address is the first of the UPF's own.
+    /// What usual G-PDUs to the UPF say, if they can come over IPv4.
     #[inline(always)]
-    pub(crate) fn is_first_v4(&self, bits: u32) -> bool {
-        self.own_v4.first() == Some(&bits)
+    pub(crate) fn gpdus(&self) -> Option<&Template> {
+        self.gpdus.as_ref()
     }
 
     /// Where packets for the address go. The longest prefix decides; none if no route leads there.

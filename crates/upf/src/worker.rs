@@ -439,12 +439,11 @@ impl Hands {
             let mut packet = burst.get_mut(at);
             let owner = self.owner(tables, &classes[at]);
             if owner == self.index {
-                let fate = self.conclude::<TUNNELS>(tables, from, &classes[at], &mut packet, now);
-                if let Some(fate) = fate {
+                fates[at] = self.conclude::<TUNNELS>(tables, from, &classes[at], &mut packet, now);
+                if let Some(fate) = &fates[at] {
                     left += 1;
                     ports |= 1 << fate.port.number();
                 }
-                fates[at] = fate;
             } else {
                 self.hand_over(owner, from, &packet.as_ref());
             }
@@ -486,17 +485,16 @@ impl Hands {
         packet: &mut PacketMut<'_>,
         now: u64,
     ) -> Option<Fate> {
-        let behind = &mut Rest::EMPTY.clone();
         if self.tracer.is_on() {
-            return self.conclude_watched(tables, from, class, packet, behind, now);
+            return self.conclude_watched(tables, from, class, packet, &mut Rest::EMPTY.clone(), now);
         }
         match decide_usual::<TUNNELS>(tables, &mut self.state, class, packet.head(), now) {
             Some(Ok(forward)) => {
                 self.rewrite(&forward, packet, &mut Rest::EMPTY.clone());
                 Some(fate(&forward))
             }
-            Some(Err(rare)) => self.conclude_rarely(tables, from, class, rare, packet, behind, now),
-            None => self.conclude_any(tables, from, class, packet, behind, now),
+            Some(Err(rare)) => self.conclude_rarely(tables, from, class, rare, packet, &mut Rest::EMPTY.clone(), now),
+            None => self.conclude_any(tables, from, class, packet, &mut Rest::EMPTY.clone(), now),
         }
     }
 

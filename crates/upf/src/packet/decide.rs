@@ -311,6 +311,19 @@ pub(super) fn enforce(
     if !rule.is_open() {
         return Err(DropReason::GateClosed);
     }
+    admit(tables, state, rule, uplink, len, now)
+}
+
+/// Quotas, then maximum bit rates.
+#[inline(always)]
+pub(super) fn admit(
+    tables: &Version,
+    state: &mut State,
+    rule: Rule<'_>,
+    uplink: bool,
+    len: usize,
+    now: u64,
+) -> Result<(), DropReason> {
     if rule.is_counted() && !rule.usages(tables).admit(uplink, len, &mut state.alarms) {
         return Err(DropReason::QuotaExhausted);
     }

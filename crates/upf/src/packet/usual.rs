@@ -7,12 +7,13 @@
 
 use gtpu::BASE_LEN;
 
-use super::decide::{count, counted, enforce, into_tunnel, out_by};
+use super::decide::{admit, count, counted, into_tunnel, out_by};
 use super::{Arrival, Class, ETHERNET_LEN, Rare, Verdict};
-use crate::ip::{ETHERTYPE_IPV4, UDP, checksum, half, sum, word};
+use crate::ip::{ETHERTYPE_IPV4, checksum_is_right, half, word};
 use crate::side::Side;
 use crate::state::State;
 use crate::tables::{Rule, Version};
+use crate::template;
 
 const IP: usize = ETHERNET_LEN;
 const IP_LEN: usize = 20;
@@ -23,7 +24,7 @@ const GTPU: usize = UDP_AT + UDP_LEN;
 const GPDU_LEN: usize = gtpu::GPDU_MAX_LEN;
 
 /// Where a user's packet begins behind such headers.
-pub(super) const INNER: usize = GTPU + GPDU_LEN;
+pub(super) const INNER: usize = template::LEN;
 
 /// A G-PDU to the UPF's first address.
 pub(super) struct Gpdu {
@@ -38,26 +39,22 @@ pub(super) struct Gpdu {
 #[inline(always)]
 pub(super) fn gpdu(side: &Side, head: &[u8], len: usize) -> Option<Gpdu> {
     let head = head.first_chunk::<INNER>()?;
-    let total = ip_len(side, head, len)?;
-    // Don't fragment may be set, hops may be left.
-    let is_udp = word(head, IP + 6) & 0x3fff_00ff == u32::from(UDP);
-    let is_ours = side.is_first_v4(word(head, IP + 16));
-    let (port, udp_len) = (half(head, UDP_AT + 2), usize::from(half(head, UDP_AT + 4)));
-    let is_gtpu = port == gtpu::UDP_PORT && udp_len <= total - IP_LEN;
-    // Version 1 with the E flag alone, G-PDU.
+    let is_usual = side.gpdus()?.fits(head);
+    let ip_len = usize::from(half(head, IP + 2));
+    let udp_len = usize::from(half(head, UDP_AT + 4));
     let message_len = BASE_LEN + usize::from(half(head, GTPU + 2));
-    let fits = message_len >= GPDU_LEN && UDP_LEN + message_len <= udp_len;
-    let is_gpdu = half(head, GTPU) == 0x34ff && fits;
-    // The container's type, its length of one unit, and that it is of an uplink; no extension header behind it.
-    let container = word(head, GTPU + 11);
-    let is_usual = container & 0xffff_f000 == 0x8501_1000 && head[INNER - 1] == 0;
+    // Each lies within the one before.
+    let fits = (ip_len <= len - ETHERNET_LEN)
+        & (IP_LEN + udp_len <= ip_len)
+        & (UDP_LEN + message_len <= udp_len)
+        & (message_len >= GPDU_LEN);
     let found = Gpdu {
         teid: word(head, GTPU + 4),
-        flow: container as u8 & 0x3f,
+        flow: head[INNER - 2] & 0x3f,
         len: message_len.wrapping_sub(GPDU_LEN) as u16,
     };
     // Together, so that there is one jump to mispredict.
-    (is_udp & is_ours & is_gtpu & is_gpdu & is_usual).then_some(found)
+    (is_usual & fits & checksum_is_right(header(head))).then_some(found)
 }
 
 /// A packet over IPv4 to the UPF's link address in a frame of `len` bytes that begins with `head`: its destination, and its length.
@@ -75,8 +72,14 @@ fn ip_len<const N: usize>(side: &Side, head: &[u8; N], len: usize) -> Option<usi
     let is_ip = word(head, IP - 2) & 0xffff_ff00 == u32::from(ETHERTYPE_IPV4) << 16 | 0x4500;
     let total = usize::from(half(head, IP + 2));
     let fits = (IP_LEN..=len - ETHERNET_LEN).contains(&total);
-    let header = head[IP..].first_chunk::<IP_LEN>()?;
-    (is_ours & is_ip & fits & (checksum(sum(header)) == 0)).then_some(total)
+    (is_ours & is_ip & fits & checksum_is_right(header(head))).then_some(total)
+}
+
+/// The header behind Ethernet's.
+#[inline(always)]
+fn header<const N: usize>(head: &[u8; N]) -> &[u8; IP_LEN] {
+    const { assert!(IP + IP_LEN <= N) };
+    head[IP..].first_chunk().expect("long enough")
 }
 
 /// What [`super::decide`] would say of a packet from a network whose packets are in tunnels, or not, where that is to send it or to
@@ -110,7 +113,10 @@ fn uplink<'t>(
     let head = head.first_chunk::<{ INNER + IP_LEN }>()?;
     let len = half(head, INNER + 2);
     let is_ip = head[INNER] == 0x45 && (IP_LEN as u16..=available).contains(&len);
-    let rule = tables.rules(list).first().filter(|_| is_ip)?;
+    if !is_ip {
+        return None;
+    }
+    let rule = tables.rules(list).first()?;
     let (source, destination) = (word(head, INNER + 12), word(head, INNER + 16));
     let port = rule.usual_uplink(word(head, IP + 16), source, flow)?;
     let (network, is_multicast) = (tables.network(port), destination >= 0xe000_0000);
@@ -146,10 +152,11 @@ fn downlink<'t>(
     )
 }
 
-/// Holds a packet that can be sent against quotas and maximum bit rates, and counts it. As what is in [`super::Forward`].
+/// Holds a packet that can be sent, and whose gate is open, against quotas and maximum bit rates, and counts it. As what is in
+/// [`super::Forward`].
 #[inline(always)]
 fn charged(tables: &Version, state: &mut State, rule: Rule<'_>, uplink: bool, len: u16, now: u64) -> Result<u32, Rare> {
-    enforce(tables, state, rule, uplink, len.into(), now)?;
+    admit(tables, state, rule, uplink, len.into(), now)?;
     count(tables, state, rule, uplink, len.into(), now);
     Ok(counted(tables, rule))
 }
@@ -170,6 +177,7 @@ mod tests {
     use crate::bell::Bell;
     use crate::buffers::{Buffers, Room};
     use crate::drops::DropReason;
+    use crate::ip::{checksum, sum};
     use crate::policer::Policers;
     use crate::rules::{
         CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting, Pdi,

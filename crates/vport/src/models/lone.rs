@@ -76,7 +76,7 @@ fn share(_: &Words, _: Broken) {}
 #[test]
 fn a_frame_is_taken_whole_or_not_at_all() {
     replaced(Depth::Whole, 2, 2, Broken::default());
-    replaced(Depth::Interruptions(3), 3, 3, Broken::default());
+    replaced(Depth::Interruptions(2), 3, 3, Broken::default());
 }
 
 /// Each ordering on which that rests, taken away.

@@ -1,0 +1,126 @@
+//! What the outer headers of usual G-PDUs to a port say: the same octets at the same places in nearly all that it takes in, which a
+//! few comparisons of whole words find there.
+
+use std::net::Ipv4Addr;
+
+/// Octets of the headers: Ethernet, IPv4 without options, UDP, and GTP-U's fixed and optional part with a shortest PDU session container.
+pub(crate) const LEN: usize = 14 + 20 + 8 + gtpu::GPDU_MAX_LEN;
+
+/// Where the port's Ethernet and IPv4 addresses are, as destinations.
+const MAC: usize = 0;
+const ADDRESS: usize = 30;
+
+/// Each octet that is always the same, beside these: where it is, which of its bits, and what they say.
+const SAME: [(usize, u8, u8); 14] = [
+    // EtherType; version and length of the header.
+    (12, 0xff, 0x08),
+    (13, 0xff, 0x00),
+    (14, 0xff, 0x45),
+    // No fragment, whether or not it may become one; UDP.
+    (20, 0x3f, 0x00),
+    (21, 0xff, 0x00),
+    (23, 0xff, crate::ip::UDP),
+    // To port 2152.
+    (36, 0xff, (gtpu::UDP_PORT >> 8) as u8),
+    (37, 0xff, gtpu::UDP_PORT as u8),
+    // Version 1 with the E flag alone, G-PDU.
+    (42, 0xff, 0x34),
+    (43, 0xff, 0xff),
+    // The container's type, its length of one unit, and that it is of an uplink; no extension header behind it.
+    (53, 0xff, 0x85),
+    (54, 0xff, 0x01),
+    (55, 0xf0, 0x10),
+    (57, 0xff, 0x00),
+];
+
+/// Where words begin that have all octets between them, two by two behind each other. The last two begin within the ones before.
+const WORDS: [usize; 8] = [0, 8, 16, 24, 32, 40, LEN - 16, LEN - 8];
+
+/// Which bits are always the same.
+const FIXED: [u64; 8] = {
+    let mut octets = [0; LEN];
+    let mut at = 0;
+    while at < SAME.len() {
+        octets[SAME[at].0] = SAME[at].1;
+        at += 1;
+    }
+    let mut at = 0;
+    while at < 6 {
+        octets[MAC + at] = 0xff;
+        at += 1;
+    }
+    let mut at = 0;
+    while at < 4 {
+        octets[ADDRESS + at] = 0xff;
+        at += 1;
+    }
+    words(&octets)
+};
+
+/// The octets of usual G-PDUs to a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Template([u64; 8]);
+
+impl Template {
+    /// Of the port with these addresses.
+    pub(crate) fn new(mac: [u8; 6], address: Ipv4Addr) -> Self {
+        let mut octets = [0; LEN];
+        octets[MAC..MAC + 6].copy_from_slice(&mac);
+        octets[ADDRESS..ADDRESS + 4].copy_from_slice(&address.octets());
+        SAME.iter().for_each(|&(at, _, octet)| octets[at] = octet);
+        Self(words(&octets))
+    }
+
+    /// Whether the headers have them. Lengths, the header's checksum, the TEID and the QoS flow are left to look at.
+    #[inline(always)]
+    pub(crate) fn fits(&self, headers: &[u8; LEN]) -> bool {
+        let words = words(headers);
+        let mut different = 0;
+        for at in 0..WORDS.len() {
+            different |= (words[at] ^ self.0[at]) & FIXED[at];
+        }
+        different == 0
+    }
+}
+
+#[inline(always)]
+const fn words(octets: &[u8; LEN]) -> [u64; 8] {
+    let mut words = [0; 8];
+    let mut at = 0;
+    while at < words.len() {
+        if let Some(word) = octets.split_at(WORDS[at]).1.first_chunk() {
+            words[at] = u64::from_ne_bytes(*word);
+        }
+        at += 1;
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> [u8; LEN] {
+        let mut headers = [0; LEN];
+        headers[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        headers[30..34].copy_from_slice(&[10, 3, 0, 1]);
+        SAME.iter().for_each(|&(at, _, octet)| headers[at] = octet);
+        headers
+    }
+
+    /// For every bit: headers in which it alone is another one are no usual ones exactly if it is always the same.
+    #[test]
+    fn every_bit_that_is_always_the_same_is_looked_at_and_no_other_is() {
+        let template = Template::new([2, 0, 0, 0, 0, 1], [10, 3, 0, 1].into());
+        assert!(template.fits(&usual()));
+        for at in 0..LEN {
+            let fixed = SAME.iter().find(|same| same.0 == at).map_or(0, |same| same.1);
+            let fixed = if (0..6).contains(&at) || (30..34).contains(&at) { 0xff } else { fixed };
+            for bit in 0..8 {
+                let mut headers = usual();
+                headers[at] ^= 1 << bit;
+                assert_eq!(template.fits(&headers), fixed & 1 << bit == 0, "octet {at}, bit {bit}");
+            }
+        }
+    }
+}
