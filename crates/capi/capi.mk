@@ -10,7 +10,7 @@ capi_number   = $(shell sed -n 's/^pub const KAISTA_ABI_$(1): c_uint = \([0-9]*\
 capi_soname  := libkaista-port.so.$(call capi_number,MAJOR)
 capi_file    := $(capi_soname).$(call capi_number,MINOR)
 # Programs are static (.cargo/config.toml), a shared library cannot be: other flags, so a target directory of its own. Link-time
-# optimisation keeps out of the static library what it has no use for, some of which cannot be linked.
+# optimisation keeps out of the static library what it has no use for, some of which cannot be linked. It takes longer with fewer units.
 capi_built   := target/capi/$(host)/release
 capi_header  := target/capi/include/kaista/port.h
 # Every exported function has a manual page of its own name.
@@ -20,7 +20,7 @@ capi_names    = $(shell sed -n 's/^\.Nm \(kaista_[a-z_]*\).*/\1/p' $(capi)/kaist
 
 #: make capi       libkaista-port and its header, under target/capi
 capi: $(capi_header)
-	CARGO_PROFILE_RELEASE_LTO=thin RUSTFLAGS='-C target-feature=-crt-static' $(CARGO) rustc --release --locked --package capi --lib \
+	CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=4 RUSTFLAGS='-C target-feature=-crt-static' $(CARGO) rustc --release --locked --package capi --lib \
 		--crate-type cdylib,staticlib --target $(host) --target-dir target/capi \
 		-- -C link-arg=-Wl,-soname,$(capi_soname)
 
