@@ -20,8 +20,8 @@ capi_names    = $(shell sed -n 's/^\.Nm \(kaista_[a-z_]*\).*/\1/p' $(capi)/kaist
 
 #: make capi       libkaista-port and its header, under target/capi
 capi: $(capi_header)
-	CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=4 RUSTFLAGS='-C target-feature=-crt-static' $(CARGO) rustc --release --locked --package capi --lib \
-		--crate-type cdylib,staticlib --target $(host) --target-dir target/capi \
+	CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=4 RUSTFLAGS='-C target-feature=-crt-static' \
+		$(CARGO) rustc --release --locked --package capi --lib --crate-type cdylib,staticlib --target $(host) --target-dir target/capi \
 		-- -C link-arg=-Wl,-soname,$(capi_soname)
 
 $(capi_header): $(wildcard $(capi)/src/*.rs) $(capi)/cbindgen.toml $(tools)/bin/cbindgen

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 /// Octets of the headers: Ethernet, IPv4 without options, UDP, and GTP-U's fixed and optional part with a shortest PDU session container.
 pub(crate) const LEN: usize = 14 + 20 + 8 + gtpu::GPDU_MAX_LEN;
+const _: () = assert!(LEN == 58, "octets are where they are said to be below");
 
 /// Where the port's Ethernet and IPv4 addresses are, as destinations.
 const MAC: usize = 0;
