@@ -86,13 +86,20 @@ pub(crate) fn set_cores(pid: i32, cores: &[usize]) {
     }
 }
 
-/// The processes of a user that the node made up. Another node on this host, with directories of its own, may have given
-/// the same number away: those whose arguments name that node's files are its own.
+/// The processes of a user that the node made up for what runs outside of containers. Another node on this host, with
+/// directories of its own, may have given the same number away: what is in a container is that one's, and so are those whose
+/// arguments name that node's files.
 pub(crate) fn of_user(uid: u32, run: &Path) -> Vec<ProcessId> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let owned = entries.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == uid));
     let ids = owned.filter_map(|entry| ProcessId::of(entry.file_name().to_str()?.parse().ok()?));
-    ids.filter(|id| !is_of_another_node(id.pid, run)).collect()
+    ids.filter(|id| !is_in_a_container(id.pid) && !is_of_another_node(id.pid, run)).collect()
+}
+
+/// Each container has a user namespace of its own.
+fn is_in_a_container(pid: i32) -> bool {
+    let user_namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    user_namespace(&pid.to_string()) != user_namespace("self")
 }
 
 fn is_of_another_node(pid: i32, run: &Path) -> bool {
@@ -141,6 +148,8 @@ pub(crate) fn own_executable() -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+
     use super::*;
 
     #[test]
@@ -159,5 +168,25 @@ mod tests {
         }
         assert_eq!(ProcessId::of(pid), None);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_another_node_has_in_a_container_of_the_same_user_is_left_alone() {
+        const UID: u32 = 1_999_999_999;
+        let start = |program: &str, args: &[&str]| {
+            let mut command = std::process::Command::new(program);
+            command.args(args).uid(UID).gid(UID).spawn().unwrap()
+        };
+        let mut contained = start("unshare", &["--user", "sleep", "60"]);
+        let mut plain = start("sleep", &["60"]);
+        while !is_in_a_container(contained.id() as i32) {
+            assert_eq!(contained.try_wait().unwrap(), None, "this kernel lets nobody make a user namespace");
+            std::thread::yield_now();
+        }
+        kill_all_of(UID, Path::new("/run/kaista"));
+        assert_eq!(plain.wait().unwrap().signal(), Some(9));
+        assert_eq!(contained.try_wait().unwrap(), None);
+        contained.kill().unwrap();
+        contained.wait().unwrap();
     }
 }
