@@ -1,16 +1,14 @@
 //! Instructions of a packet, counted by valgrind's callgrind: the same on every machine, so a test can watch them.
 //!
-//! The counted program is this one, in a hidden command that forwards a given number of packets, by a function over synthetic ports or
-//! over a link of shared memory. It runs twice, with
-//! fewer and with more packets; the difference, divided by the packets between, has no part of the set-up in it. Of the UPF
-//! the same is done for each stage of a packet's way.
+//! The counted program is this one, in a hidden command that forwards packets, by a function over synthetic ports or over a link of
+//! shared memory. Only what the forwarding thread does once all is set up counts. Of the UPF the same is done for each stage of a
+//! packet's way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use clap::ValueEnum;
 use serde_json::json;
 
 mod callgrind;
@@ -29,10 +27,8 @@ use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
 
-/// Packets of the shorter run.
-const FEWER: u64 = 20_000;
-/// Packets of the longer run.
-const MORE: u64 = 120_000;
+/// Packets that are sent while instructions are counted.
+const PACKETS: u64 = 100_000;
 /// As in `kaista bench upf`.
 const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 };
 /// So many instructions more are never too many: of a small stage they are several percent.
@@ -67,16 +63,12 @@ pub enum Counted {
         way: Way,
         /// PDRs each way
         pdrs: u16,
-        /// How many it sends at least
-        packets: u64,
     },
     /// Packets to and fro over a link
     Hop {
         /// Of which kind
         #[arg(value_enum)]
         kind: Kind,
-        /// How many hops at least
-        packets: u64,
     },
 }
 
@@ -111,11 +103,9 @@ fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
 
 fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     progress.step("counting instructions.hop")?;
-    let named =
-        Kind::ALL.map(|kind| kind.to_possible_value().map_or_else(String::new, |value| value.get_name().into()));
-    let counted = counts_of_all(&named.map(|kind| vec!["hop".into(), kind]))?;
-    for (kind, counts) in Kind::ALL.into_iter().zip(counted) {
-        samples.add(format!("instructions.hop.{}", kind.name()), whole(&counts)?, "instructions");
+    let counted = count_each(&Kind::ALL.map(|kind| vec!["hop".into(), kind.name().into()]))?;
+    for (kind, count) in Kind::ALL.into_iter().zip(counted) {
+        samples.add(format!("instructions.hop.{}", kind.name()), of_packet(count.instructions), "instructions");
     }
     Ok(())
 }
@@ -124,12 +114,12 @@ fn count_function(subject: Subject, pdrs: u16, samples: &mut Samples, progress: 
     let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
     progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
     let what = |way: Way| vec!["function".into(), subject.name().into(), way.name().into(), pdrs.to_string()];
-    let counted = counts_of_all(&Way::BOTH.map(what))?;
-    for (way, counts) in Way::BOTH.into_iter().zip(counted) {
+    let counted = count_each(&Way::BOTH.map(what))?;
+    for (way, count) in Way::BOTH.into_iter().zip(counted) {
         let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
-        samples.add(&name, whole(&counts)?, "instructions");
+        samples.add(&name, of_packet(count.instructions), "instructions");
         if subject == Subject::Upf && pdrs == 1 {
-            for (stage, cost) in of_stages(&counts)? {
+            for (stage, cost) in of_stages(&count)? {
                 samples.add(format!("{name}.{}", stage.name()), cost, "instructions");
             }
         }
@@ -169,43 +159,34 @@ fn exceeded(figures: &Figures, baseline: &Figures, tolerance: f64) -> Vec<String
     figures.iter().filter_map(over).chain(missing.map(|name| format!("{name}: was not counted"))).collect()
 }
 
-/// Instructions of a packet, from those of the shorter and the longer run.
-fn of_packet([fewer, more]: [u64; 2]) -> anyhow::Result<f64> {
-    ensure!(more >= fewer, "callgrind counted {fewer} instructions for {FEWER} packets and {more} for {MORE}");
-    Ok((more - fewer) as f64 / (MORE - FEWER) as f64)
+/// Instructions of a packet, from those of all.
+fn of_packet(instructions: u64) -> f64 {
+    instructions as f64 / PACKETS as f64
 }
 
-/// Those of it in all stages.
-fn whole(counts: &[Count; 2]) -> anyhow::Result<f64> {
-    of_packet(counts.each_ref().map(|count| count.instructions))
+/// Instructions of a packet in each stage.
+fn of_stages(count: &Count) -> anyhow::Result<Vec<(Stage, f64)>> {
+    let frames = frames::of(&std::env::current_exe()?, count.profile.addresses())?;
+    let costs = stages::costs(&count.profile, &frames);
+    ensure!(costs.values().any(|cost| *cost > 0), "the program has no line tables, which tell stages apart");
+    Ok(Stage::ALL.iter().map(|stage| (*stage, of_packet(costs[stage]))).collect())
 }
 
-/// Those of it in each stage.
-fn of_stages(counts: &[Count; 2]) -> anyhow::Result<Vec<(Stage, f64)>> {
-    let addresses: BTreeSet<u64> = counts.iter().flat_map(|count| count.profile.addresses()).collect();
-    let frames = frames::of(&std::env::current_exe()?, addresses.into_iter())?;
-    let costs = counts.each_ref().map(|count| stages::costs(&count.profile, &frames));
-    ensure!(costs[1].values().any(|cost| *cost > 0), "the program has no line tables, which tell stages apart");
-    Stage::ALL.iter().map(|stage| Ok((*stage, of_packet(costs.each_ref().map(|costs| costs[stage]))?))).collect()
-}
-
-/// What was counted in a whole run.
+/// What was counted.
 struct Count {
     instructions: u64,
     profile: Profile,
 }
 
-/// Of the shorter and the longer run of what each of these arguments of [`Counted`] say, but for the number of packets: beside each
-/// other, as no time is taken.
-fn counts_of_all(whats: &[Vec<String>]) -> anyhow::Result<Vec<[Count; 2]>> {
-    let counts = |what: &[String]| anyhow::Ok([count(what, FEWER)?, count(what, MORE)?]);
+/// What each of these arguments of [`Counted`] say: beside each other, as no time is taken.
+fn count_each(whats: &[Vec<String>]) -> anyhow::Result<Vec<Count>> {
     std::thread::scope(|scope| {
-        let all: Vec<_> = whats.iter().map(|what| scope.spawn(move || counts(what))).collect();
+        let all: Vec<_> = whats.iter().map(|what| scope.spawn(|| count(what))).collect();
         all.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a count panicked")))).collect()
     })
 }
 
-fn count(what: &[String], packets: u64) -> anyhow::Result<Count> {
+fn count(what: &[String]) -> anyhow::Result<Count> {
     let folder = Folder::new()?;
     let file = folder.path().join("out");
     let output = Command::new("valgrind")
@@ -214,13 +195,13 @@ fn count(what: &[String], packets: u64) -> anyhow::Result<Count> {
         .arg(std::env::current_exe()?)
         .args(["bench", "counted"])
         .args(what)
-        .arg(packets.to_string())
         .stdin(Stdio::null())
         .output()
         .context("cannot run valgrind (package valgrind)")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the counted program ended with {}:\n{said}", output.status);
     let instructions = collected(&said).with_context(|| format!("valgrind did not say what it counted:\n{said}"))?;
+    ensure!(instructions > 0, "the program has no function of the name in which instructions are counted");
     let profile = Profile::parse(&std::fs::read_to_string(&file)?)?;
     Ok(Count { instructions, profile })
 }
@@ -233,28 +214,28 @@ fn collected(said: &str) -> Option<u64> {
 /// What [`Counted`] asks for: forwards the packets and returns.
 pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
     let sent = match *counted {
-        Counted::Function { subject, way, pdrs, packets } => {
+        Counted::Function { subject, way, pdrs } => {
             let load = Load { pdrs, ..LOAD };
             match subject {
                 Subject::Forwarder => {
                     let mut plain = Plain::new(way, load)?;
-                    forward(packets, || {
+                    forward(|| {
                         plain.turn();
                         plain.sent()
                     })
                 }
                 Subject::Upf => {
                     let mut upf = Upf::new(way, load)?;
-                    forward(packets, || {
+                    forward(|| {
                         upf.turn();
                         upf.sent()
                     })
                 }
             }
         }
-        Counted::Hop { kind, packets } => {
+        Counted::Hop { kind } => {
             let mut hops = Hops::over(kind)?;
-            forward(packets, || hops.turn())
+            forward(|| hops.turn())
         }
     };
     match sent {
@@ -263,10 +244,12 @@ pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
     }
 }
 
-/// Takes turns until `packets` are sent. None where a turn sends nothing.
-fn forward(packets: u64, mut turn: impl FnMut() -> u64) -> Option<u64> {
+/// Takes turns until [`PACKETS`] are sent. None where a turn sends nothing. This alone is counted: how long it took to set up what takes
+/// the turns, and what other threads do meanwhile, differs from run to run.
+#[inline(never)]
+fn forward(mut turn: impl FnMut() -> u64) -> Option<u64> {
     let mut sent = 0;
-    while sent < packets {
+    while sent < PACKETS {
         let now = turn();
         if now == sent {
             return None;
@@ -329,11 +312,11 @@ mod tests {
     fn the_counted_program_forwards_what_it_is_told_to() {
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
-                be_counted(&Counted::Function { subject, way, pdrs: 1, packets: 1_000 }).expect("packets flow");
+                be_counted(&Counted::Function { subject, way, pdrs: 1 }).expect("packets flow");
             }
         }
         for kind in Kind::ALL {
-            be_counted(&Counted::Hop { kind, packets: 1_000 }).expect("packets flow");
+            be_counted(&Counted::Hop { kind }).expect("packets flow");
         }
     }
 }

@@ -2,13 +2,18 @@
 //! file, and of what each of its calls led to.
 //! The format is in valgrind's manual, "Callgrind Format Specification"; here with neither positions nor names compressed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, ensure};
 
-/// Arguments with which valgrind's tool writes what [`Profile::parse`] reads.
-pub(super) const ARGUMENTS: [&str; 4] =
-    ["--tool=callgrind", "--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"];
+/// Arguments with which valgrind's tool counts what is done within [`super::forward`], and writes what [`Profile::parse`] reads.
+pub(super) const ARGUMENTS: [&str; 5] = [
+    "--tool=callgrind",
+    "--toggle-collect=bench::count::forward*",
+    "--dump-instr=yes",
+    "--compress-pos=no",
+    "--compress-strings=no",
+];
 
 /// One function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,8 +59,8 @@ impl Profile {
     }
 
     /// Every address at which something was executed.
-    pub fn addresses(&self) -> impl Iterator<Item = u64> {
-        self.functions.values().flat_map(|function| function.own.keys().copied())
+    pub fn addresses(&self) -> BTreeSet<u64> {
+        self.functions.values().flat_map(|function| function.own.keys().copied()).collect()
     }
 }
 
@@ -82,7 +87,7 @@ mod tests {
         assert_eq!(work.own, BTreeMap::from([(0x1000, 11), (0x1004, 7), (0x1008, 2)]));
         assert_eq!(work.calls, BTreeMap::from([((0x1008, "memcpy".to_owned()), 40)]));
         assert_eq!(profile.functions["memcpy"].own, BTreeMap::from([(0x2000, 40)]));
-        assert_eq!(profile.addresses().count(), 4);
+        assert_eq!(profile.addresses().len(), 4);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From which lines of source an instruction comes: the function that it is in, and those that were inlined into each other
 //! there. binutils' `addr2line` reads that from the program's line tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ pub(super) struct Frame {
 }
 
 /// The frames of each instruction of `program`, innermost first. Addresses are those of its file.
-pub(super) fn of(program: &Path, addresses: impl Iterator<Item = u64>) -> anyhow::Result<BTreeMap<u64, Vec<Frame>>> {
+pub(super) fn of(program: &Path, addresses: BTreeSet<u64>) -> anyhow::Result<BTreeMap<u64, Vec<Frame>>> {
     let mut child = Command::new("addr2line")
         .args(["--inlines", "--functions", "--demangle", "--addresses", "--exe"])
         .arg(program)
@@ -25,7 +25,7 @@ pub(super) fn of(program: &Path, addresses: impl Iterator<Item = u64>) -> anyhow
         .spawn()
         .context("cannot run addr2line (package binutils)")?;
     let mut stdin = child.stdin.take().context("the process was given a pipe")?;
-    let asked: String = addresses.map(|address| format!("{address:#x}\n")).collect();
+    let asked: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
     // It answers while it reads.
     let asking = std::thread::spawn(move || stdin.write_all(asked.as_bytes()));
     let output = child.wait_with_output()?;

@@ -33,6 +33,7 @@ pub enum Kind {
     /// Records that are copied, between functions that need not trust each other
     Direct,
     /// Buffers that change hands, inside a trust group
+    #[value(alias = "zerocopy")]
     ZeroCopy,
 }
 
