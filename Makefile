@@ -37,8 +37,8 @@ demo: setup build images
 test: export CARGO_INCREMENTAL := 0
 test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
 test: export CARGO_PROFILE_DEV_DEBUG := false
-test: setup build images fuzz
-	scripts/test.sh tidy models
+test: setup build images
+	scripts/test.sh tidy fuzz models FUZZ_SECONDS=90
 
 setup:
 	scripts/setup.sh test

@@ -11,11 +11,12 @@ shift
 RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/instrumented-rustc cargo build --locked --workspace "${@/#/--bin=}" >&2
 host=$(rustc -vV | sed -n 's/^host: //p')
 
+# Beside others an input that takes a moment may take seconds of a clock, by which libFuzzer goes.
 run() {
     local target=$1 corpus=fuzz/corpus/$1 log=target/fuzz-$1.log
     mkdir -p "$corpus" target
     if "${CARGO_TARGET_DIR:-target}/$host/debug/$target" "$corpus" $( [[ -d fuzz/seeds/$target ]] && echo "fuzz/seeds/$target" ) \
-        -artifact_prefix="target/fuzz-$target-" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 >"$log" 2>&1; then
+        -artifact_prefix="target/fuzz-$target-" -max_total_time="$seconds" -timeout=100 -rss_limit_mb=4096 >"$log" 2>&1; then
         echo "fuzz $target: $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$log") runs in $seconds s, nothing found"
     else
         tail -40 "$log"
