@@ -9,8 +9,6 @@ beside_log=target/test-beside.log
 
 # Twice what they take on two cores: a test that hangs is to be named, not waited for.
 limit_seconds=1500
-# Most wait more than they work.
-export RUST_TEST_THREADS=$((2 * $(nproc)))
 
 # In a process group of its own, which ends with this script. --show-output, so that a test that skips itself is heard.
 : >"$log"
