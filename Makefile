@@ -32,8 +32,8 @@ demo: setup build images
 	examples/first-slice/demo.sh
 
 # Nothing is built twice here that an incremental build would make quicker, each crate takes least in one piece, and nobody looks at it
-# with a debugger. Clippy compiles the tests and the fuzzers, which takes less than to look at everything beforehand. The fuzzers get as much
-# of the cores as in half the time alone.
+# with a debugger. Clippy compiles the tests and the fuzzers, which takes less than to look at everything beforehand. The fuzzers run
+# for longer than by themselves, since they get what the tests leave.
 #: make test       set up, build, run every test, the lints, the models and the fuzzers
 test: export CARGO_INCREMENTAL := 0
 test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 1
