@@ -27,7 +27,7 @@ use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
 
-/// Packets that are sent while instructions are counted.
+/// Packets that are sent while instructions are counted; less than a burst more.
 const PACKETS: u64 = 100_000;
 /// As in `kaista bench upf`.
 const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 };
