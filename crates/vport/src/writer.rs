@@ -196,11 +196,13 @@ impl Writer {
             let alike = packet.rest.is_empty() && to.past_caches.is_none();
             match len {
                 // SAFETY: records end before the limit.
-                32..=64 if alike => unsafe { run.append_alike::<32, _>(to, len, &mut each) },
+                32..=64 if alike => unsafe { run.append_alike::<32, 1, _>(to, len, &mut each) },
                 // SAFETY: the same.
-                65..=128 if alike => unsafe { run.append_alike::<64, _>(to, len, &mut each) },
+                65..=128 if alike => unsafe { run.append_alike::<64, 1, _>(to, len, &mut each) },
                 // SAFETY: the same.
-                129..=256 if alike => unsafe { run.append_alike::<128, _>(to, len, &mut each) },
+                129..=192 if alike => unsafe { run.append_alike::<64, 2, _>(to, len, &mut each) },
+                // SAFETY: the same.
+                193..=256 if alike => unsafe { run.append_alike::<64, 3, _>(to, len, &mut each) },
                 _ => {
                     // SAFETY: the same.
                     unsafe { to.write(run.head, frame_header(len), packet) };

@@ -32,13 +32,13 @@ impl Run {
         self.bytes += len as u64;
     }
 
-    /// Appends frames that lie in one piece of `len` bytes, which are between one `BLOCK` and two, while one is next and there is
-    /// room: mostly all of a burst are alike, and what depends on the length is found out once.
+    /// Appends frames that lie in one piece of `len` bytes, which are `WHOLE` times a `BLOCK` at least and a `BLOCK` more at most,
+    /// while one is next and there is room: mostly all of a burst are alike, and what depends on the length is found out once.
     ///
     /// # Safety
     /// As [`Records::write`], up to the limit.
     #[inline(always)]
-    pub(super) unsafe fn append_alike<'p, const BLOCK: usize, P: Borrow<PacketRef<'p>>>(
+    pub(super) unsafe fn append_alike<'p, const BLOCK: usize, const WHOLE: usize, P: Borrow<PacketRef<'p>>>(
         &mut self,
         to: Records,
         len: usize,
@@ -56,7 +56,7 @@ impl Run {
             }
             // SAFETY: by contract, and within the limit.
             record = unsafe {
-                write_blocks::<BLOCK>(record, packet.head);
+                write_blocks::<BLOCK, WHOLE>(record, packet.head);
                 record.add(record_bytes as usize)
             };
             room -= record_bytes;
@@ -69,21 +69,24 @@ impl Run {
     }
 }
 
-/// Writes the record of a frame in one piece, which is between one `BLOCK` and two long.
+/// Writes the record of a frame in one piece, which is `WHOLE` times a `BLOCK` long at least and a `BLOCK` more at most. Few stores
+/// that go ahead: each lies across two lines, and waits until the core has these for itself.
 ///
 /// # Safety
 /// There must be room for it at `record`, a multiple of 8, in bytes that nobody looks at until the next head is published.
 #[inline(always)]
-unsafe fn write_blocks<const BLOCK: usize>(record: *mut u8, frame: &[u8]) {
+unsafe fn write_blocks<const BLOCK: usize, const WHOLE: usize>(record: *mut u8, frame: &[u8]) {
     let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
-    // SAFETY: by contract; two blocks that meet or overlap cover the frame, and no more. The first word is atomic, since the reader
-    // may look at it.
+    // SAFETY: by contract; whole blocks and one that meets or overlaps the last of them cover the frame, and no more. The first word is
+    // atomic, since the reader may look at it.
     unsafe {
         let body = record.add(HEADER as usize);
         sync::writes(body, frame.len());
         expect_lines(frame.len(), |line| record.wrapping_add(AHEAD as usize + line));
         AtomicU64::from_ptr(record.cast()).store(frame_header(frame.len()), Ordering::Relaxed);
-        core::ptr::copy_nonoverlapping(from, body, BLOCK);
+        for at in 0..WHOLE {
+            core::ptr::copy_nonoverlapping(from.add(at * BLOCK), body.add(at * BLOCK), BLOCK);
+        }
         core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
     }
 }
