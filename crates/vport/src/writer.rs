@@ -13,7 +13,7 @@ use crate::lone::{self, LONE_MAX};
 use crate::mapping::Mapping;
 use crate::packet::{FRAME_MAX, PacketRef, Packets};
 use crate::registers::Registers;
-use crate::ring::{HEADER, Ring, Violation, frame_header, record_bytes};
+use crate::ring::{HEADER, Ring, Violation, record_bytes};
 use crate::stamp::{Sampling, Unit};
 use crate::stream::{self, Stage};
 use crate::sync::AtomicU64;
@@ -193,20 +193,12 @@ impl Writer {
                 (run.head, run.limit) = (self.head, further);
                 to = self.records();
             }
-            let alike = packet.rest.is_empty() && to.past_caches.is_none();
-            match len {
-                // SAFETY: records end before the limit.
-                32..=64 if alike => unsafe { run.append_alike::<32, 1, _>(to, len, &mut each) },
-                // SAFETY: the same.
-                65..=128 if alike => unsafe { run.append_alike::<64, 1, _>(to, len, &mut each) },
-                // SAFETY: the same.
-                129..=192 if alike => unsafe { run.append_alike::<64, 2, _>(to, len, &mut each) },
-                // SAFETY: the same.
-                193..=256 if alike => unsafe { run.append_alike::<64, 3, _>(to, len, &mut each) },
-                _ => {
-                    // SAFETY: the same.
-                    unsafe { to.write(run.head, frame_header(len), packet) };
-                    run.appended(len);
+            match to.past_caches {
+                // SAFETY: the record ends before the limit.
+                None => unsafe { run.append(to, (packet.head.len(), packet.rest.len()), &mut each) },
+                Some(registers) => {
+                    // SAFETY: the same; this processor has what it said.
+                    unsafe { run.stream(to, registers, packet) };
                     each = behind;
                 }
             }

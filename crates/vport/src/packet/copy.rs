@@ -1,5 +1,9 @@
 //! Copies between memory that others may write meanwhile, and memory of one's own.
 
+use crate::prefetch;
+
+const LINE: usize = 64;
+
 /// Copies `len` bytes: inline, since a call of the C library's copy for a length that the compiler does not know costs a
 /// small frame more than the copy, and a large one, whose lines come from another core, up to half as much again.
 ///
@@ -8,6 +12,17 @@
 /// overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: by contract.
+    unsafe { copy_asking::<0>(from, to, len) }
+}
+
+/// The same, asking for the line so many bytes `AHEAD` of each that is written, to write it, but for the one in which the copy ends:
+/// that is asked for with what comes behind it. Asks for nothing where `AHEAD` is 0.
+///
+/// # Safety
+/// As for [`copy_bytes`].
+#[inline(always)]
+pub(crate) unsafe fn copy_asking<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
     // Two blocks that meet or overlap cover any length between one block and two.
     macro_rules! two_blocks {
         ($block:literal) => {{
@@ -18,14 +33,21 @@ pub(crate) unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
             }
         }};
     }
+    ask::<AHEAD>(to);
+    // First, as those have most to do.
+    if len > 2 * LINE {
+        // SAFETY: by contract.
+        return unsafe { copy_lines::<AHEAD>(from, to, len) };
+    }
     match len {
         32..=64 => two_blocks!(32),
-        65..=128 => two_blocks!(64),
+        65.. => {
+            ask::<AHEAD>(to.wrapping_add(LINE));
+            two_blocks!(64)
+        }
         16..=31 => two_blocks!(16),
         // SAFETY: by contract.
         0..=15 => unsafe { core::ptr::copy_nonoverlapping(from, to, len) },
-        // SAFETY: by contract.
-        _ => unsafe { copy_lines(from, to, len) },
     }
 }
 
@@ -34,17 +56,26 @@ pub(crate) unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// As for [`copy_bytes`]; `len` must be at least 64.
 #[inline(always)]
-unsafe fn copy_lines(from: *const u8, to: *mut u8, len: usize) {
-    const LINE: usize = 64;
+unsafe fn copy_lines<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
+    let (mut at, last) = (LINE - to.addr() % LINE, len - LINE);
     // SAFETY: every block begins at least a block before the end of both.
-    let line = |at: usize| unsafe { core::ptr::copy_nonoverlapping(from.add(at), to.add(at), LINE) };
-    line(0);
-    let mut at = LINE - to as usize % LINE;
-    while at + LINE < len {
-        line(at);
-        at += LINE;
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, LINE);
+        while at < last {
+            // Line by line: asked for all at once they would be in the way of those that are read.
+            ask::<AHEAD>(to.add(at));
+            core::ptr::copy_nonoverlapping(from.add(at), to.add(at), LINE);
+            at += LINE;
+        }
+        core::ptr::copy_nonoverlapping(from.add(last), to.add(last), LINE);
     }
-    line(len - LINE);
+}
+
+#[inline(always)]
+fn ask<const AHEAD: usize>(line: *mut u8) {
+    if AHEAD > 0 {
+        prefetch::to_write(line.wrapping_add(AHEAD));
+    }
 }
 
 #[cfg(test)]

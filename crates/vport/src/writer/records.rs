@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-use crate::packet::{PacketRef, copy_bytes};
+use crate::packet::{PacketRef, copy_asking};
 use crate::prefetch;
 use crate::registers::Registers;
 use crate::ring::{HEADER, Ring, frame_header, record_bytes};
@@ -11,7 +11,9 @@ use crate::stream;
 use crate::sync::{self, AtomicU64};
 
 /// How far ahead of the head cache lines are fetched for writing.
-const AHEAD: u64 = 512;
+const AHEAD: usize = 512;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Frames on their way into the ring.
 pub(super) struct Run {
@@ -24,26 +26,74 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// A frame of so many bytes was written.
+    /// Appends a frame past the caches.
+    ///
+    /// # Safety
+    /// As [`Run::append`]. The processor must have such registers.
     #[inline(always)]
-    pub(super) fn appended(&mut self, len: usize) {
+    pub(super) unsafe fn stream(&mut self, to: Records, registers: Registers, packet: &PacketRef<'_>) {
+        let (record, len) = (to.at(self.head), packet.len());
+        sync::writes(record.wrapping_add(HEADER as usize), len);
+        // SAFETY: by contract; records take whole words.
+        unsafe {
+            match registers {
+                Registers::Bytes64 => stream::record::<true>(frame_header(len), packet, record),
+                _ => stream::record::<false>(frame_header(len), packet, record),
+            }
+        }
         self.head = self.head.wrapping_add(record_bytes(len));
         self.pushed += 1;
         self.bytes += len as u64;
     }
 
-    /// Appends frames that lie in one piece of `len` bytes, which are `WHOLE` times a `BLOCK` at least and a `BLOCK` more at most,
-    /// while one is next and there is room: mostly all of a burst are alike, and what depends on the length is found out once.
+    /// Appends the frame that is next, which has so many bytes in private memory and so many behind them, and those behind it that are
+    /// alike.
     ///
     /// # Safety
-    /// As [`Records::write`], up to the limit.
+    /// It must have room before the limit, which is within one lap of the ring, in bytes that the reader has given back.
     #[inline(always)]
-    pub(super) unsafe fn append_alike<'p, const BLOCK: usize, const WHOLE: usize, P: Borrow<PacketRef<'p>>>(
+    pub(super) unsafe fn append<'p, P: Borrow<PacketRef<'p>>>(
         &mut self,
         to: Records,
-        len: usize,
+        parts: (usize, usize),
         each: &mut (impl Iterator<Item = P> + Clone),
     ) {
+        macro_rules! alike {
+            ($write:expr) => {
+                self.append_alike(
+                    to,
+                    parts,
+                    each,
+                    #[inline(always)]
+                    |record, packet| $write(record, packet),
+                )
+            };
+        }
+        // SAFETY: by contract; frames are as long as those are for whom each of these is.
+        unsafe {
+            match parts {
+                (32..=64, 0) => alike!(write_blocks::<32, 1>),
+                (65..=128, 0) => alike!(write_blocks::<64, 1>),
+                (129..=192, 0) => alike!(write_blocks::<64, 2>),
+                _ => alike!(write_parts),
+            }
+        }
+    }
+
+    /// Appends frames of these lengths by `write`, while one is next and there is room: mostly all of a burst are alike, and what depends
+    /// on the length is found out once.
+    ///
+    /// # Safety
+    /// As [`Run::append`]. `write` must write the record of such a frame to the place that it is given.
+    #[inline(always)]
+    unsafe fn append_alike<'p, P: Borrow<PacketRef<'p>>>(
+        &mut self,
+        to: Records,
+        (head, rest): (usize, usize),
+        each: &mut (impl Iterator<Item = P> + Clone),
+        write: impl Fn(*mut u8, &PacketRef<'_>),
+    ) {
+        let len = head + rest;
         let record_bytes = record_bytes(len);
         let mut room = self.limit.wrapping_sub(self.head);
         let mut record = to.at(self.head);
@@ -51,14 +101,13 @@ impl Run {
         let mut behind = each.clone();
         while let Some(packet) = behind.next() {
             let packet: &PacketRef<'_> = packet.borrow();
-            if packet.head.len() != len || !packet.rest.is_empty() || room < record_bytes {
+            if packet.head.len() != head || packet.rest.len() != rest || room < record_bytes {
                 break;
             }
-            // SAFETY: by contract, and within the limit.
-            record = unsafe {
-                write_blocks::<BLOCK, WHOLE>(record, packet.head);
-                record.add(record_bytes as usize)
-            };
+            sync::writes(record.wrapping_add(HEADER as usize), len);
+            write(record, packet);
+            // SAFETY: within the limit.
+            record = unsafe { record.add(record_bytes as usize) };
             room -= record_bytes;
             packets += 1;
             *each = behind.clone();
@@ -75,14 +124,16 @@ impl Run {
 /// # Safety
 /// There must be room for it at `record`, a multiple of 8, in bytes that nobody looks at until the next head is published.
 #[inline(always)]
-unsafe fn write_blocks<const BLOCK: usize, const WHOLE: usize>(record: *mut u8, frame: &[u8]) {
+unsafe fn write_blocks<const BLOCK: usize, const WHOLE: usize>(record: *mut u8, packet: &PacketRef<'_>) {
+    let frame = packet.head;
     let (from, behind) = (frame.as_ptr(), frame.len() - BLOCK);
     // SAFETY: by contract; whole blocks and one that meets or overlaps the last of them cover the frame, and no more. The first word is
     // atomic, since the reader may look at it.
     unsafe {
         let body = record.add(HEADER as usize);
-        sync::writes(body, frame.len());
-        expect_lines(frame.len(), |line| record.wrapping_add(AHEAD as usize + line));
+        for line in 0..(BLOCK * (WHOLE + 1)).div_ceil(LINE) {
+            prefetch::to_write(record.wrapping_add(AHEAD + line * LINE));
+        }
         AtomicU64::from_ptr(record.cast()).store(frame_header(frame.len()), Ordering::Relaxed);
         for at in 0..WHOLE {
             core::ptr::copy_nonoverlapping(from.add(at * BLOCK), body.add(at * BLOCK), BLOCK);
@@ -91,13 +142,21 @@ unsafe fn write_blocks<const BLOCK: usize, const WHOLE: usize>(record: *mut u8, 
     }
 }
 
-/// Soon about so many bytes will be written, whose lines are `at` multiples of their size.
+/// Writes the record of any frame.
+///
+/// # Safety
+/// As [`write_blocks`].
 #[inline(always)]
-fn expect_lines(bytes: usize, at: impl Fn(usize) -> *mut u8) {
-    prefetch::to_write(at(0));
-    // Apart, so that small frames cost no loop.
-    if bytes > 64 {
-        (64..bytes).step_by(64).for_each(|line| prefetch::to_write(at(line)));
+unsafe fn write_parts(record: *mut u8, packet: &PacketRef<'_>) {
+    let (head, rest, len) = (packet.head, packet.rest, packet.len());
+    // SAFETY: by contract. The first word is atomic, since the reader may look at it.
+    unsafe {
+        let body = record.add(HEADER as usize);
+        AtomicU64::from_ptr(record.cast()).store(frame_header(len), Ordering::Relaxed);
+        copy_asking::<AHEAD>(head.as_ptr(), body, head.len());
+        if !rest.is_empty() {
+            copy_asking::<AHEAD>(rest.as_ptr(), body.add(head.len()), rest.len());
+        }
     }
 }
 
@@ -115,30 +174,6 @@ impl Records {
     #[inline(always)]
     pub(super) fn at(self, position: u64) -> *mut u8 {
         self.data.wrapping_add(self.ring.offset(position))
-    }
-
-    /// # Safety
-    /// The record must lie within one lap of the ring, in bytes that the reader has given back.
-    #[inline(always)]
-    pub(super) unsafe fn write(self, head: u64, header: u64, packet: &PacketRef<'_>) {
-        // SAFETY: the offset is a multiple of 8, the record by contract in bytes that nobody looks at until the next head is
-        // published. Others only read.
-        unsafe {
-            let record = self.at(head);
-            let body = record.add(HEADER as usize);
-            sync::writes(body, packet.len());
-            match self.past_caches {
-                None => {}
-                Some(Registers::Bytes64) => return stream::record::<true>(header, packet, record),
-                Some(_) => return stream::record::<false>(header, packet, record),
-            }
-            expect_lines(packet.len(), |line| self.at(head.wrapping_add(AHEAD + line as u64)));
-            self.begin(head, header, Ordering::Relaxed);
-            copy_bytes(packet.head.as_ptr(), body, packet.head.len());
-            if !packet.rest.is_empty() {
-                copy_bytes(packet.rest.as_ptr(), body.add(packet.head.len()), packet.rest.len());
-            }
-        }
     }
 
     /// Writes the word with which a record begins.
