@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use vport::broker::{Config, Core, EndSpec, LinkKind, LinkSpec, RING_BYTES_MIN};
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_NEWEST, VERSION_POOL, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::steering::Steering;
 use vport::wire::{Progress, Reply, Request};
 
@@ -196,8 +196,8 @@ impl Client {
                 return self.send(&bytes, &[]);
             }
             Move::Hello { oldest, newest, port, resume } => Request::Hello {
-                oldest: u16::from(oldest) % (VERSION_ZERO_COPY + 2),
-                newest: u16::from(newest) % (VERSION_ZERO_COPY + 2),
+                oldest: u16::from(oldest) % (VERSION_NEWEST + 2),
+                newest: u16::from(newest) % (VERSION_NEWEST + 2),
                 port: match port {
                     Port::P => "p".into(),
                     Port::Other(name) => name.text(),
@@ -275,7 +275,7 @@ fn joins(core: &mut Core, version: u16) {
     let mut ends = [Client::new(version, 2), Client::new(version, 2)];
     for (client, function) in ends.iter_mut().zip(["a", "b"]) {
         client.connect(core, function);
-        let (oldest, newest) = (VERSION, VERSION_POOL);
+        let (oldest, newest) = (VERSION, VERSION_NEWEST);
         client.send(&Request::Hello { oldest, newest, port: "p".into(), resume: 0 }.encode(), &[]);
     }
     let (mut joined, mut ids) = ([false; 2], [None; 2]);
@@ -295,6 +295,7 @@ fn joins(core: &mut Core, version: u16) {
                         assert_eq!(ids.map(|(of, ..)| of), (client.version == VERSION_ZERO_COPY).then_some(generation));
                         client.send(&Request::Mapped { generation }.encode(), &[]);
                     }
+                    Reply::Records { generation, .. } => client.send(&Request::Mapped { generation }.encode(), &[]),
                     Reply::Peer { .. } => *joined = true,
                     _ => {}
                 }
@@ -325,6 +326,7 @@ fuzz_target!(|input: &[u8]| {
     let lawful_steps = usize::from(kind / 3) % 5;
     let (kind, version) = match kind % 3 {
         0 => (LinkKind::Direct, VERSION),
+        3 => (LinkKind::SharedRecords, VERSION_SHARED),
         1 => (LinkKind::Direct, VERSION_POOL),
         _ => (LinkKind::ZeroCopy { group: "group".into() }, VERSION_ZERO_COPY),
     };

@@ -103,8 +103,8 @@ fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
 
 fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     progress.step("counting instructions.hop")?;
-    let counted = count_each(&Kind::ALL.map(|kind| vec!["hop".into(), kind.name().into()]))?;
-    for (kind, count) in Kind::ALL.into_iter().zip(counted) {
+    let counted = count_each(&Kind::USUAL.map(|kind| vec!["hop".into(), kind.name().into()]))?;
+    for (kind, count) in Kind::USUAL.into_iter().zip(counted) {
         samples.add(format!("instructions.hop.{}", kind.name()), of_packet(count.instructions), "instructions");
     }
     Ok(())
@@ -315,7 +315,7 @@ mod tests {
                 be_counted(&Counted::Function { subject, way, pdrs: 1 }).expect("packets flow");
             }
         }
-        for kind in Kind::ALL {
+        for kind in Kind::USUAL {
             be_counted(&Counted::Hop { kind }).expect("packets flow");
         }
     }

@@ -99,6 +99,7 @@ pub(crate) fn broker_name(slice: &str, link: &Link) -> String {
 /// How the broker carries a link between two ports that share memory.
 pub(crate) fn kind(slice: &str, described: &slice::Slice, link: &Link) -> LinkKind {
     match described.trust_group(link) {
+        None if link.kind == slice::LinkKind::SharedRecords => LinkKind::SharedRecords,
         None => LinkKind::Direct,
         Some(group) => LinkKind::ZeroCopy { group: format!("{slice}/{group}") },
     }

@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         let is_link_kind = matches!(&self.path[..], [_, Step::Field(list), _, _] if list == "links");
         if is_link_kind && text == "switched" {
             let reason = "links of kind switched are not available yet";
-            return (reason.into(), "write auto (or take kind away), direct or zero-copy".into());
+            return (reason.into(), "write auto (or take kind away), direct, shared-records or zero-copy".into());
         }
         let reason = format!("{:?} is no value of {}", excerpt(text), self.subject());
         let remedy = match nearest(text, choices.iter().copied()) {

@@ -138,14 +138,27 @@ impl Half {
 
     /// Goes all the way. None if the generation ends on the way.
     pub fn join(self) -> Result<Option<Grip>> {
+        self.join_after(|_| {})
+    }
+
+    /// The same, after something was done to the peer's records, where these come before they are closed.
+    pub fn join_after(self, mut spoil: impl FnMut(&OwnedFd)) -> Result<Option<Grip>> {
         let Self { raw, own: (generation, bytes, fds), lent, queues: [mine, theirs], ring } = self;
         let (own, table) = map(fds, mine, theirs, bytes, true)?;
         let arena = lent.as_ref().map(Arena::map).transpose()?;
         raw.say(&Request::Mapped { generation });
+        let mut shared = Vec::new();
         loop {
             match raw.receive() {
+                Some((Reply::Records { generation: of, records_bytes }, fds)) if of == generation => {
+                    fds.iter().for_each(&mut spoil);
+                    // What was spoilt cannot be.
+                    shared = fds.iter().filter_map(|fd| Words::map(fd, records_bytes as usize, true).ok()).collect();
+                    raw.say(&Request::Mapped { generation });
+                }
                 Some((Reply::Peer { generation: of, records_bytes, .. }, fds)) if of == generation => {
-                    let (peer, peer_table) = map(fds, theirs, mine, records_bytes as usize, false)?;
+                    let (mut peer, peer_table) = map(fds, theirs, mine, records_bytes as usize, false)?;
+                    peer.iter_mut().zip(shared).for_each(|(queue, shared)| queue.records = shared);
                     raw.say(&Request::Ready { generation });
                     return Ok(Some(Grip { raw, generation, own, table, peer, peer_table, ring, arena }));
                 }

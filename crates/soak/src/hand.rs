@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, raise};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::wire::{Reply, Request};
 
 use crate::end::FLOWS;
@@ -18,15 +18,18 @@ use crate::memory::Words;
 use crate::outlet::Outlet;
 use crate::process::die_with_parent;
 use crate::raw::{Lent, Raw};
+use crate::site::Kind;
 
 /// The points, in order. The end with two queues has those of the handshake only.
-pub const POINTS: [&str; 16] = [
+pub const POINTS: [&str; 18] = [
     "connected",
     "greeted",
     "welcomed",
     "own segments received",
     "own segments mapped",
     "mapping told",
+    "peer's records received",
+    "peer's records mapped",
     "peer's segments received",
     "peer's segments mapped",
     "readiness told",
@@ -39,7 +42,7 @@ pub const POINTS: [&str; 16] = [
     "channels closed",
 ];
 /// How many of them belong to the handshake.
-pub const OF_HANDSHAKE: usize = 9;
+pub const OF_HANDSHAKE: usize = 11;
 
 /// Which process this is.
 #[derive(Clone, Debug, clap::Args)]
@@ -59,9 +62,9 @@ pub struct Options {
     /// The number of the point to stop at, from 0.
     #[arg(long)]
     pub point: usize,
-    /// The link is a zero-copy link.
+    /// What kind of link it is.
     #[arg(long)]
-    pub zero_copy: bool,
+    pub kind: Kind,
 }
 
 /// Stops at its point, and ends when it has gone all the way, or was sent away.
@@ -99,12 +102,16 @@ impl Hand {
 
     /// Up to readiness; none if the broker went away.
     fn shake(&mut self, options: &Options) -> Result<Option<Link>> {
-        let version = if options.zero_copy { VERSION_ZERO_COPY } else { VERSION };
+        let version = match options.kind {
+            Kind::Direct => VERSION,
+            Kind::SharedRecords => VERSION_SHARED,
+            Kind::ZeroCopy => VERSION_ZERO_COPY,
+        };
         let (raw, ring) = loop {
             let raw = connected(options)?;
             self.at("connected");
             raw.say(&Request::Hello { oldest: version, newest: version, port: "p".into(), resume: 0 });
-            if options.zero_copy {
+            if options.kind == Kind::ZeroCopy {
                 raw.say(&Request::Holds(Vec::new()));
             }
             self.at("greeted");
@@ -116,7 +123,7 @@ impl Hand {
             }
         };
         self.at("welcomed");
-        let (mut lent, mut own) = (None, None);
+        let (mut lent, mut own, mut shared) = (None, None, Vec::new());
         loop {
             match raw.receive() {
                 Some((Reply::Arena { generation, buffers, present, own, peer }, fds)) => {
@@ -131,12 +138,19 @@ impl Hand {
                     raw.say(&Request::Mapped { generation });
                     self.at("mapping told");
                 }
+                Some((Reply::Records { generation, records_bytes }, fds)) => {
+                    self.at("peer's records received");
+                    shared =
+                        fds.iter().map(|fd| Words::map(fd, records_bytes as usize, true)).collect::<Result<_, _>>()?;
+                    self.at("peer's records mapped");
+                    raw.say(&Request::Mapped { generation });
+                }
                 Some((Reply::Peer { generation, records_bytes, .. }, fds)) => {
                     self.at("peer's segments received");
                     let table = Words::map(fds.last().context("a table")?, 4096, false)?;
                     // Of each queue index, records and doorbell.
                     let records = fds.iter().skip(1).step_by(3).map(|fd| Words::map(fd, records_bytes as usize, false));
-                    let peer = records.collect::<Result<_, _>>()?;
+                    let peer = if shared.is_empty() { records.collect::<Result<_, _>>()? } else { shared };
                     self.at("peer's segments mapped");
                     raw.say(&Request::Ready { generation });
                     self.at("readiness told");

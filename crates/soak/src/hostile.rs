@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use vport::broker::{Event, LinkKind};
+use vport::broker::Event;
 use vport::client::{Attachment, attach};
 use vport::packet::PacketRef;
 
@@ -21,7 +21,7 @@ use crate::journal::{Field, Journal, now_ns};
 use crate::outcome::{Outcome, Tally, Times};
 use crate::random::Random;
 use crate::rig::{PATIENCE, Rig};
-use crate::victim::{SHAPES, is_zero_copy, port};
+use crate::victim::{SHAPES, kind, port};
 
 /// Runs the campaign with processes of `program`. Events are connections and links that were attacked.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
@@ -87,8 +87,7 @@ impl Scene {
     fn set(program: &Path) -> Result<Self> {
         let rig = Rig::new(&["victim", "liar", "honest"])?;
         for (n, [of_liar, of_victim]) in SHAPES.into_iter().enumerate() {
-            let kind = if is_zero_copy(n) { LinkKind::ZeroCopy { group: "liars".into() } } else { LinkKind::Direct };
-            rig.link_of(kind, [("liar", &port(n), of_liar), ("victim", &port(n), of_victim)])?;
+            rig.link_of(kind(n), [("liar", &port(n), of_liar), ("victim", &port(n), of_victim)])?;
         }
         rig.broker.allow_succession("liar", true)?;
         let link = rig.link([("honest", "victim", 1), ("victim", "honest", 1)])?;

@@ -73,8 +73,8 @@ const SOON: Duration = Duration::from_millis(100);
 /// Runs the campaign with processes of `program`, over a link of each kind. Each event is a kill or a stop.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("kills");
-    for kind in Kind::BOTH.into_iter().take_while(|_| !course::is_stopped()) {
-        outcome.absorb(kind, over(kind, &course.part(2), program)?);
+    for kind in Kind::ALL.into_iter().take_while(|_| !course::is_stopped()) {
+        outcome.absorb(kind, over(kind, &course.part(Kind::ALL.len() as u32), program)?);
     }
     Ok(outcome)
 }

@@ -263,7 +263,7 @@ impl Liar {
                 half.raw.say(&Request::Mapped { generation: *generation });
                 half.raw.say(&Request::Mapped { generation: *generation });
             }
-            _ => drop(half.join()?),
+            _ => drop(half.join_after(|records| spoil(records, self.random.below(8)))?),
         }
         Ok(())
     }
@@ -304,7 +304,10 @@ impl Liar {
         match kind {
             0 | 1 => self.send_frames(grip, queue, peer, &mut heads[queue][peer]),
             2 => (0..self.random.below(500)).for_each(|_| put(Places::SLEEP, self.random.word())),
-            3 => self.ring_bells(grip),
+            3 => {
+                self.ring_bells(grip);
+                self.scribble_inbox(grip, peer);
+            }
             4 => self.lie_about_epochs(grip, queue, false),
             5 => self.scribble_payload(grip, queue),
             6 => {
@@ -417,6 +420,19 @@ impl Liar {
             }
             *head = grip.ring as u64;
             grip.own[queue].index.word(Places { peers: grip.peer.len() }.head(peer)).store(*head, Ordering::Release);
+        }
+    }
+
+    /// Anything where the peer's frames come: only this end reads there, so that breaks no rule.
+    fn scribble_inbox(&mut self, grip: &Grip, peer: usize) {
+        let records = &grip.peer[peer].records;
+        if !records.is_writable() {
+            return;
+        }
+        for _ in 0..self.random.below(2_000) {
+            let header = *self.random.pick(&[0, 1, 72, 9_600, 9_601, 1 << 32, u64::MAX]);
+            let word = if self.random.once_in(2) { header } else { self.random.word() };
+            records.word(self.random.below(grip.ring / 8) * 8).store(word, Ordering::Relaxed);
         }
     }
 

@@ -36,6 +36,11 @@ impl Words {
         self.len
     }
 
+    /// Whether it was mapped for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -97,7 +97,7 @@ impl Pair {
     /// Starts a process that speaks by hand, and waits until it has stopped itself. False: it has ended before.
     pub fn spawn_hand(&mut self, side: Side, point: usize) -> Result<bool> {
         let numbers = ["--queues", &side.queues().to_string(), "--point", &point.to_string()].map(str::to_owned);
-        let kind = (self.kind == Kind::ZeroCopy).then(|| "--zero-copy".to_owned());
+        let kind = ["--kind".to_owned(), self.kind.to_string()];
         self.begin(side, "hand", &numbers.into_iter().chain(kind).collect::<Vec<_>>())?;
         self.has_stopped(side, PATIENCE)
     }

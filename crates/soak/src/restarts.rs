@@ -20,8 +20,8 @@ const STABLE: Duration = Duration::from_secs(11);
 /// Runs the campaign with processes of `program`, over a link of each kind. Events are restarts.
 pub fn run(course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("restarts");
-    for kind in Kind::BOTH.into_iter().take_while(|_| !course::is_stopped()) {
-        outcome.absorb(kind, over(kind, &course.part(2), program)?);
+    for kind in Kind::ALL.into_iter().take_while(|_| !course::is_stopped()) {
+        outcome.absorb(kind, over(kind, &course.part(Kind::ALL.len() as u32), program)?);
     }
     Ok(outcome)
 }

@@ -46,23 +46,25 @@ impl Side {
 }
 
 /// What the functions are joined by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// A link over which frames are copied.
     Direct,
+    /// The same, whose ends can write the records that they read.
+    SharedRecords,
     /// A link over which buffers change hands.
     ZeroCopy,
 }
 
 impl Kind {
-    /// Both.
-    pub const BOTH: [Self; 2] = [Self::Direct, Self::ZeroCopy];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Direct, Self::SharedRecords, Self::ZeroCopy];
 }
 
 impl Display for Kind {
     /// As descriptors call it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(["direct", "zero-copy"][*self as usize])
+        f.write_str(["direct", "shared-records", "zero-copy"][*self as usize])
     }
 }
 

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
+use vport::broker::LinkKind;
 use vport::client::{Attachment, attach};
 use vport::held::Look;
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::relay::{RelayRx, RelayTx, relay};
@@ -21,11 +22,13 @@ use crate::random::Random;
 use crate::rig::PATIENCE;
 
 /// Queues of the peer's ports and of the victim's, for each link between them.
-pub const SHAPES: [[u16; 2]; 6] = [[1, 1], [1, 4], [3, 4], [2, 1], [1, 1], [2, 3]];
+pub const SHAPES: [[u16; 2]; 8] = [[1, 1], [1, 4], [3, 4], [2, 1], [1, 1], [2, 3], [1, 1], [2, 3]];
 /// How frames that are taken from where they lie are spread.
 const STEERING: Steering = Steering::FiveTuple;
+/// From here on the liar can write the records that it reads.
+const SHARED_RECORDS: usize = 4;
 /// The links from here on are zero-copy links.
-const ZERO_COPY: usize = 4;
+const ZERO_COPY: usize = 6;
 
 /// The name of the victim's port, and of the peer's, on link `n`.
 pub fn port(n: usize) -> String {
@@ -37,9 +40,22 @@ pub fn is_zero_copy(n: usize) -> bool {
     n >= ZERO_COPY
 }
 
+/// What kind of link it is.
+pub fn kind(n: usize) -> LinkKind {
+    match n {
+        ..SHARED_RECORDS => LinkKind::Direct,
+        SHARED_RECORDS..ZERO_COPY => LinkKind::SharedRecords,
+        _ => LinkKind::ZeroCopy { group: "liars".into() },
+    }
+}
+
 /// What an end of link `n` must speak.
 pub fn version(n: usize) -> u16 {
-    if is_zero_copy(n) { VERSION_ZERO_COPY } else { VERSION }
+    match kind(n) {
+        LinkKind::Direct => VERSION,
+        LinkKind::SharedRecords => VERSION_SHARED,
+        LinkKind::ZeroCopy { .. } => VERSION_ZERO_COPY,
+    }
 }
 
 /// Which process this is.

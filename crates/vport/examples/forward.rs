@@ -3,7 +3,7 @@
 //! `together`, in turns on one thread: nanoseconds of that thread for a packet, received, changed and sent, without what
 //! cache lines cost between cores; that can be measured on a busy host too.
 //!
-//! `forward [direct|zero-copy] [bytes a frame] [frames on each way] [seconds] [ring bytes] [together]`; the functions run
+//! `forward [direct|shared-records|zero-copy] [bytes a frame] [frames on each way] [seconds] [ring bytes] [together]`; the functions run
 //! on cores 0 and 1.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +24,9 @@ fn main() {
     let (bytes, frames, seconds) = (number(1, 64), number(2, 256), number(3, 5));
     let kind = match words.first().map(String::as_str) {
         None | Some("direct") => LinkKind::Direct,
+        Some("shared-records") => LinkKind::SharedRecords,
         Some("zero-copy") => LinkKind::ZeroCopy { group: "group".into() },
-        Some(other) => panic!("{other} is neither direct nor zero-copy"),
+        Some(other) => panic!("{other} is no kind of link"),
     };
     let directory = std::env::temp_dir().join(format!("forward-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");

@@ -18,7 +18,7 @@ use crate::cell::Cell;
 use crate::handover::{Complaints, Handover};
 use crate::home::Home;
 use crate::info::PortInfo;
-use crate::layout::{VERSION, VERSION_POOL};
+use crate::layout::{VERSION, VERSION_NEWEST};
 use crate::owner::PortSteering;
 use crate::ring::Ring;
 use crate::rx::{Ownership, RxRing};
@@ -190,19 +190,19 @@ fn try_attach(path: &Path, greeting: &[u8], deadline: Instant) -> Result<(OwnedF
 }
 
 fn hello(port: &str, resume: u64) -> Vec<u8> {
-    Request::Hello { oldest: VERSION, newest: VERSION_POOL, port: port.to_owned(), resume }.encode()
+    Request::Hello { oldest: VERSION, newest: VERSION_NEWEST, port: port.to_owned(), resume }.encode()
 }
 
 fn succeed(port: &str) -> Vec<u8> {
-    Request::Succeed { oldest: VERSION, newest: VERSION_POOL, port: port.to_owned() }.encode()
+    Request::Succeed { oldest: VERSION, newest: VERSION_NEWEST, port: port.to_owned() }.encode()
 }
 
 fn answer(bytes: &[u8]) -> Result<Welcome, Attempt> {
     let bad = |what: String| Attempt { error: AttachError::Refused(what), again: false };
     match Reply::decode(bytes).map_err(|error| bad(format!("the broker's answer: {error}")))? {
-        Reply::Welcome { version: version @ VERSION..=VERSION_POOL, info, peer_queues, ring_bytes, place, .. }
-            if info.queues > 0 && peer_queues > 0 =>
-        {
+        Reply::Welcome {
+            version: version @ VERSION..=VERSION_NEWEST, info, peer_queues, ring_bytes, place, ..
+        } if info.queues > 0 && peer_queues > 0 => {
             let ring =
                 Ring::new(u64::from(ring_bytes)).ok_or_else(|| bad("the broker names a bad ring size".into()))?;
             Ok(Welcome { version, info, peer_queues: usize::from(peer_queues), ring, place })

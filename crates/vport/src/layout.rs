@@ -18,6 +18,11 @@ pub const VERSION: u16 = 2;
 pub const VERSION_ZERO_COPY: u16 = 3;
 /// Version of the handshake of links to a pool: the same as [`VERSION`], and more.
 pub const VERSION_POOL: u16 = 4;
+/// Version of the handshake of links whose ends can write the records that they read: the same as [`VERSION`], and more. With a
+/// port that does not know it, such a link is as any direct one.
+pub const VERSION_SHARED: u16 = 5;
+/// The newest of all these.
+pub const VERSION_NEWEST: u16 = VERSION_SHARED;
 /// Distance of independent words.
 pub const LINE: usize = 128;
 /// What may be read, never used, behind the last ring: receivers copy short heads in whole blocks.

@@ -175,6 +175,11 @@ impl Mapping {
         unsafe { self.start.cast::<u8>().add(offset) }
     }
 
+    /// How many bytes are mapped.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len
+    }
+
     /// Asks for the line at `offset`, which will soon be read. Any will do.
     #[inline(always)]
     pub fn ask(&self, offset: usize) {

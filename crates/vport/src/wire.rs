@@ -48,7 +48,7 @@ pub enum Request {
     },
     /// The sender, which came to succeed, is ready for the next generation.
     TakeOver,
-    /// The sender has mapped its own segments.
+    /// The sender has mapped its own segments, or what [`Reply::Records`] has shown it.
     Mapped {
         /// Of this generation.
         generation: u64,
@@ -150,6 +150,16 @@ pub enum Reply {
         /// Of this generation.
         generation: u64,
         /// Size of each record segment in bytes.
+        records_bytes: u64,
+    },
+    /// In version [`VERSION_SHARED`], between [`Reply::Own`] and [`Reply::Peer`]: descriptors of the record segments of the peer's
+    /// queues, to map for writing before nobody can any more. Answered as [`Reply::Own`] is.
+    ///
+    /// [`VERSION_SHARED`]: crate::layout::VERSION_SHARED
+    Records {
+        /// Of this generation.
+        generation: u64,
+        /// Size of each in bytes.
         records_bytes: u64,
     },
     /// Descriptors of the peer's segments: for each of its queues index, records and the writing end of its doorbell; then
@@ -316,6 +326,7 @@ const BEGUN: u16 = 110;
 const ARRIVAL: u16 = 111;
 const CLOSED: u16 = 112;
 const INHERIT: u16 = 113;
+const RECORDS: u16 = 114;
 
 impl Request {
     /// The datagram.
@@ -417,6 +428,7 @@ impl Reply {
             }
             Self::Refused { reason, try_again } => message(REFUSED).u8(u8::from(*try_again)).text(reason).0,
             Self::Own { generation, records_bytes } => message(OWN).u64(*generation).u64(*records_bytes).0,
+            Self::Records { generation, records_bytes } => message(RECORDS).u64(*generation).u64(*records_bytes).0,
             Self::Peer { generation, records_bytes, steering } => {
                 message(PEER).u64(*generation).u64(*records_bytes).u8(steering.code()).0
             }
@@ -451,6 +463,7 @@ impl Reply {
             }
             REFUSED => Self::Refused { try_again: fields.flag()?, reason: fields.text(MESSAGE_MAX)? },
             OWN => Self::Own { generation: fields.u64()?, records_bytes: fields.u64()? },
+            RECORDS => Self::Records { generation: fields.u64()?, records_bytes: fields.u64()? },
             PEER => Self::Peer {
                 generation: fields.u64()?,
                 records_bytes: fields.u64()?,
@@ -573,6 +586,7 @@ mod tests {
             Reply::Arrival { bucket: 0, from: 3, more: false, state: vec![] },
             Reply::Refused { reason: "port n9 is not known".into(), try_again: true },
             Reply::Own { generation: 3, records_bytes: 2 << 20 },
+            Reply::Records { generation: 3, records_bytes: 2 << 20 },
             Reply::Peer { generation: 3, records_bytes: 2 << 20, steering: Steering::UeAddress },
             Reply::Arena { generation: 3, buffers: 1 << 17, present: 2_048, own: 4, peer: 5 },
             Reply::Over { generation: 3, dead: true },

@@ -302,6 +302,7 @@ impl Writer {
     #[inline(always)]
     fn show_lone(&self) {
         let (at, records) = (self.published, self.in_ring());
+        // Where records are shared, their reader may have written here since: it is shown what it wrote.
         // SAFETY: written by this writer, and not given back before it is published.
         let len = unsafe { records.word(at) }.load(Ordering::Relaxed) as usize;
         if len <= LONE_MAX && record_bytes(len) == self.head.wrapping_sub(at) {

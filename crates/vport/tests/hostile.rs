@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use raw::{Bench, Memory, PATIENCE, Raw};
-use vport::broker::Event;
+use vport::broker::{Event, LinkKind};
 use vport::client::{Attachment, attach};
 use vport::held::Look;
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_POOL};
+use vport::layout::{VERSION, VERSION_NEWEST};
 use vport::packet::{BURST_MAX, PacketRef};
 use vport::relay::relay;
 use vport::steering::{Steering, address_bucket};
@@ -190,6 +190,46 @@ fn a_writer_does_not_follow_a_tail_that_cannot_be() {
     }
 }
 
+/// The frames are its own: it can have what it likes instead of them, and nobody else is told anything by what it writes there.
+#[test]
+fn what_a_reader_writes_over_the_frames_that_it_is_sent_is_seen_by_nobody_else() {
+    const RING: usize = vport::broker::RING_BYTES_MIN as usize;
+    let bench = Bench::of("inbox", LinkKind::SharedRecords);
+    let raw = bench.connect("a");
+    raw.hello_shared();
+    let mut b = bench.honest();
+    let (memory, inbox, head) = raw.join_shared(&bench, &mut b);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let header = [0, 1, 60, 72, 9_600, 9_601, 1 << 32, n][(n >> 61) as usize];
+                inbox.word((n >> 33) as usize % (RING / 8) * 8).store(header, Ordering::Relaxed);
+            }
+        });
+        let (rx, tx) = &mut b.queues[0];
+        let mut sent = 0;
+        let until = Instant::now() + Duration::from_millis(300);
+        let frames = [[7; 64].as_slice(), &[7; 300], &[7; 1_500]].map(PacketRef::from_slice);
+        while Instant::now() < until {
+            // Alone, and in bursts.
+            for count in [1, 3] {
+                sent += tx.send(&frames[..count]);
+            }
+            // Everything is read, as far as the sender is told.
+            memory.index(TAIL).store(head.load(Ordering::Acquire), Ordering::Release);
+            assert!(rx.recv().is_empty());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(tx.counters().packets, sent as u64);
+        assert!(sent > 10_000, "{sent}");
+        assert_eq!((tx.counters().refused, rx.counters().invalid), (0, 0));
+    });
+    assert!(bench.broker.ports().unwrap()[1].quarantined.is_none());
+}
+
 /// An Ethernet frame whose IPv4 destination belongs to queue `queue` of two, as words.
 fn frame_for(queue: u8) -> Vec<u64> {
     let host = (0..).find(|host| address_bucket([10, 0, 0, *host].into()) % 2 == queue).unwrap();
@@ -344,7 +384,7 @@ fn the_words_of_an_older_broker_reach_the_function() {
         raw.send(&Reply::Refused { reason, try_again: false }.encode(), &[]);
     });
     let error = attach(&path, "p", PATIENCE, 192).err().unwrap();
-    assert_eq!(error.to_string(), format!("this broker speaks version 1, not {VERSION} to {VERSION_POOL}"));
+    assert_eq!(error.to_string(), format!("this broker speaks version 1, not {VERSION} to {VERSION_NEWEST}"));
     older.join().unwrap();
     std::fs::remove_file(path).unwrap();
 }

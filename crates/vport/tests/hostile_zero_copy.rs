@@ -10,7 +10,7 @@ use vport::arena::{BUFFER_BYTES, Descriptor};
 use vport::broker::{Broker, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::packet::PacketRef;
 use vport::wire::{Reply, Request};
 
@@ -210,6 +210,9 @@ fn a_client_that_does_not_speak_the_version_of_a_link_s_kind_is_refused_in_words
         (zero_copy(), (VERSION_ZERO_COPY, VERSION_ZERO_COPY), Ok(VERSION_ZERO_COPY)),
         (LinkKind::Direct, (VERSION_ZERO_COPY, VERSION_ZERO_COPY), Err("this broker speaks version 2, not 3 to 3")),
         (LinkKind::Direct, (VERSION, VERSION_ZERO_COPY), Ok(VERSION)),
+        (LinkKind::Direct, (VERSION, VERSION_SHARED), Ok(VERSION)),
+        (LinkKind::SharedRecords, (VERSION, VERSION_SHARED), Ok(VERSION_SHARED)),
+        (LinkKind::SharedRecords, (VERSION, VERSION_ZERO_COPY), Ok(VERSION)),
     ];
     for (n, (kind, (oldest, newest), answer)) in cases.into_iter().enumerate() {
         let bench = Bench::of(&format!("version{n}"), kind);

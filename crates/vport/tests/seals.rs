@@ -9,10 +9,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use raw::{Bench, Held, greet_and_take};
+use raw::{Bench, Held, Inbox, Memory, Own, Raw, greet_and_take};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
-use vport::wire::Request;
+use vport::broker::LinkKind;
+use vport::wire::{Reply, Request};
 
 /// Everything by which one might try to change a segment; the names of those that succeeded.
 fn ways_in(segment: BorrowedFd<'_>) -> Vec<&'static str> {
@@ -205,6 +206,86 @@ fn a_writer_that_keeps_the_broker_from_sealing_is_cut_off_and_its_peer_sees_noth
             assert_eq!(b.take_peer().len(), 4);
         }
     }
+}
+
+/// An end that has been shown its peer's records.
+struct Shown {
+    raw: Raw,
+    own: Own,
+    memory: Memory,
+    records: OwnedFd,
+}
+
+/// Both ends, which can write what they read, up to each other's records.
+fn shown(bench: &Bench) -> [Shown; 2] {
+    let ends = ["a", "b"].map(|function| bench.connect(function));
+    ends.iter().for_each(Raw::hello_shared);
+    let owns = ends.each_ref().map(Raw::take_own);
+    let memories = [0, 1].map(|end| ends[end].map(&owns[end]));
+    ends.iter().for_each(|raw| raw.say(&Request::Mapped { generation: owns[0].generation }));
+    let mut rest = owns.into_iter().zip(memories);
+    ends.map(|raw| {
+        let (records, (own, memory)) = (raw.take_records().pop().unwrap(), rest.next().unwrap());
+        Shown { raw, own, memory, records }
+    })
+}
+
+#[test]
+fn a_reader_can_write_what_it_reads_by_the_one_mapping_that_it_made_before_the_seal() {
+    let bench = Bench::of("shared", LinkKind::SharedRecords);
+    let [a, b] = shown(&bench);
+    let inbox = Inbox::map(b.records.as_fd(), b.own.records_bytes);
+    [&a, &b].into_iter().for_each(|end| end.raw.say(&Request::Mapped { generation: end.own.generation }));
+    let [of_b, of_a] = [a.raw.take_peer(), b.raw.take_peer()];
+    for (name, segment) in [("shown", &b.records), ("own", &a.own.fds[1]), ("its index", &of_a[0]), ("b's", &of_b[1])] {
+        assert_eq!(ways_in(segment.as_fd()), [""; 0], "{name}");
+    }
+    assert!(!inbox.remove_first_page());
+    a.memory.records(8).store(0x1234, Ordering::Release);
+    assert_eq!(inbox.word(8).load(Ordering::Acquire), 0x1234);
+}
+
+#[test]
+fn nobody_is_shown_records_before_their_writers_have_mapped_them() {
+    let bench = Bench::of("order", LinkKind::SharedRecords);
+    let ends = ["a", "b"].map(|function| bench.connect(function));
+    ends.iter().for_each(Raw::hello_shared);
+    let [own, _] = ends.each_ref().map(Raw::take_own);
+    let [a, b] = &ends;
+    b.say(&Request::Mapped { generation: own.generation });
+    assert!(!b.has_mail_within(std::time::Duration::from_millis(100)), "a has not mapped its own");
+    a.say(&Request::Mapped { generation: own.generation });
+    assert_eq!(b.take_records().len(), 1);
+}
+
+#[test]
+fn holes_that_a_reader_punched_before_the_seal_are_filled() {
+    let bench = Bench::of("reader-holes", LinkKind::SharedRecords);
+    let [a, b] = shown(&bench);
+    let len = fstat(&b.records).unwrap().st_size as u64;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&b.records, punch, 0, len).unwrap();
+    [&a, &b].into_iter().for_each(|end| end.raw.say(&Request::Mapped { generation: end.own.generation }));
+    b.raw.take_peer();
+    let found = fstat(&a.own.fds[1]).unwrap();
+    assert_eq!(found.st_blocks * 512, found.st_size, "every page is there again");
+}
+
+#[test]
+fn records_that_a_reader_keeps_the_broker_from_sealing_are_their_writer_s_alone_from_then_on() {
+    let bench = Bench::of("spoilt", LinkKind::SharedRecords);
+    let [a, b] = shown(&bench);
+    fcntl_add_seals(&b.records, SealFlags::SEAL).unwrap();
+    [&a, &b].into_iter().for_each(|end| end.raw.say(&Request::Mapped { generation: end.own.generation }));
+    // Nobody is cut off for it: the writer could have done so, too.
+    let owns = [&a, &b].map(|end| end.raw.take_own());
+    assert!(owns[0].generation > a.own.generation);
+    [&a, &b].into_iter().for_each(|end| end.raw.say(&Request::Mapped { generation: owns[0].generation }));
+    for end in [&a, &b] {
+        assert!(matches!(end.raw.receive(), Some((Reply::Peer { .. }, _))), "and no records before");
+        end.raw.say(&Request::Ready { generation: owns[0].generation });
+    }
+    bench.until("the link is up", |ports| ports[0].up);
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn every_reply_is_specified() {
         Reply::Refused { reason: String::new(), try_again: false },
         Reply::Own { generation, records_bytes },
         Reply::Peer { generation, records_bytes, steering: Steering::None },
+        Reply::Records { generation, records_bytes },
         Reply::Arena { generation, buffers: 1, present: 1, own: 2, peer: 3 },
         Reply::Over { generation, dead: false },
         Reply::Inherit,

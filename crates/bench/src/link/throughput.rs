@@ -32,19 +32,22 @@ const RECORD_OVERHEAD: usize = 16;
 pub enum Kind {
     /// Records that are copied, between functions that need not trust each other
     Direct,
+    /// The same, where each end can write the records that it reads
+    SharedRecords,
     /// Buffers that change hands, inside a trust group
     #[value(alias = "zerocopy")]
     ZeroCopy,
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
+    /// Those that are measured where none is named.
+    pub const USUAL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
 
     /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::SharedRecords => "shared",
             Self::ZeroCopy => "zerocopy",
         }
     }
@@ -52,6 +55,7 @@ impl Kind {
     pub(crate) fn of_links(self) -> LinkKind {
         match self {
             Self::Direct => LinkKind::Direct,
+            Self::SharedRecords => LinkKind::SharedRecords,
             Self::ZeroCopy => LinkKind::ZeroCopy { group: "bench".into() },
         }
     }
@@ -59,7 +63,7 @@ impl Kind {
     /// What forwarders do with Ethernet addresses. Zero-copy leaves packets alone, and so do those that it is held against.
     pub(crate) fn addresses(self) -> &'static str {
         match self {
-            Self::Direct => "swap",
+            Self::Direct | Self::SharedRecords => "swap",
             Self::ZeroCopy => "keep",
         }
     }
@@ -67,7 +71,7 @@ impl Kind {
     /// What it is held against: copies beside copies, and beside everything where nothing is copied.
     fn peers(self) -> &'static [Joint] {
         match self {
-            Self::Direct => &[Joint::Vhost, Joint::Memif],
+            Self::Direct | Self::SharedRecords => &[Joint::Vhost, Joint::Memif],
             Self::ZeroCopy => &[Joint::Vhost, Joint::Memif, Joint::MemifZeroCopy],
         }
     }
@@ -78,7 +82,7 @@ impl Kind {
     fn first(self, frame: usize) -> usize {
         let ring_bytes = RING_BYTES_DEFAULT as usize;
         match self {
-            Self::Direct => ring_bytes / (frame + RECORD_OVERHEAD) * 9 / 20,
+            Self::Direct | Self::SharedRecords => ring_bytes / (frame + RECORD_OVERHEAD) * 9 / 20,
             Self::ZeroCopy => Exchange::new(ring_bytes, 1).buffers / 4,
         }
     }
@@ -211,7 +215,7 @@ impl Campaign<'_> {
 }
 
 fn systems(args: &Args, bench: &Bench) -> Vec<System> {
-    let kinds = if args.kind.is_empty() { Kind::ALL.to_vec() } else { args.kind.clone() };
+    let kinds = if args.kind.is_empty() { Kind::USUAL.to_vec() } else { args.kind.clone() };
     let mut systems: Vec<System> = kinds.iter().copied().map(System::Ours).collect();
     let reason = match bench.pages.shortage(testpmd::HUGEPAGES) {
         _ if args.alone => return systems,
@@ -316,7 +320,7 @@ fn sample(runs: &[Run], samples: &mut Samples) {
         turns.entry(run.turn).or_default().push(run);
     }
     for (Turn { frame, .. }, runs) in turns {
-        for kind in Kind::ALL {
+        for kind in Kind::USUAL {
             compare(kind, frame, &runs, samples);
         }
     }

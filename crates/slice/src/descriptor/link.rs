@@ -44,6 +44,8 @@ pub enum LinkKind {
     Auto,
     /// Point to point, without a switch.
     Direct,
+    /// As `direct`, and each end can write the records that it reads: faster on some processors.
+    SharedRecords,
     /// As `direct`, and frames stay where they are: for ports of functions of one trust group.
     ZeroCopy,
 }

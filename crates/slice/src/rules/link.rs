@@ -39,6 +39,7 @@ impl Rules<'_> {
             }
             self.whole_link(link, &at);
             self.zero_copy(link, &at);
+            self.shared_records(link, &at);
             self.pooled(link, &at);
             self.latency(link, &at);
             if let Some(rate) = link.min_bandwidth
@@ -152,6 +153,20 @@ impl Rules<'_> {
             let remedy =
                 format!("give both {a} and {b} the same trustGroup, if they trust each other, or write direct");
             self.report.error(place, reason, remedy);
+        }
+    }
+
+    /// Between shared-memory ports of functions; a process of the node's, which pumps, keeps to what it is given.
+    fn shared_records(&mut self, link: &Link, at: &[Step]) {
+        let kind = join(at, steps!["kind"]);
+        if link.kind != LinkKind::SharedRecords || !self.places.is_sound(&kind) {
+            return;
+        }
+        let is_other =
+            |end: &End| end.port().is_none_or(|port| self.slice.port(port).is_some_and(|port| port.is_kernel()));
+        if let Some(end) = link.between.iter().find(|end| is_other(end)) {
+            let reason = format!("{end} is no shared-memory port of a function, and has no records that it reads");
+            self.report.error(self.at(&kind), reason, "write direct, or take kind away");
         }
     }
 

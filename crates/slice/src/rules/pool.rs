@@ -91,5 +91,9 @@ impl Rules<'_> {
             let at = self.at(&kind);
             self.report.error(at, "frames of pools are copied", "write direct, or take kind away");
         }
+        if link.kind == LinkKind::SharedRecords && self.places.is_sound(&kind) {
+            let reason = "what is sent to a pool lies together, and no replica may write what is another's";
+            self.report.error(self.at(&kind), reason, "write direct, or take kind away");
+        }
     }
 }

@@ -21,7 +21,7 @@ use super::link::{Link, Stage};
 use super::observer::{Observer, Tap};
 use super::pool::Pool;
 use super::seat::Seat;
-use super::{BrokerError, Config, Event, LinkKind, PortName, PortStatus};
+use super::{BrokerError, Config, Event, PortName, PortStatus};
 use crate::allowance::Allowance;
 use crate::socket;
 
@@ -72,6 +72,8 @@ struct Client {
     since: u64,
     /// It goes on after the end of its connection.
     away: bool,
+    /// It can map the records that it reads for writing.
+    shares: bool,
     messages: Allowance,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Of a pool's member: the one that is to read some of what it has given before more is taken from it.
@@ -215,7 +217,7 @@ impl Core {
         let unknown = || BrokerError::Unknown(format!("port {port} of {function}"));
         let (link, seat) = self.ports.get(&name).ok_or_else(unknown)?;
         let link = self.links.get(link).ok_or_else(unknown)?;
-        if link.spec.kind != LinkKind::Direct {
+        if link.spec.kind.group().is_some() {
             let what = format!("port {port} of {function} has a zero-copy link: its frames are changed where they lie");
             return Err(BrokerError::Invalid(what));
         }

@@ -36,6 +36,8 @@ pub(super) enum Stage {
     Down,
     /// Writers map: who has not yet.
     Mapping(Vec<Seat>),
+    /// Readers map the records of their peers for writing: who has not yet.
+    Sharing(Vec<Seat>),
     /// Readers map: who has not yet.
     Joining(Vec<Seat>),
     /// All who are present hold it.
@@ -83,6 +85,8 @@ pub(super) struct Link {
     pub(super) adopted_until: Instant,
     pub(super) tap: Arc<Tap>,
     pub(super) told_of_pages: bool,
+    /// Segments that readers could write, too, could not be closed: from then on nobody but the writer can.
+    pub(super) unshared: bool,
     /// Generations whose buffers are not all back, in order. Of direct links, none.
     pub(super) leases: Vec<Lease>,
 }
@@ -124,6 +128,7 @@ impl Link {
             adopted_until: now,
             tap: Arc::default(),
             told_of_pages: false,
+            unshared: false,
             leases: Vec::new(),
         }
     }
@@ -361,7 +366,7 @@ impl Segments {
     /// Makes the segments of a generation. In huge pages, if these are asked for and to be had; if not, the second value
     /// says why.
     pub(super) fn create(spec: &LinkSpec, huge: bool) -> Result<(Self, Option<String>), SegmentError> {
-        if huge && spec.kind == LinkKind::Direct {
+        if huge && spec.kind.group().is_none() {
             match Self::of_pages(spec, true) {
                 Ok(segments) => return Ok((segments, None)),
                 Err(error) => {
@@ -501,6 +506,11 @@ impl EndSegments {
         self.lent(queues, |(reading, _)| reading).chain(table).collect()
     }
 
+    /// What the reader gets to map for writing before the segments are closed: the records of each queue.
+    pub(super) fn to_share(&self) -> io::Result<Vec<OwnedFd>> {
+        self.records.iter().map(Segment::lend).collect()
+    }
+
     /// What the reader gets: per queue index, records and the end of the pipe by which it wakes the writer; its table.
     pub(super) fn for_reader(&self) -> io::Result<Vec<OwnedFd>> {
         self.lent(0..self.index.len(), |(_, writing)| writing).chain([self.table.lend()]).collect()
@@ -520,7 +530,7 @@ impl EndSegments {
 fn size_of_records(spec: &LinkSpec, peer_queues: usize, page: usize) -> usize {
     let ring_bytes = spec.ring_bytes as usize;
     match spec.kind {
-        LinkKind::Direct => records_bytes(ring_bytes, peer_queues, page),
+        LinkKind::Direct | LinkKind::SharedRecords => records_bytes(ring_bytes, peer_queues, page),
         LinkKind::ZeroCopy { .. } => Exchange::new(ring_bytes, peer_queues).bytes(),
     }
 }

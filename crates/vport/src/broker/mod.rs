@@ -44,6 +44,9 @@ pub enum LinkKind {
     /// Each frame is copied once, from ring to ring. The ends need not trust each other.
     #[default]
     Direct,
+    /// The same, and each end can also write the records that it reads, as only it does: an end that has a line for itself is faster
+    /// with it on some processors. Not on links of pools.
+    SharedRecords,
     /// Frames lie in an arena that all ports of the trust group share, and change hands. Each channel has a buffer for
     /// every KiB of ring size.
     ZeroCopy {
@@ -56,7 +59,7 @@ impl LinkKind {
     /// The trust group of a zero-copy link.
     pub fn group(&self) -> Option<&str> {
         match self {
-            Self::Direct => None,
+            Self::Direct | Self::SharedRecords => None,
             Self::ZeroCopy { group } => Some(group),
         }
     }

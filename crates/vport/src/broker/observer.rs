@@ -72,7 +72,7 @@ impl Tap {
 }
 
 fn channels(link: &Link) -> std::io::Result<Vec<TapChannel>> {
-    if link.spec.kind != super::LinkKind::Direct {
+    if link.spec.kind.group().is_some() {
         return Ok(Vec::new());
     }
     let Some(segments) = &link.segments else { return Ok(Vec::new()) };

@@ -187,9 +187,16 @@ impl Control {
                 self.answer_if_room();
                 Ok(())
             }
+            Reply::Records { generation, records_bytes } => {
+                let shared = self.map_shared(records_bytes as usize, fds)?;
+                let own = self.own.as_mut().filter(|own| own.generation.number == generation).ok_or(Lost)?;
+                own.shared = shared;
+                self.say(&Request::Mapped { generation })
+            }
             Reply::Peer { generation, records_bytes, steering } => {
-                let own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
-                let peer = self.map_peer(records_bytes as usize, steering, own.stake.is_some(), fds)?;
+                let mut own = self.own.take().filter(|own| own.generation.number == generation).ok_or(Lost)?;
+                let shared = std::mem::take(&mut own.shared);
+                let peer = self.map_peer(records_bytes as usize, steering, own.stake.is_some(), shared, fds)?;
                 self.hand_over(own, &peer)?;
                 self.say(&Request::Ready { generation })
             }

@@ -33,6 +33,8 @@ pub(super) struct Own {
     /// In an arena, where the link is zero-copy.
     pub(super) stake: Option<Arc<Stake>>,
     queues: Vec<OwnQueue>,
+    /// The records of the peer's queues, mapped for writing; none where that was not to be.
+    pub(super) shared: Vec<Mapping>,
     /// None of a member of a pool: the broker has that table.
     table: Option<Arc<Mapping>>,
 }
@@ -80,27 +82,47 @@ impl Control {
             answer_by: Some(Instant::now() + ROOM_WITHIN),
             stake,
             queues: queues.collect::<io::Result<_>>()?,
+            shared: Vec::new(),
             table,
         })
     }
 
+    /// Maps the peer's records for writing, though nothing is ever written there: a processor (Zen 4) that reads a line of a page which
+    /// it can write takes it for itself where it can, and its writer gets it back sooner. None where the peer has seen to it that
+    /// this is not possible: they are read all the same.
+    pub(super) fn map_shared(&self, records_bytes: usize, fds: Vec<OwnedFd>) -> Result<Vec<Mapping>, Lost> {
+        self.check_records(records_bytes, self.end_queues(), false)?;
+        if fds.len() != self.peer_queues {
+            return Err(Lost);
+        }
+        let mapped = fds.iter().map(|records| Mapping::writable(records.as_fd(), records_bytes));
+        Ok(mapped.collect::<io::Result<_>>().unwrap_or_default())
+    }
+
+    /// With what [`Control::map_shared`] has mapped, where that is of the same size.
     pub(super) fn map_peer(
         &self,
         records_bytes: usize,
         steering: Steering,
         zero_copy: bool,
+        shared: Vec<Mapping>,
         fds: Vec<OwnedFd>,
     ) -> Result<Peer, Lost> {
         let index_bytes = self.peer_layout().bytes();
         self.check_records(records_bytes, self.end_queues(), zero_copy)?;
         let (triples, table) = sort(fds, self.peer_queues)?;
         let table = table.ok_or(Lost)?;
+        let mut shared = shared.into_iter().filter(|mapping| mapping.bytes() == records_bytes);
         let queues = triples.into_iter().map(|[index, records, bell]| {
             segment::check(index.as_fd(), index_bytes).map_err(|_| Lost)?;
             segment::check(records.as_fd(), records_bytes).map_err(|_| Lost)?;
+            let records = match shared.next() {
+                Some(mapping) => mapping,
+                None => Mapping::read_only(records.as_fd(), records_bytes)?,
+            };
             Ok(PeerQueue {
                 index: Arc::new(Mapping::read_only(index.as_fd(), index_bytes)?),
-                records: Arc::new(Mapping::read_only(records.as_fd(), records_bytes)?),
+                records: Arc::new(records),
                 bell,
             })
         });

@@ -17,7 +17,7 @@ use rustix::net::{
 use vport::broker::{Broker, Config, EndSpec, Event, LinkKind, LinkSpec, PortStatus, RING_BYTES_MIN};
 use vport::client::{Attachment, attach};
 use vport::info::PortInfo;
-use vport::layout::{VERSION, VERSION_ZERO_COPY};
+use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::steering::Steering;
 use vport::wire::{FDS_MAX, MESSAGE_MAX, Reply, Request};
 
@@ -288,6 +288,32 @@ impl Memory {
     }
 }
 
+/// Records that a peer writes, mapped for writing by their reader.
+pub struct Inbox(*mut u8);
+
+// SAFETY: only used through atomics, and never unmapped.
+unsafe impl Sync for Inbox {}
+// SAFETY: as above.
+unsafe impl Send for Inbox {}
+
+impl Inbox {
+    pub fn map(records: BorrowedFd<'_>, len: usize) -> Self {
+        Self(map(records, len))
+    }
+
+    /// The word at `offset`.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: tests use offsets within the ring; the mapping is never undone.
+        unsafe { AtomicU64::from_ptr(self.0.add(offset).cast()) }
+    }
+
+    /// Tries to free the first page.
+    pub fn remove_first_page(&self) -> bool {
+        // SAFETY: the first page of a mapping that is never undone, used only through atomics.
+        unsafe { rustix::mm::madvise(self.0.cast(), 4096, rustix::mm::Advice::LinuxRemove) }.is_ok()
+    }
+}
+
 pub struct Raw {
     pub socket: OwnedFd,
 }
@@ -299,6 +325,11 @@ impl Raw {
 
     pub fn hello(&self) {
         self.say(&Request::Hello { oldest: VERSION, newest: VERSION, port: "p".into(), resume: 0 });
+    }
+
+    /// Greets as one that can write the records that it reads.
+    pub fn hello_shared(&self) {
+        self.say(&Request::Hello { oldest: VERSION, newest: VERSION_SHARED, port: "p".into(), resume: 0 });
     }
 
     /// Greets on a zero-copy link, with nothing from before.
@@ -392,6 +423,28 @@ impl Raw {
         memory
     }
 
+    /// As [`Raw::join`], of one that has greeted by [`Raw::hello_shared`]; with its peer's records, and the word that is its peer's
+    /// head.
+    pub fn join_shared(&self, bench: &Bench, honest: &mut Attachment) -> (Memory, Inbox, &AtomicU64) {
+        const HEAD: usize = 3 * 128;
+        let own = self.take_own();
+        let memory = self.map(&own);
+        self.say(&Request::Mapped { generation: own.generation });
+        let inbox = Inbox::map(self.take_records()[0].as_fd(), own.records_bytes);
+        self.say(&Request::Mapped { generation: own.generation });
+        let index = self.take_peer().swap_remove(0);
+        // SAFETY: a new mapping at an address that the kernel chooses, which is never undone.
+        let head = unsafe {
+            let index = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &index, 0).unwrap();
+            AtomicU64::from_ptr(index.cast::<u8>().add(HEAD).cast())
+        };
+        self.say(&Request::Ready { generation: own.generation });
+        bench.until("the link is up", |ports| ports[0].up && ports[0].generation == own.generation);
+        assert!(honest.queues[0].0.recv().is_empty());
+        memory.open_table();
+        (memory, inbox, head)
+    }
+
     pub fn take_own(&self) -> Own {
         self.take_own_within(PATIENCE).unwrap()
     }
@@ -411,6 +464,15 @@ impl Raw {
             }
         }
         None
+    }
+
+    /// The peer's records, before they are closed.
+    pub fn take_records(&self) -> Vec<OwnedFd> {
+        loop {
+            if let (Reply::Records { .. }, fds) = self.receive().unwrap() {
+                return fds;
+            }
+        }
     }
 
     pub fn take_peer(&self) -> Vec<OwnedFd> {

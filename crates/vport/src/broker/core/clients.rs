@@ -19,7 +19,7 @@ use super::super::{BrokerError, Event, LinkKind, PortName};
 use super::pools::goes_on_without;
 use super::{Client, Core, Fault, Function, Holds};
 use crate::allowance::Allowance;
-use crate::layout::{VERSION, VERSION_POOL, VERSION_ZERO_COPY};
+use crate::layout::{VERSION, VERSION_POOL, VERSION_SHARED, VERSION_ZERO_COPY};
 use crate::socket::{self, Received};
 use crate::wire::{Reply, Request, is_name};
 
@@ -111,6 +111,7 @@ impl Core {
             deadline: Some(Instant::now() + GREETING_WITHIN),
             since: 0,
             away: false,
+            shares: false,
             messages: Allowance::new(MESSAGES.0, MESSAGES.1),
             outbox: VecDeque::new(),
             waits_for: None,
@@ -341,6 +342,7 @@ impl Core {
         client.holds = Holds::Port(link_name.to_owned(), seat);
         client.since = link.generation;
         client.deadline = None;
+        client.shares = version == VERSION_SHARED;
         let (port, pid) = (link.port(seat), client.pid);
         self.send(id, &welcome, Vec::new())?;
         (self.events)(Event::Attached { port, pid, resumed });
@@ -498,7 +500,8 @@ impl Core {
 pub(super) fn version_of(link: &Link, versions: RangeInclusive<u16>) -> Result<u16, Fault> {
     let (version, on) = match link.spec.kind {
         LinkKind::Direct if link.has_pool() => (VERSION_POOL, " on links of pools"),
-        LinkKind::Direct => (VERSION, ""),
+        LinkKind::SharedRecords if versions.contains(&VERSION_SHARED) => (VERSION_SHARED, ""),
+        LinkKind::Direct | LinkKind::SharedRecords => (VERSION, ""),
         LinkKind::ZeroCopy { .. } => (VERSION_ZERO_COPY, " on zero-copy links"),
     };
     if versions.contains(&version) {

@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::super::Event;
 use super::super::link::{Link, Segments, Stage};
 use super::super::observer::Tap;
 use super::super::pool::READ_WITHIN;
 use super::super::seat::Seat;
+use super::super::{Event, LinkKind};
 use super::arenas::labelled;
 use super::{Core, Fault};
 use crate::ring::Violation;
@@ -123,7 +123,7 @@ impl Core {
     /// A writer holds its mappings. When all do, the segments are closed to writers and shown to readers.
     pub(super) fn mapped(&mut self, name: &str, seat: Seat, generation: u64) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name).filter(|link| link.generation == generation) else { return Ok(()) };
-        let Stage::Mapping(missing) = &mut link.stage else { return Ok(()) };
+        let (Stage::Mapping(missing) | Stage::Sharing(missing)) = &mut link.stage else { return Ok(()) };
         missing.retain(|other| *other != seat);
         let client = link.sitter(seat);
         self.answered(client);
@@ -134,7 +134,14 @@ impl Core {
     pub(super) fn proceed(&mut self, name: &str) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         match &link.stage {
-            Stage::Mapping(missing) if missing.is_empty() => self.join(name),
+            Stage::Mapping(missing) if missing.is_empty() => match self.can_share(name) {
+                true => {
+                    self.share(name);
+                    Ok(())
+                }
+                false => self.join(name),
+            },
+            Stage::Sharing(missing) if missing.is_empty() => self.join(name),
             Stage::Joining(missing) if missing.is_empty() && !link.untold.is_empty() => {
                 self.show_peers(name);
                 Ok(())
@@ -171,12 +178,41 @@ impl Core {
         }
     }
 
+    /// Whether each end is to write the records that it reads, too, and knows how.
+    fn can_share(&self, name: &str) -> bool {
+        let is_meant = |link: &&Link| link.spec.kind == LinkKind::SharedRecords && !link.unshared;
+        let Some(link) = self.links.get(name).filter(is_meant) else { return false };
+        let mut sitters = (0..2).flat_map(|end| link.sitters(end));
+        let shares = |id| self.clients.get(&id).is_some_and(|client| client.shares);
+        sitters.all(shares)
+    }
+
+    /// Shows each end its peer's records before they are closed, and after their writers have mapped them.
+    fn share(&mut self, name: &str) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        let seats = link.present.clone();
+        link.stage = Stage::Sharing(seats.clone());
+        self.hand_out(name, seats, |link, segments, seat| {
+            let end = &segments.ends[seat.across()];
+            let records_bytes = end.records_bytes as u64;
+            (Reply::Records { generation: link.generation, records_bytes }, end.to_share())
+        });
+    }
+
     fn join(&mut self, name: &str) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
         let Some(segments) = &link.segments else { return Ok(()) };
         let generation = link.generation;
         // A writer that spoilt its segments before they were closed is found out here.
         if let Err((end, error)) = segments.close_to_writers() {
+            if matches!(link.stage, Stage::Sharing(_)) {
+                // Or its reader has. The next ones are the writer's alone.
+                link.unshared = true;
+                self.over(name);
+                self.complain_of(name, format!("shared records of link {name} could not be closed: {error}"));
+                self.start_generation(name);
+                return Ok(());
+            }
             let clients: Vec<u64> = link.sitters(end).collect();
             self.over(name);
             clients.into_iter().for_each(|id| self.cut_off(id, format!("segments could not be closed: {error}")));

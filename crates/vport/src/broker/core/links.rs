@@ -328,7 +328,7 @@ fn check(spec: &LinkSpec) -> Result<(), BrokerError> {
             return invalid("two pools cannot be linked to each other".into());
         }
         if spec.kind != LinkKind::Direct {
-            return invalid("a pool has no zero-copy links".into());
+            return invalid("a pool has direct links only".into());
         }
         if spec.ends.iter().any(|end| end.functions.len() > 1 && end.port.steering == Steering::None) {
             return invalid("a pool's port needs a steering".into());

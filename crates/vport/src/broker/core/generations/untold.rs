@@ -22,7 +22,7 @@ const NOBODY: Seat = Seat { end: 0, member: usize::MAX };
 
 fn spec(queues: u16) -> LinkSpec {
     let ends = ENDS.map(|function| EndSpec::of(function, PortInfo { queues, ..PortInfo::named(LINK) }));
-    LinkSpec { name: LINK.into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::Direct }
+    LinkSpec { name: LINK.into(), ends, ring_bytes: RING_BYTES_MIN, kind: LinkKind::SharedRecords }
 }
 
 fn start() -> (Broker, Receiver<Event>) {
@@ -106,12 +106,20 @@ fn dies_before_it_tells(untold: usize, queues: u16) {
     };
     broker.call(hold).unwrap();
     until(&broker, "both ends have mapped theirs", |core| core.links[LINK].stage == Stage::Mapping(vec![NOBODY]));
+    let share = |core: &mut Core| {
+        core.links.get_mut(LINK).unwrap().stage = Stage::Mapping(Vec::new());
+        core.proceed(LINK).unwrap();
+        let Stage::Sharing(missing) = &mut core.links.get_mut(LINK).unwrap().stage else { panic!("nothing is shared") };
+        missing.push(NOBODY);
+    };
+    broker.call(share).unwrap();
+    until(&broker, "and each other's records", |core| core.links[LINK].stage == Stage::Sharing(vec![NOBODY]));
     let (nowhere, _heard_by_nobody) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let join = move |core: &mut Core| {
         let id = core.links[LINK].party(Seat { end: untold, member: 0 }).client.unwrap();
         let socket = std::mem::replace(&mut core.clients.get_mut(&id).unwrap().socket, nowhere);
-        core.links.get_mut(LINK).unwrap().stage = Stage::Mapping(Vec::new());
+        core.links.get_mut(LINK).unwrap().stage = Stage::Sharing(Vec::new());
         core.proceed(LINK).unwrap();
         socket
     };
