@@ -21,7 +21,7 @@ mod slot;
 pub use burst::Burst;
 pub(crate) use burst::Slots;
 pub(crate) use coming::Coming;
-pub(crate) use copy::{copy_asking, copy_bytes};
+pub(crate) use copy::{copy_asking, copy_bytes, copy_lines};
 pub(crate) use slot::BLOCK;
 pub use slot::{PacketMut, Placed, Slot};
 

@@ -40,6 +40,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    const ALL: [Self; 3] = [Self::Direct, Self::SharedRecords, Self::ZeroCopy];
     /// Those that are measured where none is named.
     pub const USUAL: [Self; 2] = [Self::Direct, Self::ZeroCopy];
 
@@ -320,7 +322,7 @@ fn sample(runs: &[Run], samples: &mut Samples) {
         turns.entry(run.turn).or_default().push(run);
     }
     for (Turn { frame, .. }, runs) in turns {
-        for kind in Kind::USUAL {
+        for kind in Kind::ALL {
             compare(kind, frame, &runs, samples);
         }
     }
@@ -376,12 +378,14 @@ mod tests {
     fn zero_copy_is_held_against_every_peer_and_copies_against_those_that_copy() {
         let runs = [
             run(1, "direct", 20.0, 0.99),
+            run(1, "shared", 30.0, 0.99),
             run(1, "zerocopy", 60.0, 0.99),
             run(1, "vhost", 8.0, 0.99),
             run(1, "memif", 10.0, 0.99),
             run(1, "memif_zerocopy", 15.0, 0.99),
         ];
         assert_eq!(samples(&runs).of("link.direct.64B.vs_best_peer"), [2.0]);
+        assert_eq!(samples(&runs).of("link.shared.64B.vs_best_peer"), [3.0]);
         assert_eq!(samples(&runs).of("link.zerocopy.64B.vs_best_peer"), [4.0]);
         assert_eq!(samples(&runs).of("link.zerocopy.64B.vs_memif"), [6.0]);
     }

@@ -56,7 +56,7 @@ pub(crate) unsafe fn copy_asking<const AHEAD: usize>(from: *const u8, to: *mut u
 /// # Safety
 /// As for [`copy_bytes`]; `len` must be at least 64.
 #[inline(always)]
-unsafe fn copy_lines<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
+pub(crate) unsafe fn copy_lines<const AHEAD: usize>(from: *const u8, to: *mut u8, len: usize) {
     let (mut at, last) = (LINE - to.addr() % LINE, len - LINE);
     // SAFETY: every block begins at least a block before the end of both.
     unsafe {

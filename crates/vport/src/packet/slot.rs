@@ -92,19 +92,15 @@ impl Slot {
     pub(crate) unsafe fn copy_head(&mut self, from: *const u8, len: usize, rest: usize) {
         debug_assert!(len <= HEAD_MAX);
         let to = self.head[HEADROOM..].as_mut_ptr();
-        let block = |at: usize| {
+        // Written out: a loop over heads that are alike is then made for each number of blocks, and has none in it.
+        for at in [0, BLOCK, 2 * BLOCK, 3 * BLOCK] {
+            if at > 0 && len <= at {
+                break;
+            }
             // Behind the head may stand what is being written: nobody looks at it, but the thread sanitizer would say so.
             let block = if cfg!(tsan) { BLOCK.min(len - at) } else { BLOCK };
             // SAFETY: source by contract; the buffer has HEAD_MAX bytes, a multiple of BLOCK.
             unsafe { core::ptr::copy_nonoverlapping(from.add(at), to.add(at), block) };
-        };
-        block(0);
-        // Written out: a loop over heads that are alike is then made for each number of blocks, and has none in it.
-        for at in [BLOCK, 2 * BLOCK, 3 * BLOCK] {
-            if len <= at {
-                break;
-            }
-            block(at);
         }
         // What was copied must be what is looked at and sent on: without this the compiler may read the source again.
         // SAFETY: no instructions.

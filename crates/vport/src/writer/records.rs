@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-use crate::packet::{PacketRef, copy_asking};
+use crate::packet::{PacketRef, copy_asking, copy_lines};
 use crate::prefetch;
 use crate::registers::Registers;
 use crate::ring::{HEADER, Ring, frame_header, record_bytes};
@@ -14,6 +14,8 @@ use crate::sync::{self, AtomicU64};
 const AHEAD: usize = 512;
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Bytes from which on what follows a frame's head is copied line by line, and nothing else is thought of.
+const LONG: usize = 2 * LINE;
 
 /// Frames on their way into the ring.
 pub(super) struct Run {
@@ -75,6 +77,7 @@ impl Run {
                 (32..=64, 0) => alike!(write_blocks::<32, 1>),
                 (65..=128, 0) => alike!(write_blocks::<64, 1>),
                 (129..=192, 0) => alike!(write_blocks::<64, 2>),
+                (129..=192, LONG..) => alike!(write_long),
                 _ => alike!(write_parts),
             }
         }
@@ -139,6 +142,27 @@ unsafe fn write_blocks<const BLOCK: usize, const WHOLE: usize>(record: *mut u8, 
             core::ptr::copy_nonoverlapping(from.add(at * BLOCK), body.add(at * BLOCK), BLOCK);
         }
         core::ptr::copy_nonoverlapping(from.add(behind), body.add(behind), BLOCK);
+    }
+}
+
+/// Writes the record of a frame in two pieces, of which the first is 129 to 192 bytes long, and the other [`LONG`] at least.
+///
+/// # Safety
+/// As [`write_blocks`].
+#[inline(always)]
+unsafe fn write_long(record: *mut u8, packet: &PacketRef<'_>) {
+    let (head, rest) = (packet.head, packet.rest);
+    // SAFETY: by contract; three blocks cover the head. The first word is atomic, since the reader may look at it.
+    unsafe {
+        let body = record.add(HEADER as usize);
+        for line in 0..3 {
+            prefetch::to_write(record.wrapping_add(AHEAD + line * LINE));
+        }
+        AtomicU64::from_ptr(record.cast()).store(frame_header(packet.len()), Ordering::Relaxed);
+        for at in [0, LINE, head.len() - LINE] {
+            core::ptr::copy_nonoverlapping(head.as_ptr().add(at), body.add(at), LINE);
+        }
+        copy_lines::<AHEAD>(rest.as_ptr(), body.add(head.len()), rest.len());
     }
 }
 
