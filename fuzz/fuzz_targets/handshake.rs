@@ -152,6 +152,8 @@ impl Client {
                 while self.read().is_some() {}
                 Request::Mapped { generation: self.generation }
             }
+            // Of the peer's records.
+            3 if self.version == VERSION_SHARED => Request::Mapped { generation: self.generation },
             _ => Request::Ready { generation: self.generation },
         };
         self.send(&request.encode(), &[]);
@@ -323,11 +325,11 @@ thread_local! {
 fuzz_target!(|input: &[u8]| {
     let before = descriptors();
     let Some((kind, input)) = input.split_first() else { return };
-    let lawful_steps = usize::from(kind / 3) % 5;
-    let (kind, version) = match kind % 3 {
+    let lawful_steps = usize::from(kind / 4) % 6;
+    let (kind, version) = match kind % 4 {
         0 => (LinkKind::Direct, VERSION),
-        3 => (LinkKind::SharedRecords, VERSION_SHARED),
         1 => (LinkKind::Direct, VERSION_POOL),
+        2 => (LinkKind::SharedRecords, VERSION_SHARED),
         _ => (LinkKind::ZeroCopy { group: "group".into() }, VERSION_ZERO_COPY),
     };
     let pool = version == VERSION_POOL;
