@@ -427,8 +427,9 @@ fn what_cannot_be_a_pool_is_refused() {
     let teid = Steering::Teid;
     assert!(refusal([alone("x"), pooled("x", Steering::None)], LinkKind::Direct).contains("needs a steering"));
     assert!(refusal([pooled("x", teid), pooled("y", teid)], LinkKind::Direct).contains("two pools"));
-    let zero_copy = LinkKind::ZeroCopy { group: "g".into() };
-    assert!(refusal([alone("x"), pooled("x", teid)], zero_copy).contains("no zero-copy"));
+    for kind in [LinkKind::ZeroCopy { group: "g".into() }, LinkKind::SharedRecords] {
+        assert!(refusal([alone("x"), pooled("x", teid)], kind).contains("direct links only"));
+    }
     assert!(refusal([alone("x"), pooled("x", teid)], LinkKind::Direct).contains("the same members"));
     let unknown = site.broker.set_owners("feed", &[0; BUCKETS]).unwrap_err().to_string();
     assert!(unknown.contains("a pool with feed"), "{unknown}");
