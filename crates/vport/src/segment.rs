@@ -10,6 +10,9 @@
 //!    refuses, but a missing page could kill a reader that cannot allocate it.
 //! 5. It checks size and seals. Only now may a reader have the descriptor.
 //!
+//! Where a link's ends share records, their reader gets the descriptor between 2 and 3, and maps them for writing, too: then 3 to 5
+//! hold for both.
+//!
 //! Whoever has a segment can keep it, and its pages with it, for as long as it likes. The broker lends each opened anew, and
 //! nobody else can open it: so it learns from the kernel whether what it has lent is back ([`Segment::is_lent`]).
 

@@ -272,7 +272,7 @@ fn holes_that_a_reader_punched_before_the_seal_are_filled() {
 }
 
 #[test]
-fn records_that_a_reader_keeps_the_broker_from_sealing_are_their_writer_s_alone_from_then_on() {
+fn records_that_a_reader_keeps_the_broker_from_sealing_are_their_writer_s_alone_until_an_end_is_attached_anew() {
     let bench = Bench::of("spoilt", LinkKind::SharedRecords);
     let [a, b] = shown(&bench);
     fcntl_add_seals(&b.records, SealFlags::SEAL).unwrap();
@@ -286,6 +286,13 @@ fn records_that_a_reader_keeps_the_broker_from_sealing_are_their_writer_s_alone_
         end.raw.say(&Request::Ready { generation: owns[0].generation });
     }
     bench.until("the link is up", |ports| ports[0].up);
+    drop(b);
+    bench.until("b is gone", |ports| !ports[0].up);
+    let b = bench.connect("b");
+    b.hello_shared();
+    let generation = [&a.raw, &b].map(|raw| raw.take_own().generation)[0];
+    [&a.raw, &b].into_iter().for_each(|raw| raw.say(&Request::Mapped { generation }));
+    assert_eq!(b.take_records().len(), 1);
 }
 
 #[test]

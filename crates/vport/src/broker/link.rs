@@ -85,7 +85,7 @@ pub(super) struct Link {
     pub(super) adopted_until: Instant,
     pub(super) tap: Arc<Tap>,
     pub(super) told_of_pages: bool,
-    /// Segments that readers could write, too, could not be closed: from then on nobody but the writer can.
+    /// Segments that readers could write, too, could not be closed: until an end is attached anew, nobody but the writer can.
     pub(super) unshared: bool,
     /// Generations whose buffers are not all back, in order. Of direct links, none.
     pub(super) leases: Vec<Lease>,

@@ -206,7 +206,7 @@ impl Core {
         // A writer that spoilt its segments before they were closed is found out here.
         if let Err((end, error)) = segments.close_to_writers() {
             if matches!(link.stage, Stage::Sharing(_)) {
-                // Or its reader has. The next ones are the writer's alone.
+                // Or its reader has. The next ones are the writer's alone, until one of the two is attached anew.
                 link.unshared = true;
                 self.over(name);
                 self.complain_of(name, format!("shared records of link {name} could not be closed: {error}"));

@@ -137,7 +137,7 @@ impl Core {
             self.over(name);
         }
         let Some(link) = self.links.get_mut(name) else { return Ok(()) };
-        link.quarantined = None;
+        (link.quarantined, link.unshared) = (None, false);
         link.generation = link.generation.max(if resume < BELIEVABLE { resume } else { 0 });
         // Where others are waited for, all go on with what they have.
         if resume != 0 && !link.is_recalled() {
