@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use kinds::{Kind, add_kind};
+pub use leave::Leave;
 pub use vport::counters::{RxCounters, TxCounters};
 pub use vport::held::{Held, Look};
 pub use vport::info::{PortInfo, Route};
@@ -25,6 +26,7 @@ mod checksum;
 mod interface;
 mod kernel;
 mod kinds;
+mod leave;
 mod packet_socket;
 pub mod relay;
 mod shm;
@@ -62,8 +64,12 @@ pub trait RxQueue: Send {
     /// The file descriptors of which one becomes readable when an armed queue has something to do.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Whether nothing waits, and nothing more comes: of a port that another process of the function has taken over, and whose
-    /// peer has sent something there.
+    /// Whether nothing more comes than waits: of a port that another process of the function has taken over.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    /// The same, and nothing waits.
     fn is_over(&self) -> bool {
         false
     }

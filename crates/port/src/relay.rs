@@ -22,6 +22,10 @@ impl RxQueue for RelayRx {
         Vec::new()
     }
 
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
+    }
+
     fn is_over(&self) -> bool {
         Self::is_over(self)
     }

@@ -63,6 +63,10 @@ impl RxQueue for RxRing {
         Self::poll_fds(self)
     }
 
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
+    }
+
     fn is_over(&self) -> bool {
         Self::is_over(self)
     }

@@ -11,6 +11,7 @@ use vport::broker::{Event, LinkKind};
 
 over_links_of_every_kind! {
     frames_on_their_way_to_and_from_a_port_that_is_taken_over_arrive_once_and_in_order
+    a_port_whose_peer_is_silent_is_over_as_soon_as_another_has_taken_it_over
     an_heir_gets_nothing_before_the_one_that_has_the_port_has_left_it
     an_heir_that_dies_before_it_is_ready_changes_nothing
     where_an_heir_dies_after_it_has_taken_over_the_one_before_goes_on
@@ -111,6 +112,22 @@ fn frames_on_their_way_to_and_from_a_port_that_is_taken_over_arrive_once_and_in_
         }
         settle(&mut a, &mut sender);
     }
+}
+
+/// By the time that anybody can know that it is another's.
+fn a_port_whose_peer_is_silent_is_over_as_soon_as_another_has_taken_it_over(kind: LinkKind) {
+    let (bench, mut a, mut sender) = begin("silent", kind);
+    settle(&mut a, &mut sender);
+    assert!(!a.queues[0].rx.is_closed());
+    for _ in 0..20 {
+        bench.events.try_iter().for_each(drop);
+        let heir = heir(&bench, Succession::AtOnce);
+        while !matches!(bench.events.recv_timeout(PATIENCE).unwrap(), Event::LinkUp { .. }) {}
+        assert_eq!(reflect(&mut a), 0);
+        assert!(a.queues[0].rx.is_over());
+        a = heir;
+    }
+    goes_on(&mut a, &mut sender);
 }
 
 fn an_heir_gets_nothing_before_the_one_that_has_the_port_has_left_it(kind: LinkKind) {

@@ -101,9 +101,9 @@ impl Forwarder {
         self.refused
     }
 
-    /// Whether nothing comes any more: another process has taken the ports over.
-    pub fn is_over(&self) -> bool {
-        self.rx.iter().all(|rx| rx.is_over())
+    /// The receiving halves, to look at.
+    pub fn receiving(&self) -> impl Iterator<Item = &dyn RxQueue> {
+        self.rx.iter().map(|rx| rx.as_ref() as &dyn RxQueue)
     }
 
     /// The receiving halves, to wait for.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use port::{RxCounters, Sleep, Waiter};
+use port::{Leave, RxCounters, Sleep, Waiter};
 use serde::{Deserialize, Serialize};
 
 use crate::forwarder::Forwarder;
@@ -60,10 +60,6 @@ const TURNS: usize = 256;
 const BACK_OFF: u32 = 100;
 /// How long to wait for the peers of all ports at the start.
 const PEER_WAIT: Duration = Duration::from_secs(10);
-/// How long what waits is worked off at most, where nobody has taken the ports over.
-const WORK_OFF: Duration = Duration::from_millis(500);
-/// A peer that sends nothing for so long has nothing to send.
-const QUIET: Duration = Duration::from_millis(20);
 /// Time between two tries to send the first frames.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 
@@ -167,12 +163,11 @@ fn forward_for(
 
 /// Forwards what waits, until all peers have closed what they sent by, or send nothing.
 fn work_off(forwarder: &mut Forwarder) {
-    let (begin, mut last) = (Instant::now(), Instant::now());
-    while begin.elapsed() < WORK_OFF && !forwarder.is_over() && last.elapsed() < QUIET {
-        if forwarder.turn() > 0 {
-            last = Instant::now();
-        } else {
-            std::thread::sleep(Duration::from_micros(50));
+    let mut leave = Leave::begin();
+    loop {
+        let found = forwarder.turn() > 0;
+        if leave.is_done(found, forwarder.receiving()) {
+            return;
         }
     }
 }

@@ -256,6 +256,8 @@ fn start(
         takes_over: false,
         waiting: Vec::new(),
         current: None,
+        unclosed: Vec::new(),
+        ready_by: None,
         connect_at: Instant::now(),
         pause: PAUSE_MIN,
         report_at: Instant::now(),

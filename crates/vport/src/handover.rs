@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::Violation;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, full_fence, read, write};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, full_fence, light_fence, read, write};
 
 /// What is known of the peer in one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +73,8 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Handover<H> {
     version: AtomicU64,
+    /// Whether the queue uses a generation right now.
+    busy: AtomicBool,
     /// Whether the queue may be asleep.
     asleep: AtomicBool,
     /// Wake-ups that were, or soon will be, written.
@@ -100,6 +102,7 @@ impl<H> Handover<H> {
         let boxes = Mutex::new(Boxes { coming: VecDeque::new(), going: Vec::new(), abandoned: false });
         Ok(Arc::new(Self {
             version: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
             unread: AtomicUsize::new(0),
@@ -112,6 +115,25 @@ impl<H> Handover<H> {
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Queue: what it uses until it leaves is the newest generation, or one that was the newest when it entered.
+    #[inline(always)]
+    pub(crate) fn enter(&self) {
+        self.busy.store(true, Ordering::Relaxed);
+        light_fence();
+    }
+
+    /// Queue: it uses no generation now.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        self.busy.store(false, Ordering::Release);
+    }
+
+    /// Control thread, after [`fence_threads`](crate::sync::fence_threads): whether the queue uses none of the generations before
+    /// the newest that was delivered by then, and never will.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.busy.load(Ordering::Acquire)
     }
 
     /// Queue: the next generation, if one waits. Control thread: takes one back that the queue has not begun.
@@ -216,8 +238,8 @@ impl<H> Handover<H> {
 #[cfg(all(test, loom))]
 impl<H> Handover<H> {
     /// What a queue and whoever nudges it look at.
-    pub(crate) fn words(&self) -> [(&'static str, &dyn crate::sync::Atom); 2] {
-        [("handover.version", &self.version), ("handover.asleep", &self.asleep)]
+    pub(crate) fn words(&self) -> [(&'static str, &dyn crate::sync::Atom); 3] {
+        [("handover.version", &self.version), ("handover.asleep", &self.asleep), ("handover.busy", &self.busy)]
     }
 }
 

@@ -96,6 +96,18 @@ impl Home {
         concerned.for_each(|living| living.generation.bury(queues));
     }
 
+    /// Queue `queue` sends nothing more in generations before this one.
+    pub(crate) fn close_before(&self, generation: u64, queue: usize) {
+        let state = self.lock();
+        for living in state.living.iter().filter(|living| living.generation.number < generation) {
+            let layout = living.layouts.0;
+            if let Some(index) = living.indices.get(queue) {
+                (0..living.peers.len())
+                    .for_each(|to| layout.close(index, to, layout.head(index, to).load(Ordering::Acquire)));
+            }
+        }
+    }
+
     /// Tells senders of a new table.
     pub(crate) fn publish(&self, epoch: u64, table: &BucketTable) {
         let mut state = self.lock();

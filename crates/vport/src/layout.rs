@@ -5,6 +5,8 @@
 //! A line is 128 bytes, since processors fetch cache lines in pairs. The *table* segment of a port says which of its
 //! queues owns which bucket.
 
+use core::sync::atomic::Ordering;
+
 use crate::info::QUEUES_MAX;
 use crate::latency::BUCKETS as LATENCY_BUCKETS;
 use crate::lone;
@@ -81,6 +83,11 @@ impl Index {
     pub(crate) fn closed(self, segment: &Mapping, peer: usize) -> &AtomicU64 {
         assert!(peer < self.peer_queues);
         segment.word((HEADS_LINE + peer) * LINE + 8)
+    }
+
+    /// Says that nothing more comes behind this head.
+    pub(crate) fn close(self, segment: &Mapping, peer: usize, head: u64) {
+        self.closed(segment, peer).store(head.max(1), Ordering::Release);
     }
 
     /// The head at which the epoch begins that this queue has begun last, of what it sends to queue `peer`.

@@ -481,10 +481,15 @@ impl RelayRx {
         self.shared.head.0.load(Ordering::Acquire) != self.tail
     }
 
-    /// Whether nothing waits, and nothing more comes.
+    /// Whether nothing more comes than waits.
+    pub fn is_closed(&self) -> bool {
+        self.shared.epochs.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The same, and nothing waits.
     pub fn is_over(&self) -> bool {
         // In this order: what was sent before the end is seen.
-        self.shared.epochs.is_closed.load(Ordering::Acquire) && !self.has_more()
+        self.is_closed() && !self.has_more()
     }
 
     /// What this end has counted.

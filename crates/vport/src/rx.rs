@@ -356,11 +356,16 @@ impl RxRing {
             .any(|channel| !channel.is_paused(&self.ownership.cell) && channel.has_more())
     }
 
-    /// Whether nothing waits, and nothing more comes: everybody who has sent here has closed what he sent by, or is gone. So it
-    /// is with a port that another process has taken over, as soon as its peer has sent something there.
-    pub fn is_over(&self) -> bool {
+    /// Whether nothing more comes than waits: everybody who has sent here has closed what he sent by, or is gone. So it is with a
+    /// port that another process has taken over.
+    pub fn is_closed(&self) -> bool {
         let mut halves = self.generations.iter().peekable();
-        halves.peek().is_some() && halves.all(RxHalf::is_void) && self.handover.all_waiting(|_| false)
+        halves.peek().is_some() && halves.all(RxHalf::is_closed) && self.handover.all_waiting(|_| false)
+    }
+
+    /// The same, and nothing waits.
+    pub fn is_over(&self) -> bool {
+        self.is_closed() && !self.generations.iter().any(RxHalf::has_more)
     }
 
     fn set_asleep(&mut self, asleep: bool) {

@@ -4,7 +4,9 @@
 #[cfg(not(all(test, loom)))]
 mod real {
     pub use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+    use core::sync::atomic::{Ordering, compiler_fence};
     pub use rustix::io::{read, write};
+    use rustix::thread::{MembarrierCommand, membarrier};
     pub use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// What was written before it is visible before anything is read after it.
@@ -19,6 +21,20 @@ mod real {
         }
         #[cfg(not(target_arch = "x86_64"))]
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// A full fence, at no cost, against threads of this process that call [`fence_threads`]: what was written before it is visible to
+    /// them, or what they wrote before that is visible after it.
+    #[inline(always)]
+    pub fn light_fence() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The other side of [`light_fence`]. False where the kernel has no such thing: nothing is known of other threads then.
+    pub fn fence_threads() -> bool {
+        // To register again costs nothing.
+        membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+            && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
     }
 
     /// Bytes that are about to be read from shared memory.

@@ -155,18 +155,26 @@ impl TxRing {
     /// Sends so many packets by the only channel there is. None, and nothing sent, where that is not possible.
     #[inline(always)]
     fn send_unless_steered(&mut self, count: usize, push: impl FnOnce(&mut Outlet) -> Option<Pushed>) -> Option<usize> {
+        self.handover.enter();
         if self.handover.version() != self.seen {
             self.look_for_changes();
         }
-        let accepted = self.half.as_mut()?.send_unless_steered(push, &mut self.counters)?;
-        Some(self.sent(accepted, count))
+        let half = self.half.as_mut();
+        let accepted = match half {
+            Some(half) => half.send_unless_steered(push, &mut self.counters),
+            None => None,
+        };
+        self.handover.leave();
+        Some(self.sent(accepted?, count))
     }
 
     /// Sends where the peer has several queues, has not shown its first table, or is not there. Apart, so that it costs those who send
     /// to one queue nothing.
     #[inline(never)]
     fn send_by_table(&mut self, packets: &[PacketRef<'_>]) -> usize {
+        self.handover.enter();
         let accepted = registers::dispatch!(self.registers, self.spread(packets));
+        self.handover.leave();
         self.sent(accepted, packets.len())
     }
 
@@ -392,7 +400,7 @@ impl TxHalf {
     pub(crate) fn close(&mut self) {
         self.publish();
         for (peer, channel) in self.channels.iter().enumerate() {
-            self.layout.closed(&self.index, peer).store(channel.outlet.published().max(1), Ordering::Release);
+            self.layout.close(&self.index, peer, channel.outlet.published());
         }
         self.ring();
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
-use port::{Burst, Held, Look, PacketRef, RxQueue, Sleep, Steering, Waiter};
+use port::{Burst, Held, Leave, Look, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
 use super::tenure::Tenure;
@@ -228,26 +228,18 @@ impl Dispatcher {
 
     /// Works until nothing is left in ports that another process has taken over.
     pub fn work_off(&mut self) {
-        const QUIET: Duration = Duration::from_millis(20);
-        const PAUSE: Duration = Duration::from_micros(50);
-        const MOST: Duration = Duration::from_millis(500);
-        let (begin, never) = (Instant::now(), AtomicBool::new(false));
+        let (mut leave, never) = (Leave::begin(), AtomicBool::new(false));
         // A worker may have left.
-        self.exits.until = Some(begin + MOST);
-        let mut worked = begin;
+        self.exits.until = Some(leave.deadline());
         for (worker, port, frame) in std::mem::take(&mut self.exits.left) {
             self.exits.push_patiently(port, worker, &PacketRef::from_slice(&frame), &never);
         }
-        while begin.elapsed() < MOST {
-            if self.run_once(&never) {
-                worked = Instant::now();
-                continue;
-            }
-            let is_over = self.intakes.iter().flat_map(|intake| &intake.queues).all(|queue| queue.is_over());
-            if is_over || worked.elapsed() >= QUIET {
+        loop {
+            let found = self.run_once(&never);
+            let queues = self.intakes.iter().flat_map(|intake| &intake.queues);
+            if leave.is_done(found, queues.map(|queue| queue.as_ref() as &dyn RxQueue)) {
                 break;
             }
-            std::thread::sleep(PAUSE);
         }
         self.exits.ring();
     }

@@ -3,19 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use port::{Leave, RxQueue};
+
 use super::Worker;
 use crate::buffers::Parked;
 use crate::mail::Inbox;
 use crate::tables::Bucket;
 
-/// A peer that sends has closed its channel by now. One that sends nothing closes none.
-const QUIET: Duration = Duration::from_millis(20);
 /// After its ports are done with, for how long other threads may still leave something: they need microseconds.
 const LINGER: Duration = Duration::from_millis(1);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_micros(50);
-/// Ports that are never done with, as nobody has taken them over, are left after this time.
-const MOST: Duration = Duration::from_millis(500);
 
 /// What workers that leave together tell each other: whether each has nothing left.
 #[derive(Debug)]
@@ -35,26 +31,19 @@ impl Dryness {
 impl Worker {
     /// Works until nothing is left, at any worker.
     pub fn work_off(&mut self, dryness: &Dryness) {
-        let begin = Instant::now();
-        let (mut worked, mut complete) = (begin, None);
-        while begin.elapsed() < MOST {
-            let mine = &dryness.0[usize::from(self.hands.index)];
-            if self.run_once() {
-                (worked, complete) = (Instant::now(), None);
-                mine.store(false, Ordering::Release);
-                continue;
-            }
-            let over = self.rx.iter().all(|rx| rx.is_over());
+        let mine = &dryness.0[usize::from(self.hands.index)];
+        let (mut leave, mut complete) = (Leave::begin(), None);
+        while !leave.is_overdue() {
+            let found = self.run_once();
+            let done = leave.is_done(found, self.rx.iter().map(|rx| rx.as_ref() as &dyn RxQueue));
             let nothing_left = !self.is_moving() && self.inboxes.iter().all(Inbox::is_empty);
-            mine.store(nothing_left && (over || worked.elapsed() >= QUIET), Ordering::Release);
-            if !dryness.is_complete() {
+            mine.store(done && nothing_left, Ordering::Release);
+            if found || !dryness.is_complete() {
                 complete = None;
             } else if complete.get_or_insert_with(Instant::now).elapsed() >= LINGER {
                 break;
             }
-            std::thread::sleep(PAUSE);
         }
-        while self.run_once() && begin.elapsed() < 2 * MOST {}
         self.publish();
     }
 

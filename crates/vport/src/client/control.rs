@@ -29,7 +29,10 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// How long a new generation is kept waiting while queues have not done with many earlier ones. Less than the broker's
 /// patience. After that they lose the oldest.
 pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(5);
-const ROOM_EVERY: Duration = Duration::from_millis(2);
+/// How long the broker is not told of a new generation while a queue is within a burst of the one before. Less than its patience, too.
+const BURST_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks at either.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 pub(super) type Halves = (RxHalf, TxHalf);
 pub(super) type Boxes = (Arc<Handover<RxHalf>>, Arc<Handover<TxHalf>>);
@@ -60,6 +63,10 @@ pub(super) struct Control {
     /// What queues are given then: of each generation, what is for the first, the second, ...
     pub(super) waiting: Vec<Vec<Halves>>,
     pub(super) current: Option<Arc<Generation>>,
+    /// Queues that may still send in a generation before that.
+    pub(super) unclosed: Vec<usize>,
+    /// Until when the broker waits to hear that this end has it, and sends in no other.
+    pub(super) ready_by: Option<Instant>,
     pub(super) connect_at: Instant,
     pub(super) pause: Duration,
     pub(super) report_at: Instant,
@@ -85,6 +92,7 @@ impl Control {
             self.take_over_if_due();
             self.unmap_retired();
             self.answer_if_room();
+            self.close_former();
             self.tell_released();
             if let Err(Lost) = self.read_messages() {
                 self.lose_connection();
@@ -96,8 +104,9 @@ impl Control {
         let now = Instant::now();
         let report_due = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let timeout = match &self.connection {
+            _ if !self.unclosed.is_empty() => Some(LOOK_EVERY),
             None => Some(self.connect_at.saturating_duration_since(now)),
-            Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(ROOM_EVERY),
+            Some(_) if self.own.as_ref().is_some_and(|own| own.answer_by.is_some()) => Some(LOOK_EVERY),
             Some(connection) if connection.greeted && report_due => Some(self.report_at.saturating_duration_since(now)),
             Some(_) => None,
         };
@@ -139,6 +148,7 @@ impl Control {
         self.takes_over = false;
         self.stake = None;
         self.own = None;
+        self.ready_by = None;
         // Whoever an heir is to succeed comes first.
         let pause = if self.waits_to_inherit { PAUSE_MAX } else { self.pause };
         self.connect_at = Instant::now() + pause;
@@ -198,7 +208,9 @@ impl Control {
                 let shared = std::mem::take(&mut own.shared);
                 let peer = self.map_peer(records_bytes as usize, steering, own.stake.is_some(), shared, fds)?;
                 self.hand_over(own, &peer)?;
-                self.say(&Request::Ready { generation })
+                self.ready_by = Some(Instant::now() + BURST_WITHIN);
+                self.close_former();
+                Ok(())
             }
             Reply::Steers(_)
             | Reply::Prepare { .. }
@@ -304,6 +316,24 @@ impl Control {
             return self.lose_connection();
         }
         self.own.iter_mut().for_each(|own| own.answer_by = None);
+    }
+
+    /// Closes what queues sent by before the current generation, and then says that this end has that. A process whose ports another
+    /// one has taken over so knows when nothing more comes, also from those who send nothing.
+    fn close_former(&mut self) {
+        let Some(generation) = self.current.as_ref().map(|current| current.number) else { return };
+        let (home, boxes) = (&self.home, &self.boxes);
+        self.unclosed.retain(|queue| {
+            let left = boxes[*queue].1.has_left();
+            if left {
+                home.close_before(generation, *queue);
+            }
+            !left
+        });
+        let due = |by: &mut Instant| self.unclosed.is_empty() || Instant::now() >= *by;
+        if self.ready_by.take_if(due).is_some() && self.say(&Request::Ready { generation }).is_err() {
+            self.lose_connection();
+        }
     }
 
     fn take_over_if_due(&mut self) {

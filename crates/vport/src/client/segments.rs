@@ -21,6 +21,7 @@ use crate::rx::{RxChannel, RxHalf};
 use crate::segment;
 use crate::stake::Stake;
 use crate::steering::Steering;
+use crate::sync::fence_threads;
 use crate::taker::Taker;
 use crate::tx::{PeerTable, TxChannel, TxHalf};
 use crate::wire::FDS_PER_QUEUE;
@@ -164,6 +165,9 @@ impl Control {
             if self.waits_to_inherit { self.waiting.push(halves) } else { self.deliver(halves) }
         });
         self.current = Some(own.generation);
+        if !self.waits_to_inherit {
+            self.await_bursts();
+        }
         Ok(())
     }
 
@@ -173,6 +177,7 @@ impl Control {
         for halves in std::mem::take(&mut self.waiting) {
             self.deliver(halves);
         }
+        self.await_bursts();
         self.shared.has_port.store(true, Ordering::Release);
     }
 
@@ -184,6 +189,13 @@ impl Control {
             overtaken.for_each(|(_, mut sending)| sending.close());
         }
         self.inherit();
+    }
+
+    /// What was delivered last is what queues will use, unless they are within a burst.
+    fn await_bursts(&mut self) {
+        // Without such a fence channels are closed when their queue next sends.
+        let all = if fence_threads() { self.boxes.len() } else { 0 };
+        self.unclosed = (0..all).collect();
     }
 
     fn deliver(&self, halves: Vec<Halves>) {

@@ -3,6 +3,7 @@
 //! twice or out of turn, and nobody waits for ever.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::direction::{Direction, sender_by};
 use super::link::{SCALE, receive, send_from};
@@ -11,6 +12,7 @@ use crate::cell::Cell;
 use crate::handover::Handover;
 use crate::rx::{Ownership, RxRing};
 use crate::steering::{BucketTable, Steering};
+use crate::sync::fence_threads;
 #[cfg(loom)]
 use crate::sync::{Weak, checked};
 
@@ -22,7 +24,19 @@ const RING_BYTES: usize = 256;
 struct Broken {
     #[cfg(loom)]
     closed: Option<Weak>,
+    #[cfg(loom)]
+    busy: Option<Weak>,
     leaves_early: bool,
+    unfenced: bool,
+}
+
+/// Who says that nothing more comes in the first generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closer {
+    /// The sender, when it sends in the second, which it does.
+    Sender,
+    /// Its control thread, if it finds the sender within no burst, else the sender when it next looks.
+    Control,
 }
 
 /// The only queue of one who has the port.
@@ -33,9 +47,9 @@ fn receiver(direction: &Direction) -> RxRing {
     direction.receiver(ownership, &mailbox, 1)
 }
 
-/// A thread sends frames of these lengths, the last one when it was given the second generation for sure; another gives it that at any
-/// time. The third receives in the first generation until that is over, and then in the second.
-fn taken_over(depth: Depth, lens: &'static [usize], broken: Broken) {
+/// A thread sends frames of these lengths, by itself closing the first generation: the last one when it was given the second for sure.
+/// Another gives it that at any time. The third receives in the first generation until that is over, and then in the second.
+fn taken_over(depth: Depth, lens: &'static [usize], closer: Closer, broken: Broken) {
     check(depth, move || {
         #[cfg(loom)]
         checked::begin();
@@ -49,16 +63,30 @@ fn taken_over(depth: Depth, lens: &'static [usize], broken: Broken) {
         share(&first, broken);
         share(&second, Broken::default());
         #[cfg(loom)]
-        mailbox.words().into_iter().for_each(|(_, word)| checked::share(word, None));
+        for (name, word) in mailbox.words() {
+            checked::share(word, broken.busy.filter(|_| name == "handover.busy"));
+        }
 
         let half = second.tx_half(0);
-        let broker = thread::spawn(move || assert!(mailbox.deliver(half).is_none()));
+        let (layout, index) = (first.from.0, first.from.1[0].clone());
+        let control = thread::spawn(move || {
+            assert!(mailbox.deliver(half).is_none());
+            if closer == Closer::Control {
+                assert!(fence_threads());
+                if mailbox.has_left() {
+                    layout.close(&index, 0, layout.head(&index, 0).load(Ordering::Acquire));
+                }
+            }
+        });
         let sender = thread::spawn(move || {
-            without_fences();
-            let last = lens.len() - 1;
+            if closer == Closer::Sender || broken.unfenced {
+                without_fences();
+            }
+            let last = if closer == Closer::Sender { lens.len() - 1 } else { lens.len() };
             send_from(&mut tx, &lens[..last], 0, 1);
-            broker.join().unwrap();
+            control.join().unwrap();
             send_from(&mut tx, lens, last, 1);
+            assert_eq!(tx.send(&[]), 0);
             tx
         });
         without_fences();
@@ -71,7 +99,7 @@ fn taken_over(depth: Depth, lens: &'static [usize], broken: Broken) {
             thread::yield_now();
         }
         drop(old);
-        assert!(received < lens.len(), "it has got what was sent to the other");
+        assert!(closer == Closer::Control || received < lens.len(), "it has got what was sent to the other");
         let mut heir = receiver(&second);
         let tx = sender.join().unwrap();
         received += receive(&mut heir, lens, received);
@@ -95,8 +123,14 @@ fn share(_: &Direction, _: Broken) {}
 
 #[test]
 fn what_is_sent_while_a_port_is_taken_over_comes_to_one_and_then_to_the_other() {
-    taken_over(Depth::Interruptions(3), &[2, 2], Broken::default());
-    taken_over(Depth::Interruptions(2), &[1, 9, 2], Broken::default());
+    taken_over(Depth::Interruptions(3), &[2, 2], Closer::Sender, Broken::default());
+    taken_over(Depth::Interruptions(2), &[1, 9, 2], Closer::Sender, Broken::default());
+}
+
+#[test]
+fn a_port_that_is_taken_over_from_one_whose_peer_falls_silent_is_over_all_the_same() {
+    taken_over(Depth::Interruptions(3), &[2], Closer::Control, Broken::default());
+    taken_over(Depth::Interruptions(2), &[2, 2], Closer::Control, Broken::default());
 }
 
 /// Each ordering on which that rests, taken away.
@@ -105,7 +139,7 @@ mod noticed {
     use super::*;
 
     fn broken(broken: Broken) {
-        taken_over(Depth::Interruptions(3), &[2, 2], broken);
+        taken_over(Depth::Interruptions(3), &[2, 2], Closer::Sender, broken);
     }
 
     #[test]
@@ -123,6 +157,23 @@ mod noticed {
     #[test]
     #[should_panic(expected = "assertion `left == right` failed")]
     fn one_who_leaves_before_the_end() {
-        taken_over(Depth::Interruptions(3), &[2, 2, 2], Broken { leaves_early: true, ..Broken::default() });
+        taken_over(
+            Depth::Interruptions(3),
+            &[2, 2, 2],
+            Closer::Sender,
+            Broken { leaves_early: true, ..Broken::default() },
+        );
+    }
+    #[test]
+    #[should_panic(expected = "assertion `left == right` failed")]
+    fn a_burst_seen_left_without_acquire() {
+        let broken = Broken { busy: Some(Weak::Load), ..Broken::default() };
+        taken_over(Depth::Interruptions(4), &[2], Closer::Control, broken);
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion `left == right` failed")]
+    fn a_burst_that_begins_without_a_fence() {
+        taken_over(Depth::Interruptions(3), &[2], Closer::Control, Broken { unfenced: true, ..Broken::default() });
     }
 }

@@ -33,8 +33,13 @@ pub(crate) struct RxHalf {
 impl RxHalf {
     /// Whether it can be done without a queue that reads it: nothing waits, and nothing more will.
     pub(crate) fn is_void(&self) -> bool {
+        self.is_closed() && !self.has_more()
+    }
+
+    /// Whether nothing more comes than waits.
+    pub(crate) fn is_closed(&self) -> bool {
         let dead = |channel: &RxChannel| self.generation.is_dead(channel.from);
-        self.channels.iter().all(|channel| dead(channel) || channel.is_closed()) && !self.has_more()
+        self.channels.iter().all(|channel| dead(channel) || channel.is_closed())
     }
 
     pub(crate) fn has_more(&self) -> bool {

@@ -235,6 +235,15 @@ pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
+pub fn light_fence() {
+    full_fence();
+}
+
+pub fn fence_threads() -> bool {
+    full_fence();
+    true
+}
+
 pub fn fence(order: Ordering) {
     let me = thread::current().id();
     if !shared(|shared| shared.fenceless.contains(&me)) {
