@@ -190,6 +190,24 @@ fn up_twice_changes_nothing_and_an_edit_changes_only_what_it_names() {
     assert_ne!(after[2], before[2], "dn was replaced");
     assert_eq!(node.exec("dn", &["/bin/sh", "-c", "echo $EDITED"]).expect("echo").trim(), "yes");
     node.wait_for_traffic(Duration::from_secs(10));
+
+    let upf = || largest_segment(pid_of(&node, "upf"));
+    assert!(upf() < 8 << 20);
+    node.edited_slice(|text| text.replacen("kind: direct", "kind: direct, ringSize: 8MiB", 1));
+    node.wait_for_traffic(Duration::from_secs(10));
+    assert!(upf() >= 8 << 20, "rings are as large as they were");
+}
+
+/// Bytes of the largest piece of shared memory that a process has mapped.
+fn largest_segment(pid: i64) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    let bytes = maps.lines().filter(|line| line.contains("memfd:")).map(|line| {
+        let (range, _) = line.split_once(' ').expect("columns");
+        let (from, to) = range.split_once('-').expect("a range");
+        let [from, to] = [from, to].map(|at| u64::from_str_radix(at, 16).expect("an address"));
+        to - from
+    });
+    bytes.max().expect("it has ports")
 }
 
 /// The link N3 of the example, between functions that trust each other.

@@ -13,7 +13,7 @@ use serde_json::Value;
 const REPLACEMENTS: usize = 3;
 
 /// `load` sends as a UE by `ran` and as a data network by `upf`, and takes what comes out at the other end. A forwarder lies on the
-/// way.
+/// way. Rings are larger than by default: what waits in them while a process is replaced can be that of a second on a busy machine.
 const SLICE: &str = "\
 apiVersion: kaista.dev/v1alpha1
 kind: Slice
@@ -59,10 +59,10 @@ spec:
         - {name: n6, steering: ue-address, addresses: [10.6.0.1/24], routes: [{to: 0.0.0.0/0, via: 10.6.0.2}]}
         - {name: n4, interface: n4, addresses: [10.4.0.1/24]}
   links:
-    - {between: [load/ue, ran/uu]}
-    - {between: [ran/n3, upf/n3]}
-    - {between: [upf/n6, fwd/in]}
-    - {between: [fwd/out, load/dn]}
+    - {between: [load/ue, ran/uu], ringSize: 8MiB}
+    - {between: [ran/n3, upf/n3], ringSize: 8MiB}
+    - {between: [upf/n6, fwd/in], ringSize: 8MiB}
+    - {between: [fwd/out, load/dn], ringSize: 8MiB}
     - {between: [ran/n4, upf/n4]}
 ";
 

@@ -105,6 +105,11 @@ pub(crate) fn kind(slice: &str, described: &slice::Slice, link: &Link) -> LinkKi
     }
 }
 
+/// Size of each of its rings.
+pub(crate) fn ring_bytes(link: &Link) -> u64 {
+    link.ring_size.map_or(RING_BYTES_DEFAULT.into(), |size| size.0)
+}
+
 /// Makes the link, or finds it made; with a record of its pump, goes on with that.
 pub(crate) fn establish(
     node: &Arc<Node>,
@@ -136,7 +141,7 @@ fn join_ports(
     let [one, other] = ends;
     match (one.shared(), other.shared()) {
         (Some(one), Some(other)) => {
-            join_shared(node, broker_name(slice, link), kind, [one, other])?;
+            join_shared(node, slice, link, kind, [one, other])?;
             Ok(None)
         }
         (None, None) => {
@@ -197,12 +202,14 @@ fn join_outside(
 }
 
 /// A link of the broker between two functions, with the segments that the keeper has of it, and what is known of its pool.
-fn join_shared(node: &Node, name: String, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
+fn join_shared(node: &Node, slice: &str, link: &Link, kind: LinkKind, ends: [EndSpec; 2]) -> Result<()> {
+    let name = broker_name(slice, link);
+    let ring_bytes = u32::try_from(ring_bytes(link))?;
     let pool = ends.iter().find(|end| end.functions.len() > 1);
     node.deposits.begin(&name, pool);
     let kept = node.deposits.of(&name);
     let pool = pool.map(|end| end.functions[0].clone());
-    let spec = LinkSpec { name, ends, ring_bytes: RING_BYTES_DEFAULT, kind };
+    let spec = LinkSpec { name, ends, ring_bytes, kind };
     node.broker.add_link(spec.clone())?;
     if let Some(first) = pool
         && let Some(ownership) = node.deposits.ownership(&first)
@@ -284,7 +291,7 @@ impl Pump {
         node.keeper.store(&interface_label(&id), interface.as_fd())?;
         let port = PortInfo { queues: 1, steering: Steering::None, mtu: shared.port.mtu, ..PortInfo::named(PUMP_PORT) };
         let own = EndSpec::of(id.to_string(), port.clone());
-        join_shared(node, broker_name(slice, link), LinkKind::Direct, [shared, own])?;
+        join_shared(node, slice, link, LinkKind::Direct, [shared, own])?;
         let directory = node.paths.pump(slice, id.function());
         serve_socket(node, &id.to_string(), &socket_label(&id), directory, ids.first..ids.first + 1)?;
         let mut pump = Self { node: node.clone(), id, uid: ids.first, interface, port, run };

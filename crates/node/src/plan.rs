@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slice::{FunctionChange, Link, PortRef, Slice};
+use slice::{End, FunctionChange, Link, PortRef, Slice};
+use vport::broker::LinkKind;
 
 use crate::link;
 
@@ -68,9 +69,8 @@ impl Plan {
         };
         for link in &actual.spec.links {
             let wanted = target.spec.links.iter().find(|wanted| link::key(wanted) == link::key(link));
-            let trust = |wanted: &Link| actual.trust_group(link) == target.trust_group(wanted);
-            let moved = wanted.is_none_or(|wanted| !same_wire(link, wanted) || !trust(wanted));
-            if moved || link.between.iter().filter_map(slice::End::port).any(touched) {
+            let moved = wanted.is_none_or(|wanted| wire(actual, link) != wire(target, wanted));
+            if moved || link.between.iter().filter_map(End::port).any(touched) {
                 plan.links_down.push(link::key(link));
             } else if let Some(wanted) = wanted.filter(|wanted| *wanted != link) {
                 plan.links_renamed.push(wanted.clone());
@@ -89,14 +89,11 @@ impl Plan {
     }
 }
 
-/// Whether two descriptions of a link between the same ends are carried out the same way.
-fn same_wire(a: &Link, b: &Link) -> bool {
-    let ends = |link: &Link| {
-        let mut ends = link.between.clone();
-        ends.sort();
-        ends
-    };
-    ends(a) == ends(b)
+/// What of a link's description says how it is carried.
+fn wire(slice: &Slice, link: &Link) -> ([End; 2], LinkKind, u64) {
+    let mut ends = link.between.clone();
+    ends.sort();
+    (ends, link::kind(&slice.metadata.name, slice, link), link::ring_bytes(link))
 }
 
 #[cfg(test)]
@@ -184,6 +181,20 @@ mod tests {
         for (old, new) in [(&direct, &zero_copy), (&zero_copy, &direct)] {
             let plan = plan(old, new);
             assert_eq!((plan.links_down.len(), plan.links_up.len(), plan.stop.len()), (1, 1, 0));
+        }
+    }
+
+    #[test]
+    fn a_link_whose_rings_shall_be_others_is_made_anew() {
+        let with = |more: &str| slice(&two(""), &format!(r#"{{"between": ["a/p", "b/p"]{more}}}"#));
+        let default = with("");
+        for other in [r#", "ringSize": "2MiB""#, r#", "kind": "shared-records""#] {
+            let plan = plan(&default, &with(other));
+            assert_eq!((plan.links_down.len(), plan.links_up.len(), plan.stop.len()), (1, 1, 0), "{other}");
+        }
+        for same in [r#", "ringSize": "1MiB""#, r#", "kind": "direct""#, r#", "maxLatency": "1ms""#] {
+            let plan = plan(&default, &with(same));
+            assert_eq!((plan.links_down.len(), plan.links_renamed.len()), (0, 1), "{same}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A link and its two ends.
 
 use super::{DNS_LABEL, Outside, is_dns_label};
-use crate::quantity::{BitRate, Latency, ValueError, text_form};
+use crate::quantity::{BitRate, ByteSize, Latency, ValueError, text_form};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{borrow::Cow, fmt, str::FromStr};
@@ -19,6 +19,10 @@ pub struct Link {
     /// How it is to be built.
     #[serde(default)]
     pub kind: LinkKind,
+    /// Size of each of its rings, where an end is shared memory: how much can wait on the way from a queue to a queue. 1 MiB if absent;
+    /// a power of two from 128 KiB to 64 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring_size: Option<ByteSize>,
     /// Latency that a packet may have from one end to the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_latency: Option<Latency>,

@@ -6,12 +6,15 @@ use crate::{
     descriptor::{End, Link, LinkKind, Outside, Port, PortRef},
     host::Mechanism,
     places::{Path, Step, steps},
-    quantity::Latency,
+    quantity::{ByteSize, Latency},
     report::Position,
     tree::excerpt,
     wording::nearest,
 };
-use std::{collections::HashSet, net::IpAddr};
+use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive};
+
+/// Rings that there are, in bytes.
+const RING_SIZES: RangeInclusive<u64> = 128 << 10..=64 << 20;
 
 impl Rules<'_> {
     pub(super) fn links(&mut self) {
@@ -40,6 +43,7 @@ impl Rules<'_> {
             self.whole_link(link, &at);
             self.zero_copy(link, &at);
             self.shared_records(link, &at);
+            self.ring_size(link, &at);
             self.pooled(link, &at);
             self.latency(link, &at);
             if let Some(rate) = link.min_bandwidth
@@ -167,6 +171,22 @@ impl Rules<'_> {
         if let Some(end) = link.between.iter().find(|end| is_other(end)) {
             let reason = format!("{end} is no shared-memory port of a function, and has no records that it reads");
             self.report.error(self.at(&kind), reason, "write direct, or take kind away");
+        }
+    }
+
+    fn ring_size(&mut self, link: &Link, at: &[Step]) {
+        let at = join(at, steps!["ringSize"]);
+        let Some(size) = link.ring_size.filter(|_| self.places.is_sound(&at)) else { return };
+        let place = self.at(&at);
+        if !size.0.is_power_of_two() || !RING_SIZES.contains(&size.0) {
+            let [least, most] = [*RING_SIZES.start(), *RING_SIZES.end()].map(ByteSize);
+            let fitting = ByteSize(size.0.clamp(least.0, most.0).next_power_of_two());
+            let remedy = format!("give a power of two from {least} to {most}, such as {fitting}");
+            return self.report.error(place, format!("no ring has a size of {size}"), remedy);
+        }
+        if let Some(Mechanism::Veth | Mechanism::Macvlan) = Mechanism::of(self.slice, link) {
+            let remedy = "take ringSize away, or make a port of it shared memory (no interface)";
+            self.report.error(place, "the kernel carries this link, without rings", remedy);
         }
     }
 
