@@ -17,8 +17,8 @@ pub struct Census {
 struct Holdings {
     /// Those of memfds among them.
     descriptors: Vec<String>,
-    /// Mappings of memfds.
-    mappings: usize,
+    /// Those of memfds among its mappings.
+    mappings: Vec<String>,
     /// Different segments that it holds by a descriptor or a mapping: their pages are not given back.
     segments: BTreeSet<u64>,
     /// Of each holder table among them, how many buffers of its arena somebody has.
@@ -77,11 +77,12 @@ impl Census {
             }
         };
         for (n, (now, then)) in self.processes.iter().zip(&before.processes).enumerate() {
-            let extra = || now.descriptors.iter().filter(|one| !then.descriptors.contains(one)).take(5);
-            let names =
-                if now.descriptors.len() > then.descriptors.len() { extra().cloned().collect() } else { vec![] };
-            note(format!("descriptors of process {n} {names:?}"), now.descriptors.len(), then.descriptors.len());
-            note(format!("mappings of segments of process {n}"), now.mappings, then.mappings);
+            let all =
+                [("descriptors", &now.descriptors, &then.descriptors), ("mappings", &now.mappings, &then.mappings)];
+            for (what, now, then) in all {
+                let more = more_of(now, then);
+                note(format!("{what} of process {n} (more of {})", more.join(", ")), now.len(), then.len());
+            }
         }
         note("segments".into(), self.segments(), before.segments());
         note("buffers that somebody has".into(), self.buffers(), before.buffers());
@@ -119,10 +120,24 @@ fn holdings(pid: i32) -> Holdings {
         descriptors.push(target.split(":[").next().unwrap_or_default().to_owned());
     }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mapped = maps.lines().filter(|line| line.contains(SEGMENT));
-    let inodes = mapped.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok()).collect::<Vec<u64>>();
-    segments.extend(&inodes);
-    Holdings { descriptors, mappings: inodes.len(), segments, buffers }
+    let mut mappings = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(SEGMENT)) {
+        let mut columns = line.split_whitespace().skip(1);
+        let (access, inode, name) =
+            (columns.next(), columns.nth(2).and_then(|inode| inode.parse().ok()), columns.next());
+        segments.extend::<Option<u64>>(inode);
+        mappings.push(format!("{} {}", name.unwrap_or_default(), access.unwrap_or_default()));
+    }
+    Holdings { descriptors, mappings, segments, buffers }
+}
+
+/// Names of which there are more than there were.
+fn more_of(now: &[String], then: &[String]) -> Vec<String> {
+    let count = |names: &[String], name: &String| names.iter().filter(|other| *other == name).count();
+    let names: BTreeSet<&String> = now.iter().collect();
+    let grown =
+        names.into_iter().map(|name| (name, count(now, name), count(then, name))).filter(|(_, now, then)| now > then);
+    grown.map(|(name, now, then)| format!("{} {name}", now - then)).collect()
 }
 
 #[cfg(test)]

@@ -88,6 +88,8 @@ pub fn run(options: &Options) -> Result<()> {
         journal.set(Field::Held, journal.get(Field::Held).max(turned.elapsed().as_micros() as u64));
         turned = Instant::now();
         if !busy {
+            // Else a port keeps what it last received of an earlier generation, or does not, as it happens.
+            exposed.iter_mut().flat_map(|port| &mut port.ways).for_each(|way| way.to.let_go());
             let ports = exposed.iter_mut().flat_map(|port| &mut port.queues);
             sleep(honest.queues.iter_mut().chain(ports).map(|(rx, _)| rx));
             turned = Instant::now();
