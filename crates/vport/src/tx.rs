@@ -159,8 +159,7 @@ impl TxRing {
         if self.handover.version() != self.seen {
             self.look_for_changes();
         }
-        let half = self.half.as_mut();
-        let accepted = match half {
+        let accepted = match &mut self.half {
             Some(half) => half.send_unless_steered(push, &mut self.counters),
             None => None,
         };

@@ -38,7 +38,7 @@ impl Worker {
             let done = leave.is_done(found, self.rx.iter().map(|rx| rx.as_ref() as &dyn RxQueue));
             let nothing_left = !self.is_moving() && self.inboxes.iter().all(Inbox::is_empty);
             mine.store(done && nothing_left, Ordering::Release);
-            if found || !dryness.is_complete() {
+            if !dryness.is_complete() {
                 complete = None;
             } else if complete.get_or_insert_with(Instant::now).elapsed() >= LINGER {
                 break;
