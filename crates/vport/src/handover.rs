@@ -73,7 +73,7 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Handover<H> {
     version: AtomicU64,
-    /// Whether the queue uses a generation right now.
+    /// Whether the queue, one that sends, uses a generation right now.
     busy: AtomicBool,
     /// Whether the queue may be asleep.
     asleep: AtomicBool,

@@ -6,7 +6,7 @@
 //! which a protocol rests is also taken away, to show that the model notices. Built otherwise, the same models run many
 //! times on real threads and pipes (under the thread sanitizer too, `make sanitize`).
 //!
-//! Fences are modelled as sequentially consistent, as they are; of accesses loom models acquire, release and relaxed, and
+//! Fences are modelled as sequentially consistent, as they are (light ones too, as they are against those of their process); of accesses loom models acquire, release and relaxed, and
 //! the protocols use no others. Not modelled: loom executes accesses in program order, so a load is never satisfied by a
 //! store that comes later. Words that a model does not share are plain memory: every thread sees their last values.
 

@@ -262,6 +262,8 @@ impl Drop for TxRing {
         if let Some(half) = &mut self.half {
             half.close();
         }
+        // Where it panicked within a burst, too, nobody waits for its end.
+        self.handover.leave();
     }
 }
 

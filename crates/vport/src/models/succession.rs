@@ -47,8 +47,8 @@ fn receiver(direction: &Direction) -> RxRing {
     direction.receiver(ownership, &mailbox, 1)
 }
 
-/// A thread sends frames of these lengths, by itself closing the first generation: the last one when it was given the second for sure.
-/// Another gives it that at any time. The third receives in the first generation until that is over, and then in the second.
+/// A thread sends frames of these lengths: where it closes the first generation itself, the last one when it was given the second for
+/// sure. Another gives it that at any time. The third receives in the first generation until that is over, and then in the second.
 fn taken_over(depth: Depth, lens: &'static [usize], closer: Closer, broken: Broken) {
     check(depth, move || {
         #[cfg(loom)]
@@ -164,6 +164,7 @@ mod noticed {
             Broken { leaves_early: true, ..Broken::default() },
         );
     }
+
     #[test]
     #[should_panic(expected = "assertion `left == right` failed")]
     fn a_burst_seen_left_without_acquire() {
