@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::prefetch;
+
 /// A word from a core under the same last-level cache comes within this time, clock included: 30 to 70 ns, against 140 to 170 ns
 /// (Zen 5) or 190 and more (Zen 4) between caches (`kaista bench link` prints round trips, of two such words).
 const NEAR: Duration = Duration::from_nanos(135);
@@ -44,15 +46,7 @@ fn hold_loads() {
 
 /// Which of these goes for this processor.
 fn limit() -> Duration {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // The maker's name, in three pieces.
-        let name = core::arch::x86_64::__cpuid(0);
-        if [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel" {
-            return NEAR_IN_SOCKET;
-        }
-    }
-    NEAR
+    if prefetch::is_by(b"GenuineIntel") { NEAR_IN_SOCKET } else { NEAR }
 }
 
 /// The votes of the last words.

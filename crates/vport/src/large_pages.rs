@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use std::io;
 
 use crate::mapping::Mapping;
-use crate::prefetch;
+use crate::prefetch::{self, Level};
 
 /// So many words of this process, all zero at first. No memory is used before they are.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl Words {
 
     /// Asks for a word that will soon be looked at. Any number will do.
     #[inline(always)]
-    pub fn ask(&self, word: usize) {
-        prefetch::to_read(self.start.as_ptr().wrapping_add(word).cast());
+    pub fn ask(&self, word: usize, level: Level) {
+        prefetch::into(level, self.start.as_ptr().wrapping_add(word).cast());
     }
 }
 

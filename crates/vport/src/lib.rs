@@ -94,6 +94,7 @@ mod tx;
 pub mod wire;
 mod writer;
 
-pub use packet::{prefetch, prefetch_to_write};
+pub use packet::{prefetch, prefetch_into, prefetch_to_write};
+pub use prefetch::Level;
 pub use rx::RxRing;
 pub use tx::TxRing;

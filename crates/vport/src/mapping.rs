@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::prefetch;
+use crate::prefetch::{self, Level};
 use crate::sync::AtomicU64;
 
 /// Memory of this process, or shared with others; unmapped on drop.
@@ -182,8 +182,8 @@ impl Mapping {
 
     /// Asks for the line at `offset`, which will soon be read. Any will do.
     #[inline(always)]
-    pub fn ask(&self, offset: usize) {
-        prefetch::to_read(self.start.cast::<u8>().wrapping_add(offset));
+    pub fn ask(&self, offset: usize, level: Level) {
+        prefetch::into(level, self.start.cast::<u8>().wrapping_add(offset));
     }
 
     /// Start of `len` bytes at `offset`, to write.

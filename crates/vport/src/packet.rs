@@ -231,6 +231,12 @@ pub fn prefetch<T: ?Sized>(soon: &T) {
     crate::prefetch::to_read(core::ptr::from_ref(soon).cast());
 }
 
+/// The same, into this cache.
+#[inline(always)]
+pub fn prefetch_into<T: ?Sized>(level: crate::prefetch::Level, soon: &T) {
+    crate::prefetch::into(level, core::ptr::from_ref(soon).cast());
+}
+
 /// Asks for the line at an address that will be written soon, for this core alone. A hint: any address will do.
 #[inline(always)]
 pub fn prefetch_to_write(address: *const u8) {

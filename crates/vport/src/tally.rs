@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::mapping::Mapping;
+use crate::prefetch::Level;
 use crate::segment::PAGE;
 use crate::sync::AtomicU64;
 
@@ -67,8 +68,8 @@ impl Tallies {
 
     /// Asks for a line that will soon be looked at. Any number will do.
     #[inline(always)]
-    pub fn ask(&self, line: usize) {
-        self.mapping.ask(line.wrapping_mul(LINE_BYTES));
+    pub fn ask(&self, line: usize, level: Level) {
+        self.mapping.ask(line.wrapping_mul(LINE_BYTES), level);
     }
 
     /// Makes the first `count` lines present. A store to a page that the file system has no room for would kill the process.

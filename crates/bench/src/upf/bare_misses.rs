@@ -1,11 +1,11 @@
-//! A bare loop that touches as many cold lines a packet as the UPF does, and asks for them ahead in the same order:
+//! A bare loop that touches as many cold lines a packet as the UPF does, and asks for them ahead in the same order, into the same cache:
 //! what sessions that are not in the caches cost at least. It does nothing else.
 //!
 //! These are the slot of the TEID or of the UE's address, the first line of the rule, and the policer, each found by the one before.
 
 use std::hint::black_box;
 
-use port::BURST_MAX;
+use port::{BURST_MAX, Level, prefetch_into};
 use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
@@ -26,6 +26,7 @@ pub struct BareMisses {
     order: Box<[u32]>,
     next: usize,
     passed: u64,
+    level: Level,
 }
 
 impl BareMisses {
@@ -51,26 +52,35 @@ impl BareMisses {
             order: order.into(),
             next: 0,
             passed: 0,
+            level: Level::here(),
         }
     }
 
     /// One burst.
     #[inline]
     pub fn turn(&mut self) {
+        match self.level {
+            Level::First => self.turn_into(Level::First),
+            Level::Second => self.turn_into(Level::Second),
+        }
+    }
+
+    #[inline(always)]
+    fn turn_into(&mut self, level: Level) {
         let (mut slots, mut lists) = ([0; BURST_MAX], [0; BURST_MAX]);
         for slot in &mut slots {
             let session = self.order[self.next];
             self.next = if self.next + 1 < self.order.len() { self.next + 1 } else { 0 };
             *slot = spread(session as usize, self.slots.len());
-            port::prefetch(&self.slots[*slot]);
+            prefetch_into(level, &self.slots[*slot]);
         }
         for (list, slot) in lists.iter_mut().zip(&slots) {
             *list = self.slots[*slot] as usize;
-            port::prefetch(&self.blocks[rule(*list)]);
+            prefetch_into(level, &self.blocks[rule(*list)]);
         }
         for list in &lists {
             black_box(self.blocks[rule(*list)]);
-            port::prefetch(&self.policers[list * POLICER_WORDS]);
+            prefetch_into(level, &self.policers[list * POLICER_WORDS]);
         }
         for list in &lists {
             let policer = &mut self.policers[list * POLICER_WORDS];

@@ -4,11 +4,11 @@
 //! after the other, and the processor does not look far enough ahead to have the next packet's lines come meanwhile. So the lines
 //! of many packets are asked for together, in loops that do as little else as they can: where it says where the rules lie, the rules,
 //! and what these point to. Whoever asks for a line whose page's address is not at hand waits for that, and only what is close
-//! behind is done meanwhile: asked for between other work, lines take longer. While rules are on their way the headers of their
-//! packets are looked at closely. What is asked for first believes what headers seem to say: whoever is mistaken has asked for a
-//! line in vain.
+//! behind is done meanwhile: asked for between other work, lines take longer. They are asked into the cache that most lines come into
+//! at a time ([`port::Level`]). While rules are on their way the headers of their packets are looked at closely. What is asked for
+//! first believes what headers seem to say: whoever is mistaken has asked for a line in vain.
 
-use port::{BURST_MAX, Burst};
+use port::{BURST_MAX, Burst, Level};
 
 use super::classify::classify_to;
 use super::{Class, ETHERNET_LEN};
@@ -40,19 +40,36 @@ pub(super) fn classify_ahead<const TUNNELS: bool>(
     burst: &Burst<'_>,
     classes: &mut [Class],
 ) {
+    // A constant in each, at which loops need not look.
+    match tables.level() {
+        Level::First => classify_into::<TUNNELS>(Level::First, tables, from, policers, burst, classes),
+        Level::Second => classify_into::<TUNNELS>(Level::Second, tables, from, policers, burst, classes),
+    }
+}
+
+/// The same, asked for into this cache.
+#[inline(always)]
+fn classify_into<const TUNNELS: bool>(
+    level: Level,
+    tables: &Version,
+    from: &Network,
+    policers: &Policers,
+    burst: &Burst<'_>,
+    classes: &mut [Class],
+) {
     let count = classes.len().min(BURST_MAX);
     let mut keys = [0; BURST_MAX];
     for (at, key) in keys[..count].iter_mut().enumerate() {
         *key = key_of::<TUNNELS>(burst.get(at).head).unwrap_or(0);
         match TUNNELS {
-            true => tables.ask_teid(*key),
-            false => from.ask_ue_v4(*key),
+            true => tables.ask_teid(*key, level),
+            false => from.ask_ue_v4(*key, level),
         }
     }
     let mut lists = [NOWHERE; BURST_MAX];
     for (at, list) in lists[..count].iter_mut().enumerate() {
         *list = find::<TUNNELS>(tables, from, keys[at], burst.get(at).head).unwrap_or(NOWHERE);
-        tables.rules(*list).ask();
+        tables.rules(*list).ask(level);
     }
     for begin in (0..count).step_by(CHUNK) {
         let chunk = begin..(begin + CHUNK).min(count);
@@ -61,7 +78,7 @@ pub(super) fn classify_ahead<const TUNNELS: bool>(
             let list = (list != NOWHERE).then_some(list);
             classify_to::<TUNNELS>(tables, from, packet.head, packet.len(), list, &mut classes[at]);
         }
-        lists[chunk].iter().for_each(|list| tables.rules(*list).ask_behind(policers));
+        lists[chunk].iter().for_each(|list| tables.rules(*list).ask_behind(policers, level));
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 
 use hashbrown::HashMap;
+use port::Level;
 
 use super::direct::Direct;
 use super::mix::Mix;
@@ -49,8 +50,8 @@ impl Network {
 
     /// Asks for what [`Network::ue`] will look at, of an IPv4 address.
     #[inline(always)]
-    pub(crate) fn ask_ue_v4(&self, bits: u32) {
-        self.ues_v4.ask(bits);
+    pub(crate) fn ask_ue_v4(&self, bits: u32, level: Level) {
+        self.ues_v4.ask(bits, level);
     }
 
     /// The list of rules of the UE with this IPv4 address, if it is found where [`Network::ask_ue_v4`] asked.

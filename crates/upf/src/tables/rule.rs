@@ -11,6 +11,7 @@ mod words;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pfcp::rule::BufferingDuration;
+use port::Level;
 use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 
 pub(super) use self::draft::{AddressesV4, AddressesV6, Draft, Net};
@@ -111,23 +112,23 @@ impl<'t> Rules<'t> {
 
     /// Asks for the first line of the first rule, which nearly all packets do with.
     #[inline(always)]
-    pub(crate) fn ask(&self) {
-        self.tables.ask_line(self.first);
+    pub(crate) fn ask(&self, level: Level) {
+        self.tables.ask_line(self.first, level);
     }
 
     /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
     #[inline(always)]
-    pub(crate) fn ask_behind(&self, policers: &Policers) {
+    pub(crate) fn ask_behind(&self, policers: &Policers, level: Level) {
         let Some(rule) = self.first() else { return };
         if rule.needs_second_line() {
-            self.tables.ask_line(self.first + 1);
+            self.tables.ask_line(self.first + 1, level);
         }
         if rule.meter_count() == 1 {
-            policers.ask(rule.word(METER) as u32);
+            policers.ask(rule.word(METER) as u32, level);
         }
         if rule.is_counted() {
             // Where it is several that count, in vain.
-            self.tables.counters().ask(rule.word(USAGES) as u32);
+            self.tables.counters().ask(rule.word(USAGES) as u32, level);
         }
     }
 

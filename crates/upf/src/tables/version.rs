@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use port::PortInfo;
+use port::{Level, PortInfo};
 use serde::{Deserialize, Serialize};
 use vport::tally::{Line, Tallies};
 
@@ -29,6 +29,8 @@ pub struct Version {
     /// Where the rules lie, and what they count by.
     blocks: Arc<Tallies>,
     counters: Counters,
+    /// The cache that lines of many sessions are asked into.
+    level: Level,
     /// What workers do when they take this version.
     news: Arc<[News]>,
 }
@@ -122,6 +124,7 @@ impl Version {
             nowhere: Path::new(&nowhere, 0, nowhere.peer).expect("both addresses are of one version"),
             blocks,
             counters,
+            level: Level::here(),
             news: Arc::new([]),
         }
     }
@@ -150,10 +153,16 @@ impl Version {
         self.teids.len() >= MANY
     }
 
+    /// The cache that what is asked for is best asked into.
+    #[inline(always)]
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
     /// Asks for what [`Version::by_teid`] will look at.
     #[inline(always)]
-    pub(crate) fn ask_teid(&self, teid: u32) {
-        self.teids.ask(teid);
+    pub(crate) fn ask_teid(&self, teid: u32, level: Level) {
+        self.teids.ask(teid, level);
     }
 
     /// The list of rules of the TEID, if it is found where [`Version::ask_teid`] asked.
@@ -204,8 +213,8 @@ impl Version {
 
     /// Asks for a line of a rule.
     #[inline(always)]
-    pub(super) fn ask_line(&self, line: u32) {
-        self.blocks.ask(line as usize);
+    pub(super) fn ask_line(&self, line: u32, level: Level) {
+        self.blocks.ask(line as usize, level);
     }
 
     /// What rules count by.
