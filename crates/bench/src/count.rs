@@ -35,6 +35,8 @@ const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 }
 const SLACK: f64 = 2.0;
 /// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.
 const MANY_PDRS: u16 = 16;
+/// So many that their lines are asked for ahead.
+const MANY_SESSIONS: u32 = 4_096;
 
 /// What to count.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,6 +65,8 @@ pub enum Counted {
         way: Way,
         /// PDRs each way
         pdrs: u16,
+        /// Sessions, all with packets
+        sessions: u32,
     },
     /// Packets to and fro over a link
     Hop {
@@ -95,10 +99,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     count_hops(samples, progress)?;
-    for (subject, pdrs) in [(Subject::Forwarder, 1), (Subject::Upf, 1), (Subject::Upf, MANY_PDRS)] {
-        count_function(subject, pdrs, samples, progress)?;
-    }
-    Ok(())
+    count_function(Subject::Forwarder, LOAD, "", samples, progress)?;
+    count_function(Subject::Upf, LOAD, "", samples, progress)?;
+    let many = Load { pdrs: MANY_PDRS, ..LOAD };
+    count_function(Subject::Upf, many, &format!(".{MANY_PDRS}_pdrs"), samples, progress)?;
+    let many = Load { sessions: MANY_SESSIONS, active: MANY_SESSIONS, ..LOAD };
+    count_function(Subject::Upf, many, &format!(".{MANY_SESSIONS}_sessions"), samples, progress)
 }
 
 fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
@@ -110,15 +116,25 @@ fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn count_function(subject: Subject, pdrs: u16, samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
-    let many = if pdrs > 1 { format!(".{pdrs}_pdrs") } else { String::new() };
+/// Adds the figures of a function with this load, whose names end so.
+fn count_function(
+    subject: Subject,
+    load: Load,
+    many: &str,
+    samples: &mut Samples,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     progress.step(&format!("counting instructions.{}{many}", subject.name()))?;
-    let what = |way: Way| vec!["function".into(), subject.name().into(), way.name().into(), pdrs.to_string()];
+    let Load { pdrs, sessions, .. } = load;
+    let what = |way: Way| {
+        let numbers = [pdrs.to_string(), sessions.to_string()];
+        [vec!["function".into(), subject.name().into(), way.name().into()], numbers.into()].concat()
+    };
     let counted = count_each(&Way::BOTH.map(what))?;
     for (way, count) in Way::BOTH.into_iter().zip(counted) {
         let name = format!("instructions.{}.{}{many}", subject.name(), way.name());
         samples.add(&name, of_packet(count.instructions), "instructions");
-        if subject == Subject::Upf && pdrs == 1 {
+        if subject == Subject::Upf && pdrs == LOAD.pdrs {
             for (stage, cost) in of_stages(&count)? {
                 samples.add(format!("{name}.{}", stage.name()), cost, "instructions");
             }
@@ -214,8 +230,8 @@ fn collected(said: &str) -> Option<u64> {
 /// What [`Counted`] asks for: forwards the packets and returns.
 pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
     let sent = match *counted {
-        Counted::Function { subject, way, pdrs } => {
-            let load = Load { pdrs, ..LOAD };
+        Counted::Function { subject, way, pdrs, sessions } => {
+            let load = Load { pdrs, sessions, active: sessions, ..LOAD };
             match subject {
                 Subject::Forwarder => {
                     let mut plain = Plain::new(way, load)?;
@@ -312,7 +328,7 @@ mod tests {
     fn the_counted_program_forwards_what_it_is_told_to() {
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
-                be_counted(&Counted::Function { subject, way, pdrs: 1 }).expect("packets flow");
+                be_counted(&Counted::Function { subject, way, pdrs: 1, sessions: MANY_SESSIONS }).expect("packets flow");
             }
         }
         for kind in Kind::USUAL {
