@@ -328,7 +328,8 @@ mod tests {
     fn the_counted_program_forwards_what_it_is_told_to() {
         for subject in [Subject::Forwarder, Subject::Upf] {
             for way in Way::BOTH {
-                be_counted(&Counted::Function { subject, way, pdrs: 1, sessions: MANY_SESSIONS }).expect("packets flow");
+                be_counted(&Counted::Function { subject, way, pdrs: 1, sessions: MANY_SESSIONS })
+                    .expect("packets flow");
             }
         }
         for kind in Kind::USUAL {

@@ -68,7 +68,7 @@ fn classify_into<const TUNNELS: bool>(
     }
     let mut lists = [NOWHERE; BURST_MAX];
     for (at, list) in lists[..count].iter_mut().enumerate() {
-        *list = find::<TUNNELS>(tables, from, keys[at], burst.get(at).head).unwrap_or(NOWHERE);
+        *list = find::<TUNNELS>(tables, from, keys[at], || burst.get(at).head).unwrap_or(NOWHERE);
         tables.rules(*list).ask(level);
     }
     for begin in (0..count).step_by(CHUNK) {
@@ -82,14 +82,23 @@ fn classify_into<const TUNNELS: bool>(
     }
 }
 
-/// The list of rules of a packet that begins with `head`, whose key was asked for; 0 if it has none.
+/// The list of rules of a packet whose key was asked for, or 0 if it has none. What it begins with is looked at only where the key is not
+/// found at once.
 #[inline(always)]
-fn find<const TUNNELS: bool>(tables: &Version, from: &Network, key: u32, head: &[u8]) -> Option<u32> {
+fn find<'p, const TUNNELS: bool>(
+    tables: &Version,
+    from: &Network,
+    key: u32,
+    head: impl FnOnce() -> &'p [u8],
+) -> Option<u32> {
     let asked = match TUNNELS {
         true => tables.asked_teid(key),
         false => from.asked_ue_v4(key),
     };
-    asked.or_else(|| find_elsewhere::<TUNNELS>(tables, from, head))
+    match asked {
+        Some(list) => Some(list),
+        None => find_elsewhere::<TUNNELS>(tables, from, head()),
+    }
 }
 
 /// The same wherever it may be.
@@ -111,7 +120,7 @@ fn find_elsewhere<const TUNNELS: bool>(tables: &Version, from: &Network, head: &
 /// The list of rules that is found for a packet before it is looked at closely.
 #[cfg(test)]
 pub(super) fn believed<const TUNNELS: bool>(tables: &Version, from: &Network, head: &[u8]) -> Option<u32> {
-    find::<TUNNELS>(tables, from, key_of::<TUNNELS>(head).unwrap_or(0), head)
+    find::<TUNNELS>(tables, from, key_of::<TUNNELS>(head).unwrap_or(0), || head)
 }
 
 /// The TEID or the IPv4 address that a packet's session is found by.
