@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::prefetch;
+use crate::processor;
 
 /// A word from a core under the same last-level cache comes within this time, clock included: 30 to 70 ns, against 140 to 170 ns
 /// (Zen 5) or 190 and more (Zen 4) between caches (`kaista bench link` prints round trips, of two such words).
@@ -46,7 +46,7 @@ fn hold_loads() {
 
 /// Which of these goes for this processor.
 fn limit() -> Duration {
-    if prefetch::is_by(b"GenuineIntel") { NEAR_IN_SOCKET } else { NEAR }
+    if processor::is_by(b"GenuineIntel") { NEAR_IN_SOCKET } else { NEAR }
 }
 
 /// The votes of the last words.

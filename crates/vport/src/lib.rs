@@ -74,6 +74,7 @@ pub mod owner;
 pub mod packet;
 pub mod pool;
 mod prefetch;
+mod processor;
 pub mod raw_copy;
 pub mod reader;
 mod registers;

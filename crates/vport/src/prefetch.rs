@@ -1,5 +1,7 @@
 //! Asking for cache lines before they are needed. Hints: any address will do, and elsewhere than on x86-64 nothing happens.
 
+use crate::processor;
+
 /// The cache of a core that lines are asked into, where many are asked for at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -15,25 +17,10 @@ impl Level {
     /// The first level waits for two dozen lines at most. With AMD, what the second one is asked for does not count among them: random
     /// lines take 13.5 ns each into the second where they take 20 into the first (Zen 4). With Intel they took longer (Granite Rapids).
     pub fn here() -> Self {
-        match is_by(b"AuthenticAMD") {
+        match processor::is_by(b"AuthenticAMD") {
             true => Self::Second,
             false => Self::First,
         }
-    }
-}
-
-/// Whether a processor's maker has this name.
-pub(crate) fn is_by(maker: &[u8; 12]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // The name, in three pieces.
-        let name = core::arch::x86_64::__cpuid(0);
-        [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == maker
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = maker;
-        false
     }
 }
 

@@ -95,6 +95,7 @@ fn find<'p, const TUNNELS: bool>(
         true => tables.asked_teid(key),
         false => from.asked_ue_v4(key),
     };
+    // Not `or_else`, which the compiler leaves a function of its own.
     match asked {
         Some(list) => Some(list),
         None => find_elsewhere::<TUNNELS>(tables, from, head()),
