@@ -19,7 +19,7 @@ pub use vport::packet::{
 };
 pub use vport::pool;
 pub use vport::steering::{self, Steering};
-pub use vport::{Level, prefetch, prefetch_into, prefetch_to_write};
+pub use vport::{CacheLevel, prefetch, prefetch_into, prefetch_to_write};
 pub use wait::{Sleep, Waiter, Woken};
 
 mod checksum;

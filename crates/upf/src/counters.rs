@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use port::Level;
+use port::CacheLevel;
 use vport::tally::{LINE_BYTES, Line, Tallies};
 
 use crate::config::MAX_SESSIONS;
@@ -115,7 +115,7 @@ pub enum NoCounters {
 impl Counters {
     /// Asks for the lines of a place that will soon be needed. Any number will do.
     #[inline(always)]
-    pub(crate) fn ask(&self, index: u32, level: Level) {
+    pub(crate) fn ask(&self, index: u32, level: CacheLevel) {
         let at = line_of(index);
         self.0.lines.ask(at, level);
         self.0.lines.ask(at + 1, level);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use port::{FRAME_MAX, Level};
+use port::{CacheLevel, FRAME_MAX};
 use vport::tally::{LINE_WORDS, Tallies};
 
 /// Tokens that a byte costs.
@@ -139,7 +139,7 @@ impl Policers {
 
     /// Asks for the state of the meter with this index, which will soon be needed.
     #[inline(always)]
-    pub(crate) fn ask(&self, index: u32, level: Level) {
+    pub(crate) fn ask(&self, index: u32, level: CacheLevel) {
         self.0.ask((index & !SHARED) as usize * STATE_WORDS / LINE_WORDS, level);
     }
 

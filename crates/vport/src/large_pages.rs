@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use std::io;
 
 use crate::mapping::Mapping;
-use crate::prefetch::{self, Level};
+use crate::prefetch::{self, CacheLevel};
 
 /// So many words of this process, all zero at first. No memory is used before they are.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Words {
 
     /// Asks for a word that will soon be looked at. Any number will do.
     #[inline(always)]
-    pub fn ask(&self, word: usize, level: Level) {
+    pub fn ask(&self, word: usize, level: CacheLevel) {
         prefetch::into(level, self.start.as_ptr().wrapping_add(word).cast());
     }
 }

@@ -96,6 +96,6 @@ pub mod wire;
 mod writer;
 
 pub use packet::{prefetch, prefetch_into, prefetch_to_write};
-pub use prefetch::Level;
+pub use prefetch::CacheLevel;
 pub use rx::RxRing;
 pub use tx::TxRing;

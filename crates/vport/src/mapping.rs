@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::prefetch::{self, Level};
+use crate::prefetch::{self, CacheLevel};
 use crate::sync::AtomicU64;
 
 /// Memory of this process, or shared with others; unmapped on drop.
@@ -182,7 +182,7 @@ impl Mapping {
 
     /// Asks for the line at `offset`, which will soon be read. Any will do.
     #[inline(always)]
-    pub fn ask(&self, offset: usize, level: Level) {
+    pub fn ask(&self, offset: usize, level: CacheLevel) {
         prefetch::into(level, self.start.cast::<u8>().wrapping_add(offset));
     }
 

@@ -233,7 +233,7 @@ pub fn prefetch<T: ?Sized>(soon: &T) {
 
 /// The same, into this cache.
 #[inline(always)]
-pub fn prefetch_into<T: ?Sized>(level: crate::prefetch::Level, soon: &T) {
+pub fn prefetch_into<T: ?Sized>(level: crate::prefetch::CacheLevel, soon: &T) {
     crate::prefetch::into(level, core::ptr::from_ref(soon).cast());
 }
 

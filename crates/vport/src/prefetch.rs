@@ -4,14 +4,14 @@ use crate::processor;
 
 /// The cache of a core that lines are asked into, where many are asked for at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum CacheLevel {
     /// The one from which they are soonest at hand.
     First,
     /// The one behind it.
     Second,
 }
 
-impl Level {
+impl CacheLevel {
     /// That of this processor into which most lines come at a time.
     ///
     /// The first level waits for two dozen lines at most. With AMD, what the second one is asked for does not count among them: random
@@ -26,10 +26,10 @@ impl Level {
 
 /// Asks for the line at an address that will be read soon, into this cache.
 #[inline(always)]
-pub(crate) fn into(level: Level, address: *const u8) {
+pub(crate) fn into(level: CacheLevel, address: *const u8) {
     match level {
-        Level::First => to_read(address),
-        Level::Second => to_second(address),
+        CacheLevel::First => to_read(address),
+        CacheLevel::Second => to_second(address),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::mapping::Mapping;
-use crate::prefetch::Level;
+use crate::prefetch::CacheLevel;
 use crate::segment::PAGE;
 use crate::sync::AtomicU64;
 
@@ -68,7 +68,7 @@ impl Tallies {
 
     /// Asks for a line that will soon be looked at. Any number will do.
     #[inline(always)]
-    pub fn ask(&self, line: usize, level: Level) {
+    pub fn ask(&self, line: usize, level: CacheLevel) {
         self.mapping.ask(line.wrapping_mul(LINE_BYTES), level);
     }
 

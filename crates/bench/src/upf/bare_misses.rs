@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use port::{BURST_MAX, Level, prefetch_into};
+use port::{BURST_MAX, CacheLevel, prefetch_into};
 use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
@@ -26,7 +26,7 @@ pub struct BareMisses {
     order: Box<[u32]>,
     next: usize,
     passed: u64,
-    level: Level,
+    level: CacheLevel,
 }
 
 impl BareMisses {
@@ -52,7 +52,7 @@ impl BareMisses {
             order: order.into(),
             next: 0,
             passed: 0,
-            level: Level::here(),
+            level: CacheLevel::here(),
         }
     }
 
@@ -60,13 +60,13 @@ impl BareMisses {
     #[inline]
     pub fn turn(&mut self) {
         match self.level {
-            Level::First => self.turn_into(Level::First),
-            Level::Second => self.turn_into(Level::Second),
+            CacheLevel::First => self.turn_into(CacheLevel::First),
+            CacheLevel::Second => self.turn_into(CacheLevel::Second),
         }
     }
 
     #[inline(always)]
-    fn turn_into(&mut self, level: Level) {
+    fn turn_into(&mut self, level: CacheLevel) {
         let (mut slots, mut lists) = ([0; BURST_MAX], [0; BURST_MAX]);
         for slot in &mut slots {
             let session = self.order[self.next];

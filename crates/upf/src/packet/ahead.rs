@@ -5,10 +5,10 @@
 //! of many packets are asked for together, in loops that do as little else as they can: where it says where the rules lie, the rules,
 //! and what these point to. Whoever asks for a line whose page's address is not at hand waits for that, and only what is close
 //! behind is done meanwhile: asked for between other work, lines take longer. They are asked into the cache that most lines come into
-//! at a time ([`port::Level`]). While rules are on their way the headers of their packets are looked at closely. What is asked for
+//! at a time ([`port::CacheLevel`]). While rules are on their way the headers of their packets are looked at closely. What is asked for
 //! first believes what headers seem to say: whoever is mistaken has asked for a line in vain.
 
-use port::{BURST_MAX, Burst, Level};
+use port::{BURST_MAX, Burst, CacheLevel};
 
 use super::classify::classify_to;
 use super::{Class, ETHERNET_LEN};
@@ -42,15 +42,15 @@ pub(super) fn classify_ahead<const TUNNELS: bool>(
 ) {
     // A constant in each, at which loops need not look.
     match tables.level() {
-        Level::First => classify_into::<TUNNELS>(Level::First, tables, from, policers, burst, classes),
-        Level::Second => classify_into::<TUNNELS>(Level::Second, tables, from, policers, burst, classes),
+        CacheLevel::First => classify_into::<TUNNELS>(CacheLevel::First, tables, from, policers, burst, classes),
+        CacheLevel::Second => classify_into::<TUNNELS>(CacheLevel::Second, tables, from, policers, burst, classes),
     }
 }
 
 /// The same, asked for into this cache.
 #[inline(always)]
 fn classify_into<const TUNNELS: bool>(
-    level: Level,
+    level: CacheLevel,
     tables: &Version,
     from: &Network,
     policers: &Policers,

@@ -2,7 +2,7 @@
 //! looks for one finds it where these say, in one cache line. Those of which another one has the place are in a table of hashes.
 
 use hashbrown::HashMap;
-use port::Level;
+use port::CacheLevel;
 use vport::large_pages::Words;
 
 use super::mix::Mix;
@@ -43,7 +43,7 @@ impl Direct {
 
     /// Asks for the line that will soon be looked at.
     #[inline(always)]
-    pub fn ask(&self, key: u32, level: Level) {
+    pub fn ask(&self, key: u32, level: CacheLevel) {
         self.places.ask((key & self.mask) as usize, level);
     }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 
 use hashbrown::HashMap;
-use port::Level;
+use port::CacheLevel;
 
 use super::direct::Direct;
 use super::mix::Mix;
@@ -50,7 +50,7 @@ impl Network {
 
     /// Asks for what [`Network::ue`] will look at, of an IPv4 address.
     #[inline(always)]
-    pub(crate) fn ask_ue_v4(&self, bits: u32, level: Level) {
+    pub(crate) fn ask_ue_v4(&self, bits: u32, level: CacheLevel) {
         self.ues_v4.ask(bits, level);
     }
 

@@ -11,7 +11,7 @@ mod words;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pfcp::rule::BufferingDuration;
-use port::Level;
+use port::CacheLevel;
 use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 
 pub(super) use self::draft::{AddressesV4, AddressesV6, Draft, Net};
@@ -112,13 +112,13 @@ impl<'t> Rules<'t> {
 
     /// Asks for the first line of the first rule, which nearly all packets do with.
     #[inline(always)]
-    pub(crate) fn ask(&self, level: Level) {
+    pub(crate) fn ask(&self, level: CacheLevel) {
         self.tables.ask_line(self.first, level);
     }
 
     /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
     #[inline(always)]
-    pub(crate) fn ask_behind(&self, policers: &Policers, level: Level) {
+    pub(crate) fn ask_behind(&self, policers: &Policers, level: CacheLevel) {
         let Some(rule) = self.first() else { return };
         if rule.needs_second_line() {
             self.tables.ask_line(self.first + 1, level);

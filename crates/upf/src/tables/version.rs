@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use port::{Level, PortInfo};
+use port::{CacheLevel, PortInfo};
 use serde::{Deserialize, Serialize};
 use vport::tally::{Line, Tallies};
 
@@ -30,7 +30,7 @@ pub struct Version {
     blocks: Arc<Tallies>,
     counters: Counters,
     /// The cache that lines of many sessions are asked into.
-    level: Level,
+    level: CacheLevel,
     /// What workers do when they take this version.
     news: Arc<[News]>,
 }
@@ -124,7 +124,7 @@ impl Version {
             nowhere: Path::new(&nowhere, 0, nowhere.peer).expect("both addresses are of one version"),
             blocks,
             counters,
-            level: Level::here(),
+            level: CacheLevel::here(),
             news: Arc::new([]),
         }
     }
@@ -155,13 +155,13 @@ impl Version {
 
     /// The cache that what is asked for is best asked into.
     #[inline(always)]
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> CacheLevel {
         self.level
     }
 
     /// Asks for what [`Version::by_teid`] will look at.
     #[inline(always)]
-    pub(crate) fn ask_teid(&self, teid: u32, level: Level) {
+    pub(crate) fn ask_teid(&self, teid: u32, level: CacheLevel) {
         self.teids.ask(teid, level);
     }
 
@@ -213,7 +213,7 @@ impl Version {
 
     /// Asks for a line of a rule.
     #[inline(always)]
-    pub(super) fn ask_line(&self, line: u32, level: Level) {
+    pub(super) fn ask_line(&self, line: u32, level: CacheLevel) {
         self.blocks.ask(line as usize, level);
     }
 
