@@ -23,22 +23,30 @@ static void swap_addresses(struct kaista_packet *packet)
     memcpy(packet->head + 6, destination, 6);
 }
 
-/* Until stopped. What the peer has no room for is dropped, as a switch would. */
+/* One burst: how many came, or an error. What the peer has no room for is dropped, as a switch would. */
 static int reflect(struct kaista_rx *rx, struct kaista_tx *tx)
 {
     struct kaista_packet burst[KAISTA_BURST_MAX];
-    int count = 0;
+    int count = kaista_rx_burst(rx, burst, KAISTA_BURST_MAX), sent = 0;
 
-    while (!stopped && (count >= 0 || count == -EINTR)) {
-        count = kaista_rx_burst(rx, burst, KAISTA_BURST_MAX);
-        for (int i = 0; i < count; i++)
-            swap_addresses(&burst[i]);
-        if (count > 0)
-            count = kaista_tx_burst(tx, burst, (unsigned)count);
-        else if (count == 0)
-            count = kaista_rx_wait(rx, 100);
-    }
-    return stopped ? 0 : count;
+    for (int i = 0; i < count; i++)
+        swap_addresses(&burst[i]);
+    if (count > 0)
+        sent = kaista_tx_burst(tx, burst, (unsigned)count);
+    return sent < 0 ? sent : count;
+}
+
+/* Until stopped, and until nothing is left that came for this process and not for one that succeeds it. */
+static int run(struct kaista_rx *rx, struct kaista_tx *tx)
+{
+    int result = 0;
+
+    while (!stopped && (result >= 0 || result == -EINTR))
+        if ((result = reflect(rx, tx)) == 0)
+            result = kaista_rx_wait(rx, 100);
+    while (stopped && (result = kaista_rx_leave(&rx, 1)) == 0)
+        reflect(rx, tx);
+    return result < 0 ? result : 0;
 }
 
 int main(int argc, char **argv)
@@ -53,7 +61,7 @@ int main(int argc, char **argv)
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
     if (kaista_port_open(&port, name, NULL, error, sizeof error) < 0)
         return fprintf(stderr, "reflector: %s\n", error), 1;
-    failed = reflect(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
+    failed = run(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
     if (failed)
         fprintf(stderr, "reflector: %s\n", strerror(-failed));
     kaista_tx_counters(kaista_port_tx(port, 0), &sent, sizeof sent);

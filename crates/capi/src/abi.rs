@@ -6,7 +6,7 @@ use std::ffi::c_uint;
 /// Changes when a program must be compiled anew; the shared library's soname has it.
 pub const KAISTA_ABI_MAJOR: c_uint = 1;
 /// Grows with every addition. A program needs a library with at least the minor version of its header.
-pub const KAISTA_ABI_MINOR: c_uint = 0;
+pub const KAISTA_ABI_MINOR: c_uint = 1;
 
 /// Most packets that one `kaista_rx_burst` returns.
 pub const KAISTA_BURST_MAX: c_uint = 32;

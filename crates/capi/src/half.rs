@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use port::{BURST_MAX, RxCounters, RxQueue};
+use port::{BURST_MAX, Leave, RxCounters, RxQueue};
 use rustix::io::Errno;
 
 use crate::packet::{Held, Packet};
@@ -20,6 +20,8 @@ pub(crate) struct Half {
     /// Packets in the last burst, and how many of them were taken.
     found: usize,
     taken: usize,
+    /// Since it is being left.
+    leave: Option<Leave>,
 }
 
 impl Half {
@@ -31,6 +33,7 @@ impl Half {
             held: [const { Held::NOTHING }; BURST_MAX],
             found: 0,
             taken: 0,
+            leave: None,
         })
     }
 
@@ -99,6 +102,18 @@ impl Half {
     #[inline]
     pub(crate) fn disarm(&mut self) {
         self.sleeper.disarm(self.queue.as_mut());
+    }
+
+    /// Whether the last look for packets found some.
+    pub(crate) fn has_found(&self) -> bool {
+        self.found > 0
+    }
+
+    /// Leaves, from the first call on. Whether nothing is left.
+    pub(crate) fn is_left(&mut self) -> bool {
+        let leave = self.leave.get_or_insert_with(Leave::begin);
+        let done = leave.is_over(self.found > 0, [&*self.queue].into_iter());
+        done && (self.taken == self.found || leave.is_overdue())
     }
 
     pub(crate) fn fd(&self) -> RawFd {

@@ -7,6 +7,7 @@
 //! - [`open`] opens ports by name; [`info`] describes them.
 //! - [`rx`] and [`tx`] are the two halves of a queue pair, [`counters`] what they count; [`packet`] is what goes through
 //!   them.
+//! - [`succession`]: one process of a function leaves its ports to another.
 //! - `half` holds a receiving half's burst; `sleeper` gives it its file descriptor.
 //! - `edge` is where pointers of callers become references, and where panics end.
 
@@ -20,4 +21,5 @@ pub mod open;
 pub mod packet;
 pub mod rx;
 mod sleeper;
+pub mod succession;
 pub mod tx;

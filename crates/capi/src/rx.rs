@@ -16,8 +16,8 @@ use crate::packet::Packet;
 
 /// The receiving half of a queue pair. One thread uses it at a time.
 pub struct Rx {
-    half: Half,
-    broken: bool,
+    pub(crate) half: Half,
+    pub(crate) broken: bool,
 }
 
 impl Rx {

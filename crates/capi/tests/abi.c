@@ -129,6 +129,8 @@ static void null_and_wrong_indices_are_errors(void)
     CHECK(kaista_rx_counters(rx, NULL, sizeof received) == -EINVAL);
     CHECK(kaista_tx_burst(NULL, &packet, 1) == -EINVAL && kaista_tx_burst(tx, NULL, 1) == -EINVAL);
     CHECK(kaista_tx_counters(NULL, &sent, sizeof sent) == -EINVAL && kaista_tx_counters(tx, NULL, 9) == -EINVAL);
+    CHECK(kaista_port_ready(NULL) == -EINVAL && kaista_rx_leave(NULL, 1) == -EINVAL);
+    CHECK(kaista_rx_leave((struct kaista_rx *[]){rx, NULL}, 2) == -EINVAL && kaista_rx_leave(NULL, 0) == 1);
     CHECK(kaista_packet_copy(NULL, &info, sizeof info) == -EINVAL);
     CHECK(kaista_tx_burst(tx, NULL, 0) == 0 && kaista_rx_burst(rx, &packet, 0) == 0);
     kaista_port_close(NULL);
@@ -356,6 +358,25 @@ static void counters_are_reported(struct kaista_port *port)
     CHECK(kaista_port_report(port, counters, 1) == 0);
 }
 
+/* The peer sends back a frame, of which nobody who leaves is done before it has been received. */
+static void one_that_leaves_is_done_when_nothing_is_left(struct kaista_port *port)
+{
+    struct kaista_rx *rx = kaista_port_rx(port, 0);
+    uint8_t frame[100] = {0};
+    struct kaista_packet packet = {.head = frame, .head_len = sizeof frame}, burst[2];
+    int looks = 0, came = 0;
+
+    CHECK(kaista_port_ready(port) == 1);
+    send_all(kaista_port_tx(port, 0), (struct kaista_packet[]){packet, packet}, 2);
+    CHECK(kaista_rx_wait(rx, 1000) == 1 && kaista_rx_leave(&rx, 1) == 0);
+    while (kaista_rx_leave(&rx, 1) == 0) {
+        int count = kaista_rx_burst(rx, burst, looks % 2 + 1);
+        CHECK(count >= 0 && looks++ < 10000);
+        came += count;
+    }
+    CHECK(came == 2 && looks > 3);
+}
+
 int main(void)
 {
     struct kaista_open_options short_heads = {.size = sizeof short_heads, .peek_bytes = 64};
@@ -370,6 +391,7 @@ int main(void)
     a_burst_may_be_taken_in_parts(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
     waits_end_by_packet_time_and_signal(kaista_port_rx(port, 0), kaista_port_tx(port, 0));
     signals_go_to_threads_of_the_program();
+    one_that_leaves_is_done_when_nothing_is_left(port);
     counters_are_reported(port);
     /* Until the peer has seen them. */
     getchar();

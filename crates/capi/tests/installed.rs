@@ -82,10 +82,14 @@ impl Installation {
     }
 
     fn start(&self, program: &Path, arguments: &[&str], socket: &Path) -> Program {
+        Program(self.command(program, arguments, socket).spawn().expect("the program starts"))
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str], socket: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).env("KAISTA_PORTS", socket).env("LD_LIBRARY_PATH", self.libraries());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Program(command.spawn().expect("the program starts"))
+        command
     }
 }
 
@@ -179,11 +183,15 @@ impl Bench {
     /// Waits for something to be true of the program's port `p`.
     fn until(&self, what: &str, happens: impl Fn(&PortStatus) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        let known = |status: &PortStatus| status.name.function == "program" && status.name.port == "p";
-        while !self.broker.ports().expect("a broker").iter().any(|status| known(status) && happens(status)) {
+        while !self.is_so(&happens) {
             assert!(Instant::now() < deadline, "in vain: {what}");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn is_so(&self, happens: impl Fn(&PortStatus) -> bool) -> bool {
+        let known = |status: &PortStatus| status.name.function == "program" && status.name.port == "p";
+        self.broker.ports().expect("a broker").iter().any(|status| known(status) && happens(status))
     }
 }
 
@@ -280,6 +288,82 @@ fn the_reflector_sends_back_every_frame_and_comes_back_after_a_kill() {
 #[test]
 fn a_static_reflector_does_the_same() {
     reflects(Linked::Static, "a_static_reflector_does_the_same");
+}
+
+/// Frames that a peer sends and gets back: numbered, and never so many at once that a ring were full.
+#[derive(Default)]
+struct Course {
+    sent: u64,
+    returned: u64,
+}
+
+impl Course {
+    const LEN: usize = 64;
+    /// Of frames under way.
+    const WINDOW: u64 = 2_000;
+
+    fn frame(number: u64) -> [u8; Self::LEN] {
+        let mut frame = [0; Self::LEN];
+        frame[Self::LEN - 8..].copy_from_slice(&number.to_be_bytes());
+        frame
+    }
+
+    /// Sends a burst if there is room for one, and looks at one that comes back.
+    fn turn(&mut self, peer: &mut QueuePair) {
+        if self.sent - self.returned <= Self::WINDOW - BURST_MAX as u64 {
+            let frames: Vec<_> = (self.sent..).take(BURST_MAX).map(Self::frame).collect();
+            let packets: Vec<PacketRef<'_>> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
+            self.sent += peer.tx.send(&packets) as u64;
+        }
+        let burst = peer.rx.recv();
+        for i in 0..burst.len() {
+            let mut came = [0; Self::LEN];
+            burst.get(i).copy_to(&mut came);
+            assert!(came == Self::frame(self.returned), "in place of frame {}, of {}: {came:?}", self.returned, self.sent);
+            self.returned += 1;
+        }
+    }
+
+    /// Goes on until something is so.
+    fn until(&mut self, peer: &mut QueuePair, what: &str, mut happens: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !happens(self) {
+            assert!(Instant::now() < deadline, "in vain, {} of {} returned: {what}", self.returned, self.sent);
+            (0..100).for_each(|_| self.turn(peer));
+        }
+    }
+}
+
+#[test]
+fn a_reflector_that_another_one_succeeds_sends_back_all_that_came_for_it() {
+    let test = "a_reflector_that_another_one_succeeds_sends_back_all_that_came_for_it";
+    let Some(installation) = Installation::shared(test) else { return };
+    let program = installation.compile("examples/reflector/reflector.c", Linked::Shared, &[]);
+    let bench = Bench::new();
+    bench.broker.allow_succession("program", true).expect("a function");
+    let mut peer = bench.open_peer();
+    let start = |succeeds| {
+        let mut command = installation.command(&program, &["p"], &bench.socket("program"));
+        Program(command.envs(succeeds).spawn().expect("the program starts"))
+    };
+    let mut reflector = start(None);
+    bench.until("the link is up", |status| status.up);
+
+    let mut course = Course::default();
+    for _ in 0..5 {
+        let goal = course.returned + 10_000;
+        course.until(&mut peer, "frames come back", |course| course.returned >= goal);
+        let heir = start(Some(("KAISTA_SUCCEEDS", "1")));
+        let pid = heir.0.id() as i32;
+        course.until(&mut peer, "the other one has the port", |_| bench.is_so(|status| status.pid == Some(pid)));
+        let former = std::mem::replace(&mut reflector, heir);
+        former.signal(Signal::SIGTERM);
+        let ending = std::thread::spawn(|| former.finish());
+        course.until(&mut peer, "the first one ends", |_| ending.is_finished());
+        assert!(ending.join().expect("it has ended well").ends_with(" packets reflected\n"));
+    }
+    let all = course.sent;
+    course.until(&mut peer, "all have come back", |course| course.returned >= all);
 }
 
 /// Runs abi.c, which checks everything that the header says.

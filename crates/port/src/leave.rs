@@ -29,18 +29,30 @@ impl Leave {
         Self { begin: now, worked: now, quiet: false }
     }
 
+    /// As [`Self::is_over`]. Pauses where nothing was found, and that was not all.
+    pub fn is_done<'a>(&mut self, found: bool, queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
+        let done = self.is_over(found, queues);
+        if !done && !found {
+            Self::pause();
+        }
+        done
+    }
+
     /// Whether a thread that has looked at these queues, and has `found` something or not, is done with them: whether all of those
-    /// that are closed are empty. The others are given a little time. Pauses where nothing was found.
-    pub fn is_done<'a>(&mut self, found: bool, mut queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
+    /// that are closed are empty. The others are given a little time.
+    pub fn is_over<'a>(&mut self, found: bool, mut queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
         if found {
             self.worked = Instant::now();
-        } else {
-            std::thread::sleep(PAUSE);
         }
         // However late the look was, another one follows.
         let was_quiet = std::mem::replace(&mut self.quiet, self.worked.elapsed() >= QUIET);
         let gives_up = was_quiet && !found || self.begin.elapsed() >= UNCLOSED_FOR;
         queues.all(|queue| queue.is_over() || gives_up && !queue.is_closed()) || self.is_overdue()
+    }
+
+    /// Between two looks, of which the first found nothing.
+    pub fn pause() {
+        std::thread::sleep(PAUSE);
     }
 
     /// Whether it is to leave in any case.
