@@ -308,9 +308,13 @@ impl Course {
         frame
     }
 
+    fn has_room(&self) -> bool {
+        self.sent - self.returned <= Self::WINDOW - BURST_MAX as u64
+    }
+
     /// Sends a burst if there is room for one, and looks at one that comes back.
     fn turn(&mut self, peer: &mut QueuePair) {
-        if self.sent - self.returned <= Self::WINDOW - BURST_MAX as u64 {
+        if self.has_room() {
             let frames: Vec<_> = (self.sent..).take(BURST_MAX).map(Self::frame).collect();
             let packets: Vec<PacketRef<'_>> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
             self.sent += peer.tx.send(&packets) as u64;
@@ -319,7 +323,12 @@ impl Course {
         for i in 0..burst.len() {
             let mut came = [0; Self::LEN];
             burst.get(i).copy_to(&mut came);
-            assert!(came == Self::frame(self.returned), "in place of frame {}, of {}: {came:?}", self.returned, self.sent);
+            assert!(
+                came == Self::frame(self.returned),
+                "in place of frame {}, of {}: {came:?}",
+                self.returned,
+                self.sent
+            );
             self.returned += 1;
         }
     }
@@ -353,11 +362,15 @@ fn a_reflector_that_another_one_succeeds_sends_back_all_that_came_for_it() {
     for _ in 0..5 {
         let goal = course.returned + 10_000;
         course.until(&mut peer, "frames come back", |course| course.returned >= goal);
+        // Many frames wait for it, and it knows that it is to end before it looks at them.
+        reflector.signal(Signal::SIGSTOP);
+        course.until(&mut peer, "nothing more can be sent", |course| !course.has_room());
         let heir = start(Some(("KAISTA_SUCCEEDS", "1")));
         let pid = heir.0.id() as i32;
         course.until(&mut peer, "the other one has the port", |_| bench.is_so(|status| status.pid == Some(pid)));
         let former = std::mem::replace(&mut reflector, heir);
         former.signal(Signal::SIGTERM);
+        former.signal(Signal::SIGCONT);
         let ending = std::thread::spawn(|| former.finish());
         course.until(&mut peer, "the first one ends", |_| ending.is_finished());
         assert!(ending.join().expect("it has ended well").ends_with(" packets reflected\n"));
