@@ -45,7 +45,7 @@ pub use container::{Contained, be_contained};
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Rounds; in each, everything is measured once; `scaling` has one, in which the load goes up and down ten times
+    /// Rounds; in each, everything is measured once; `scaling` has ten, in each of which the load goes up and down
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Length of each run in seconds; those of `workers`, `scaling` and `skew` are as long as they have to be
@@ -195,7 +195,7 @@ impl Part {
             Self::Workers => workers::measure(&taken, load, how, samples),
             Self::Latency => latency::measure(&taken, window, load, how, samples),
             Self::Models => models::measure(&taken, window, load, how, samples),
-            Self::Scaling => scaling::measure(&Rounds { count: 1, ..taken }, load, how, samples),
+            Self::Scaling => scaling::measure(&taken, load, how, samples),
             Self::Skew => skew::measure(rounds, load, how, samples, progress),
             Self::Dpdk => dpdk::measure(rounds, window, args.many(), pair, how, samples, progress),
             Self::Container => {

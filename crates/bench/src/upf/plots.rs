@@ -236,8 +236,12 @@ fn models(report: &Report) -> Option<Chart> {
 
 fn scaling(report: &Report) -> Option<Chart> {
     let part = |step: &serde_json::Value| step["part"].as_f64();
-    let steps =
-        |model: &str| report.conditions["scaling"][model]["stepped"]["steps"].as_array().cloned().unwrap_or_default();
+    // Of rounds that count, as in the metrics.
+    let steps = |model: &str| {
+        let rounds = report.conditions["scaling"][model]["stepped"].as_array().into_iter().flatten();
+        let steps = rounds.filter(|round| round["moved"] == false).filter_map(|round| round["steps"].as_array());
+        steps.flatten().cloned().collect::<Vec<_>>()
+    };
     let parts: Vec<f64> = MODELS.iter().flat_map(|(model, _)| steps(model)).filter_map(|step| part(&step)).collect();
     let percents: BTreeSet<u64> = parts.iter().map(|part| (part * 100.0).round() as u64).collect();
     let percents: Vec<u64> = percents.into_iter().collect();
@@ -258,7 +262,10 @@ fn scaling(report: &Report) -> Option<Chart> {
     let categories = percents.iter().map(u64::to_string).collect();
     let mut chart = chart(report, "Workers come and go while the load steps", axes, categories, SAID.map(of).into())?;
     for (model, said) in SAID {
-        let of = |metric: &str| Some(report.metrics.get(&format!("upf.scaling.{model}.{metric}"))?.median);
+        let of = |metric: &str| {
+            let found = report.metrics.get(&format!("upf.scaling.{model}.{metric}"))?;
+            Some(found.samples.iter().sum::<f64>())
+        };
         if let (Some(lost), Some(reordered), Some(duplicated)) = (of("lost"), of("reordered"), of("duplicated")) {
             chart = with_note(
                 chart,
@@ -333,7 +340,11 @@ mod tests {
         let step = |part: f64| json!({"part": part});
         let conditions = json!({
             "workers": {"not_measurable": ["rtc: 8 workers, 2 cores"]},
-            "scaling": {"rtc": {"stepped": {"steps": [step(0.05), step(0.8), step(0.05)]}}},
+            "scaling": {"rtc": {"stepped": [
+                {"moved": false, "steps": [step(0.05), step(0.8)]},
+                {"moved": true, "steps": [step(0.05)]},
+                {"moved": false, "steps": [step(0.05)]},
+            ]}},
             "skew": {"pipeline": {"not_measurable": ["where nothing is moved throughput stays at 0.97"]}},
         });
         Report { conditions, metrics: samples.summaries() }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use port::{Burst, QueuePair, RxCounters, RxQueue};
+use port::{BURST_MAX, Burst, QueuePair, RxCounters, RxQueue};
 use traffic::generator::{Generator, Pace};
 use traffic::sink::{Latency, Sink};
 use traffic::stamp::now_ns;
@@ -23,7 +23,7 @@ pub(super) const UNDER_WAY_MANY: u64 = 32_768;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bursts offered in a turn at most: what a source that was held up for long is behind.
 const BURSTS: usize = 4;
-/// The same when the rate changes.
+/// The same when the rate changes, beside what became due since it rode last.
 const CATCH_UP: usize = 128;
 
 /// What whoever measures asks of the source, and sees of it.
@@ -256,8 +256,9 @@ impl Rider {
         let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
         let is_new = pace != self.pace || is_skewed != self.is_skewed;
         if is_new {
-            // What became due since it rode last is no sign of being behind.
-            self.offer(CATCH_UP, now);
+            // What became due since it rode last is no sign of being behind: something else may have had the core.
+            let became_due = f64::from_bits(self.pace) * now.saturating_sub(self.rode_ns) as f64 / 1e9;
+            self.offer(CATCH_UP + (became_due / BURST_MAX as f64) as usize, now);
             if self.is_skewed { &mut self.skewed } else { &mut self.uniform }.stop(now);
         }
         let (refused, unoffered) = (self.refused(), self.unoffered());

@@ -1,11 +1,11 @@
 //! Dynamic scaling: the load steps up and down again and again, workers come and go by themselves, and every packet is looked for.
 //!
-//! First the rate without loss is found with two workers that stay. Then the load goes in steps up to 80 % of that, and down,
-//! ten times. It is open loop: what a port refuses, or the source is too late to offer, is lost. Afterwards up to eight workers share the cores, with a source that
-//! waits where it has to: nothing may be lost there, nor overtaken.
+//! First the rate without loss is found with two workers that stay. Then the load goes in steps up to 80 % of that, and down. It is open loop: what a
+//! port refuses, or the source is too late to offer, is lost. Ten rounds do this, so that each is short. Afterwards up to eight workers share
+//! the cores, with a source that waits where it has to: nothing may be lost there, nor overtaken.
 //!
-//! Rates, losses and latency of a load that steps are those of a run in which the cores were not moved. Where workers share the cores
-//! packets are counted, and nothing depends on where these are.
+//! Rates, losses and latency of a load that steps are those of rounds in which the cores were not moved: what two workers can do near each other
+//! they cannot do far apart. Where workers share the cores packets are counted, and nothing depends on where these are.
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::crew::{Crew, deciding, drain};
 use super::ridden::{Reins, Stretch, Tally};
 use super::search::{TRIAL, highest};
 use super::stillness::longest_pauses_us;
+use crate::cores::round_trip_ns;
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::Load;
@@ -25,8 +26,8 @@ use crate::rounds::{Rounds, Taken};
 
 /// Parts of the rate without loss, as they follow each other.
 const STEPS: [f64; 8] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.6, 0.4, 0.2];
-/// Times that they do.
-const TIMES: usize = 10;
+/// Rounds, in each of which they do once.
+const TIMES: u32 = 10;
 /// How long a step's beginning is, and its rest.
 const STRETCH: Duration = Duration::from_millis(60);
 /// Workers that share the cores.
@@ -61,15 +62,14 @@ pub(super) fn measure(rounds: &Rounds<'_>, load: Load, how: &mut Value, samples:
     let progress = rounds.progress;
     if let Some(pair) = rounds.cores {
         progress.step("scaling: how still the cores are")?;
-        let pauses_us = longest_pauses_us(&pair, 2 * TIMES * STEPS.len(), STRETCH)?;
+        let pauses_us = longest_pauses_us(&pair, 2 * TIMES as usize * STEPS.len(), STRETCH)?;
         pauses_us.into_iter().for_each(|pause_us| samples.add("upf.scaling.bare_pause_us", pause_us, "us"));
     }
     for (name, model) in MODELS {
-        let mut left_out = match rounds.cores {
-            Some(pair) => while_cores_stay((name, model), pair, rounds, load, samples)?,
-            None => vec![],
+        let stepped = match rounds.cores {
+            Some(pair) => json!(while_cores_stay((name, model), pair, rounds, load, samples)?),
+            None => "not measurable here: one core".into(),
         };
-        let stepped = left_out.pop().map_or("not measurable here: one core".into(), |stepped| json!(stepped));
         progress.step(&format!("scaling, {name}: {MANY} workers share the cores"))?;
         let crew = Crew::new(model, MANY, Elasticity { terms: Terms::fixed(MANY.into()), ..elasticity(model) }, load)?;
         let tally = crew.play(load, &[], |elastic, reins| oversubscribed(elastic, reins, progress))?;
@@ -82,7 +82,7 @@ pub(super) fn measure(rounds: &Rounds<'_>, load: Load, how: &mut Value, samples:
         };
         let throughput = "not measurable here: more workers than cores";
         how[name] = json!({
-            "placement": placement, "stepped": stepped, "stepped_while_cores_moved": left_out,
+            "placement": placement, "stepped": stepped,
             "oversubscribed": {"workers": MANY, "packets": tally, "throughput": throughput},
         });
     }
@@ -102,7 +102,7 @@ fn elasticity(model: Model) -> Elasticity {
     Elasticity { signal: Signal::Busy, terms }
 }
 
-/// The load steps up and down, and does so again where the cores were moved meanwhile; the last of these counts, if any.
+/// The load steps up and down once in each of as many rounds, and does so again where the cores were moved meanwhile.
 fn while_cores_stay(
     (name, model): (&str, Model),
     pair: [usize; 2],
@@ -112,17 +112,13 @@ fn while_cores_stay(
 ) -> anyhow::Result<Vec<Taken<Stepped>>> {
     // A dispatcher and two workers are more than there are cores: the system divides these.
     let cores = if model == Model::Pipeline { &[][..] } else { &pair[..] };
-    let stepped = |_: &mut Vec<f64>| {
+    let stepped = |trips: &mut Vec<f64>| {
         let crew = Crew::new(model, 2, elasticity(model), load)?;
-        crew.play(load, cores, |elastic, reins| stepped(elastic, reins, rounds.progress))
+        let look = || round_trip_ns(pair).map(|trip_ns| trips.push(trip_ns));
+        crew.play(load, cores, |elastic, reins| stepped(elastic, reins, look, rounds.progress))
     };
-    let mut all = vec![];
-    let take = |samples: &mut Samples, run: Taken<Stepped>| {
-        add(name, &run, samples);
-        all.push(run);
-    };
-    rounds.turn(1, &format!("scaling, {name}: the load steps up and down"), samples, stepped, take)?;
-    Ok(all)
+    let what = format!("scaling, {name}: the load steps up and down");
+    Rounds { count: TIMES, ..*rounds }.each(&what, samples, stepped, |samples, run| add(name, run, samples))
 }
 
 /// Packets are overtaken or doubled by nobody but the UPF, wherever the cores are: that is told of each run.
@@ -142,19 +138,26 @@ fn add(name: &str, run: &Taken<Stepped>, samples: &mut Samples) {
     }
 }
 
-fn stepped(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyhow::Result<Stepped> {
+/// `look` sees where the cores are, as soon as the rate is known and nothing is sent.
+fn stepped(
+    elastic: &Elastic,
+    reins: &Reins,
+    look: impl FnOnce() -> anyhow::Result<()>,
+    progress: &Progress,
+) -> anyhow::Result<Stepped> {
     let highest_pps = without_loss(elastic, reins)?;
+    look()?;
     let (before, cuts) = (reins.tally(), reins.stretches().len());
     let changes = elastic.standing().changes;
     let workers = deciding(elastic, || through_steps(elastic, reins, highest_pps, progress))?;
     let packets = reins.tally().since(before);
-    // Of each step, its beginning and its rest; what was measured before it began is in front.
+    // Of each step, its beginning and its rest; what was measured before the first one is in front.
     let stretches: Vec<Stretch> = reins.stretches().into_iter().skip(cuts + 1).collect();
-    let step = |(number, (stretch, workers)): (usize, (&[Stretch], Value))| {
+    let step = |((part, workers), stretch): ((f64, Value), &[Stretch])| {
         let (first, steady) = (stretch[0].clone(), stretch[1].clone());
-        Step { part: STEPS[number % STEPS.len()], workers, first, steady }
+        Step { part, workers, first, steady }
     };
-    let steps = stretches.chunks_exact(2).zip(workers).enumerate().map(step).collect();
+    let steps = STEPS.into_iter().zip(workers).zip(stretches.chunks_exact(2)).map(step).collect();
     let changes = elastic.standing().changes - changes;
     Ok(Stepped { packets, zero_loss_mpps: highest_pps / 1e6, changes, steps })
 }
@@ -167,9 +170,9 @@ fn through_steps(
     progress: &Progress,
 ) -> anyhow::Result<Vec<Value>> {
     let mut workers = vec![];
-    for step in STEPS.iter().cycle().take(TIMES * STEPS.len()) {
+    for part in STEPS {
         progress.go_on()?;
-        reins.set_rate(highest_pps * step);
+        reins.set_rate(highest_pps * part);
         reins.settle()?;
         std::thread::sleep(STRETCH);
         let Standing { workers: first, levels, .. } = elastic.standing();
@@ -197,7 +200,7 @@ fn oversubscribed(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyh
     let before = reins.tally();
     reins.wait();
     let many = usize::from(MANY);
-    for workers in (1..=many).chain((2..many).rev()).cycle().take(TIMES * 2 * (many - 1)) {
+    for workers in (1..=many).chain((2..many).rev()).cycle().take(TIMES as usize * 2 * (many - 1)) {
         progress.go_on()?;
         elastic.scale_to(workers).map_err(|error| anyhow!("{workers} workers: {error}"))?;
         anyhow::ensure!(elastic.settle_within(Duration::from_secs(60)), "buckets are on their way for ever");
