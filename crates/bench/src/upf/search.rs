@@ -2,13 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 
 use super::crew::drain;
 use super::ridden::{Reins, Tally};
 
 /// How long a rate is tried.
 pub(super) const TRIAL: Duration = Duration::from_millis(100);
+/// How long the rate that is found is tried once more: it may have passed in a good moment (RFC 2544, 24).
+const LONG_TRIAL: Duration = Duration::from_secs(1);
+/// Of a rate that does not pass that, the one that is tried next, so often at most.
+const LOWER: f64 = 0.95;
+const LOWERED_MAX: usize = 40;
 const TRIALS: usize = 8;
 /// How often a rate is tried before it is too high: a trial may have been disturbed.
 const TRIES: usize = 3;
@@ -53,25 +58,31 @@ pub(super) fn highest(reins: &Reins, loss: f64) -> anyhow::Result<Highest> {
     drain(reins);
     ensure!(high > 0.0, "nothing comes out of the UPF");
     let (mut low, mut limit) = (0.0, Limit::Workers);
-    while tried(reins, high, loss).is_ok() {
+    while tried(reins, high, loss, TRIAL).is_ok() {
         (low, high) = (high, 2.0 * high);
     }
     for _ in 0..TRIALS {
         let middle = (low + high) / 2.0;
-        match tried(reins, middle, loss) {
+        match tried(reins, middle, loss, TRIAL) {
             Ok(()) => low = middle,
             Err(why) => (high, limit) = (middle, why),
         }
     }
-    ensure!(low > 0.0, "no rate is without loss: the cores are not this program's");
-    Ok(Highest { pps: low, limit })
+    for _ in 0..LOWERED_MAX {
+        ensure!(low > 0.0, "no rate is without loss: the cores are not this program's");
+        match tried(reins, low, loss, LONG_TRIAL) {
+            Ok(()) => return Ok(Highest { pps: low, limit }),
+            Err(why) => (low, limit) = (LOWER * low, why),
+        }
+    }
+    bail!("no rate is without loss for {LONG_TRIAL:?}: the cores are not this program's")
 }
 
 /// Fails with what it was in the last of several tries.
-fn tried(reins: &Reins, pps: f64, loss: f64) -> Result<(), Limit> {
+fn tried(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit> {
     let mut outcome = Ok(());
     for _ in 0..TRIES {
-        outcome = trial(reins, pps, loss);
+        outcome = trial(reins, pps, loss, time);
         if outcome.is_ok() {
             break;
         }
@@ -79,10 +90,10 @@ fn tried(reins: &Reins, pps: f64, loss: f64) -> Result<(), Limit> {
     outcome
 }
 
-fn trial(reins: &Reins, pps: f64, loss: f64) -> Result<(), Limit> {
+fn trial(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit> {
     let (before, begin) = (reins.tally(), Instant::now());
     reins.set_rate(pps);
-    std::thread::sleep(TRIAL);
+    std::thread::sleep(time);
     let (tally, due) = (reins.tally().since(before), pps * begin.elapsed().as_secs_f64());
     drain(reins);
     let refused = reins.tally().since(before).refused;
