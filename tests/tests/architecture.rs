@@ -29,6 +29,7 @@ const FFI_EDGES: &[&str] = &[
     "capi/src/open.rs",
     "capi/src/packet.rs",
     "capi/src/rx.rs",
+    "capi/src/succession.rs",
     "capi/src/tx.rs",
 ];
 
