@@ -111,8 +111,9 @@ impl Half {
 
     /// Leaves, from the first call on. Whether nothing is left.
     pub(crate) fn is_left(&mut self) -> bool {
+        let found = self.has_found();
         let leave = self.leave.get_or_insert_with(Leave::begin);
-        let done = leave.is_over(self.found > 0, [&*self.queue].into_iter());
+        let done = leave.is_over(found, [&*self.queue].into_iter());
         done && (self.taken == self.found || leave.is_overdue())
     }
 

@@ -256,7 +256,8 @@ impl Rider {
         let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
         let is_new = pace != self.pace || is_skewed != self.is_skewed;
         if is_new {
-            // What became due since it rode last is no sign of being behind: something else may have had the core.
+            // What became due since it rode last is no sign of being behind: something else may have had the core. Nothing is due of a
+            // source that waits: its pace is no number.
             let became_due = f64::from_bits(self.pace) * now.saturating_sub(self.rode_ns) as f64 / 1e9;
             self.offer(CATCH_UP + (became_due / BURST_MAX as f64) as usize, now);
             if self.is_skewed { &mut self.skewed } else { &mut self.uniform }.stop(now);
