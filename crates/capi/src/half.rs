@@ -113,7 +113,7 @@ impl Half {
     pub(crate) fn is_left(&mut self) -> bool {
         let found = self.has_found();
         let leave = self.leave.get_or_insert_with(Leave::begin);
-        let done = leave.is_over(found, [&*self.queue].into_iter());
+        let done = leave.is_done(found, [&*self.queue].into_iter());
         done && (self.taken == self.found || leave.is_overdue())
     }
 

@@ -29,9 +29,9 @@ impl Leave {
         Self { begin: now, worked: now, quiet: false }
     }
 
-    /// As [`Self::is_over`]. Pauses where nothing was found, and that was not all.
-    pub fn is_done<'a>(&mut self, found: bool, queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
-        let done = self.is_over(found, queues);
+    /// As [`Self::is_done`]. Pauses where nothing was found, and that was not all.
+    pub fn is_done_or_pauses<'a>(&mut self, found: bool, queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
+        let done = self.is_done(found, queues);
         if !done && !found {
             Self::pause();
         }
@@ -40,7 +40,7 @@ impl Leave {
 
     /// Whether a thread that has looked at these queues, and has `found` something or not, is done with them: whether all of those
     /// that are closed are empty. The others are given a little time.
-    pub fn is_over<'a>(&mut self, found: bool, mut queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
+    pub fn is_done<'a>(&mut self, found: bool, mut queues: impl Iterator<Item = &'a dyn RxQueue>) -> bool {
         if found {
             self.worked = Instant::now();
         }
@@ -82,7 +82,7 @@ mod tests {
 
     fn is_done(leave: &mut Leave, rx: &mut RelayRx) -> bool {
         let found = !rx.recv().is_empty();
-        leave.is_done(found, [&*rx as &dyn RxQueue].into_iter())
+        leave.is_done_or_pauses(found, [&*rx as &dyn RxQueue].into_iter())
     }
 
     #[test]
@@ -94,8 +94,8 @@ mod tests {
         drop(tx);
         let mut leave = Leave::begin();
         std::thread::sleep(UNCLOSED_FOR + QUIET);
-        assert!(!leave.is_done(false, [&rx as &dyn RxQueue].into_iter()), "two frames wait");
-        assert!(!leave.is_done(false, [&rx as &dyn RxQueue].into_iter()), "they still do");
+        assert!(!leave.is_done_or_pauses(false, [&rx as &dyn RxQueue].into_iter()), "two frames wait");
+        assert!(!leave.is_done_or_pauses(false, [&rx as &dyn RxQueue].into_iter()), "they still do");
         assert!(is_done(&mut leave, &mut rx));
         assert_eq!(rx.counters().packets, 2);
     }

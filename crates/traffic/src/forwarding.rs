@@ -166,7 +166,7 @@ fn work_off(forwarder: &mut Forwarder) {
     let mut leave = Leave::begin();
     loop {
         let found = forwarder.turn() > 0;
-        if leave.is_done(found, forwarder.receiving()) {
+        if leave.is_done_or_pauses(found, forwarder.receiving()) {
             return;
         }
     }

@@ -237,7 +237,7 @@ impl Dispatcher {
         loop {
             let found = self.run_once(&never);
             let queues = self.intakes.iter().flat_map(|intake| &intake.queues);
-            if leave.is_done(found, queues.map(|queue| queue.as_ref() as &dyn RxQueue)) {
+            if leave.is_done_or_pauses(found, queues.map(|queue| queue.as_ref() as &dyn RxQueue)) {
                 break;
             }
         }

@@ -35,7 +35,7 @@ impl Worker {
         let (mut leave, mut complete) = (Leave::begin(), None);
         while !leave.is_overdue() {
             let found = self.run_once();
-            let done = leave.is_done(found, self.rx.iter().map(|rx| rx.as_ref() as &dyn RxQueue));
+            let done = leave.is_done_or_pauses(found, self.rx.iter().map(|rx| rx.as_ref() as &dyn RxQueue));
             let nothing_left = !self.is_moving() && self.inboxes.iter().all(Inbox::is_empty);
             mine.store(done && nothing_left, Ordering::Release);
             if !dryness.is_complete() {
