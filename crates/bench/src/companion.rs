@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A program that runs until this is dropped. One that would go on for ever, were this process killed, is told to die with it.
 pub struct Companion(pub Child);
@@ -22,6 +23,24 @@ impl Companion {
             Some(status) => anyhow::bail!("a measured program ended early, with {status}"),
             None => Ok(()),
         }
+    }
+
+    /// Stops it where it is, until it is told to go on.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Has it go on for as long as something takes, and pauses it again.
+    pub fn during<T>(&self, what: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        self.signal(Signal::CONT)?;
+        let done = what();
+        self.pause()?;
+        done
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        // Nobody has waited for it, so that its number is nobody else's.
+        Ok(kill_process(Pid::from_child(&self.0), signal)?)
     }
 }
 

@@ -269,6 +269,11 @@ impl Between {
         self.0.ask(&format!("set burst {burst}"))?;
         self.0.ask("start").map(drop)
     }
+
+    /// Forwards nothing more, and leaves its core to others.
+    pub fn rest(&mut self) -> anyhow::Result<()> {
+        self.0.ask("stop").map(drop)
+    }
 }
 
 /// One process.

@@ -22,6 +22,8 @@ use crate::interrupt::Interrupt;
 const TURNS: usize = 64;
 /// Bursts taken out at most before the next one is offered.
 const OUT_FIRST: usize = 4;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 /// Questions for addresses (ARP, neighbour discovery) are frames of this length at most, in bytes; only such are looked at.
 const QUESTION_MAX: usize = 86;
 
@@ -70,6 +72,12 @@ impl Frames {
     fn get(&self, at: usize) -> &[u8] {
         let begin = if at == 0 { 0 } else { self.ends[at - 1] };
         &self.bytes[begin..self.ends[at]]
+    }
+
+    /// Asks for the lines of a frame that is sent soon.
+    #[inline(always)]
+    fn expect(&self, at: usize) {
+        self.get(at).chunks(LINE_BYTES).for_each(port::prefetch);
     }
 }
 
@@ -203,6 +211,7 @@ impl Replay {
         let mut at = self.next;
         for packet in &mut burst {
             *packet = PacketRef::from_slice(self.frames.get(at));
+            self.frames.expect((at + BURST_MAX) % count);
             at = if at + 1 == count { 0 } else { at + 1 };
         }
         let sent = self.into.queue.tx.send(&burst);

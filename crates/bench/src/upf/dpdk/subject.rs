@@ -1,5 +1,5 @@
-//! The programs over ports of DPDK that take turns, each alone on its core: the UPF with sessions that came by PFCP, our plain
-//! forwarder, and testpmd.
+//! The programs over ports of DPDK that take turns on a core: the UPF with sessions that came by PFCP, our plain forwarder, and
+//! testpmd.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::n4::AT_ONCE;
 use crate::n4::manager::{Manager, Session};
 use crate::progress::Progress;
 use crate::rig;
-use crate::testpmd::Rings;
+use crate::testpmd::{Between, Rings};
 
 /// How long a program may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,25 +49,27 @@ impl Side {
         format!("dpdk:net_vhost{},iface={},queues=1,port-mac={mac}", self as u32, socket.display())
     }
 
-    /// The name of the load's. With split rings: servers are slower with packed ones, testpmd's too.
-    pub fn client(self, folder: &Folder) -> String {
+    /// The name of the load's. With split rings: servers are slower with packed ones, testpmd's too. One that only receives does so
+    /// with its driver's vector path, which needs the order off, and has more time to send by the other.
+    pub fn client(self, folder: &Folder, only_receives: bool) -> String {
         let (mac, address) = match self {
             Self::N3 => (mac(rig::GNB_MAC), rig::GNB),
             Self::N6 => (mac(rig::SERVER_MAC), rig::SERVER),
         };
         let socket = self.socket(folder);
         format!(
-            "dpdk:net_virtio_user{},path={},queues=1,{},port-descriptors={DESCRIPTORS},port-mac={mac},port-address={address}/24",
+            "dpdk:net_virtio_user{},path={},queues=1,{},in_order={},port-descriptors={DESCRIPTORS},port-mac={mac},port-address={address}/24",
             self as u32,
             socket.display(),
-            Rings::split(DESCRIPTORS, BURST_MAX).of_virtio()
+            Rings::split(DESCRIPTORS, BURST_MAX).of_virtio(),
+            u8::from(!only_receives),
         )
     }
 }
 
 /// A UPF process of one worker, which has a core to itself.
 pub(super) struct Upf {
-    process: Companion,
+    pub process: Companion,
     pub folder: Folder,
 }
 
@@ -122,7 +124,7 @@ fn config(folder: &Folder, n4: SocketAddr, sessions: u32) -> String {
 
 /// Our forwarder between two ports, Ethernet addresses swapped.
 pub(super) struct Forwarder {
-    _process: Companion,
+    pub process: Companion,
     pub folder: Folder,
 }
 
@@ -137,12 +139,29 @@ impl Forwarder {
         }
         let process = Companion::start(&mut command)?;
         await_sockets(&folder)?;
-        Ok(Self { _process: process, folder })
+        Ok(Self { process, folder })
+    }
+}
+
+/// testpmd, with a port at each of the two sockets.
+pub(super) struct Testpmd {
+    pub process: Between,
+    pub folder: Folder,
+}
+
+impl Testpmd {
+    /// On `core`.
+    pub fn start(core: usize) -> anyhow::Result<Self> {
+        let folder = Folder::new()?;
+        let sockets = [Side::N3, Side::N6].map(|side| side.socket(&folder));
+        let process = Between::start([&sockets[0], &sockets[1]], core, DESCRIPTORS)?;
+        await_sockets(&folder)?;
+        Ok(Self { process, folder })
     }
 }
 
 /// Waits until a server is at both ports.
-pub(super) fn await_sockets(folder: &Folder) -> anyhow::Result<()> {
+fn await_sockets(folder: &Folder) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     while ![Side::N3, Side::N6].iter().all(|side| side.socket(folder).exists()) {
         ensure!(Instant::now() < until, "a function over DPDK does not open its ports");
