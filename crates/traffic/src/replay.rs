@@ -74,10 +74,12 @@ impl Frames {
         &self.bytes[begin..self.ends[at]]
     }
 
-    /// Asks for the lines of a frame that is sent soon.
+    /// Asks for the lines of a burst that is sent soon.
     #[inline(always)]
-    fn expect(&self, at: usize) {
-        self.get(at).chunks(LINE_BYTES).for_each(port::prefetch);
+    fn expect(&self, first: usize) {
+        let begin = if first == 0 { 0 } else { self.ends[first - 1] };
+        let end = self.ends[(first + BURST_MAX - 1).min(self.ends.len() - 1)];
+        self.bytes[begin..end].chunks(LINE_BYTES).for_each(port::prefetch);
     }
 }
 
@@ -211,9 +213,9 @@ impl Replay {
         let mut at = self.next;
         for packet in &mut burst {
             *packet = PacketRef::from_slice(self.frames.get(at));
-            self.frames.expect((at + BURST_MAX) % count);
             at = if at + 1 == count { 0 } else { at + 1 };
         }
+        self.frames.expect(at);
         let sent = self.into.queue.tx.send(&burst);
         self.next = (self.next + sent) % count;
         self.counts.bursts += 1;

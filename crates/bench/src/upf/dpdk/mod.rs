@@ -2,10 +2,11 @@
 //! in an order at random, testpmd in its modes `macswap` and `io`, and our plain forwarder.
 //!
 //! Each function is a process on the second core, which the others leave to it while it is its turn, and the server of two vhost-user
-//! links; on the first core one process, the same for all, sends the frames of all active sessions from memory into one link, over and
-//! over, and counts what comes out of the other. A server does all copying of a link, so that the function is the busier side. It is
-//! the limit where its full ring refuses bursts; where it does not, one of our functions' rate does not count, and testpmd's is what
-//! it can do at least. Nothing is held against testpmd where its ring was never full: nobody knows then what it could do.
+//! links; on the first core one process, the same for all, sends frames from memory into one link, over and over, and counts what comes
+//! out of the other: those of all active sessions to the UPF, and of a few, which it has at hand, to functions that know none. A
+//! server does all copying of a link, so that the function is the busier side. It is the limit where its full ring refuses bursts;
+//! where it does not, one of our functions' rate does not count, and testpmd's is what it can do at least. Nothing is held against
+//! testpmd where its ring was never full: nobody knows then what it could do.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -35,6 +36,8 @@ use subject::{DESCRIPTORS, Forwarder, Side, Testpmd, Upf};
 
 /// Sessions with traffic, at most, that find their tables in the caches.
 const FEW: u32 = 1_000;
+/// Frames for functions that know no sessions: so few that the load has them at hand.
+const AT_HAND: usize = 64;
 /// Packets that testpmd handles at once: the better of these counts.
 const BURSTS: [usize; 2] = [32, 64];
 /// Pages of 2 MiB: testpmd's, and those of our three processes.
@@ -77,8 +80,10 @@ pub(super) fn measure(
     sample(&runs, samples);
     *how = json!({
         "function": "server of two vhost-user links, one queue each, all its threads on one core",
-        "load": "client of both (virtio-user, split rings, no mergeable buffers; in order where it sends, vector path where it \
-                 receives), the same for all; sends from memory and counts",
+        "load": format!(
+            "client of both (virtio-user, split rings, no mergeable buffers; in order where it sends, vector path where it \
+             receives), the same for all; sends from memory and counts; of {AT_HAND} sessions where a function knows none"
+        ),
         "descriptors": DESCRIPTORS,
         "sessions": {"held": load.sessions, "active": load.active, "few_active": load.active.min(FEW)},
         "counts": format!(
@@ -157,9 +162,9 @@ impl Servers {
         let captures = Folder::new()?;
         for way in Way::BOTH {
             let frames = rig::frames(way, load, &teids);
-            let few = frames.len().min(FEW as usize);
-            write(&capture(&captures, System::Upf, way), &frames)?;
-            write(&capture(&captures, System::UpfFewActive, way), &frames[..few])?;
+            for system in [System::Upf, System::UpfFewActive, System::Forwarder] {
+                write(&capture(&captures, system, way), &frames[..frames.len().min(active(system))])?;
+            }
         }
         let forwarder = Forwarder::start(core)?;
         forwarder.process.pause()?;
@@ -203,10 +208,18 @@ fn leaving(system: System, way: Way, load: Load) -> usize {
     }
 }
 
-/// The file with the frames for a system: all take those of the UPF.
+/// Frames for a system, at most: each is of another session.
+fn active(system: System) -> usize {
+    match system {
+        System::Upf => usize::MAX,
+        System::UpfFewActive => FEW as usize,
+        System::Forwarder | System::Macswap | System::Io => AT_HAND,
+    }
+}
+
+/// The file with the frames for a system.
 fn capture(folder: &Folder, system: System, way: Way) -> PathBuf {
-    let few = if system == System::UpfFewActive { "few" } else { "all" };
-    folder.path().join(format!("{few}-{}.pcap", way.name()))
+    folder.path().join(format!("{}-{}.pcap", active(system), way.name()))
 }
 
 /// Sends the frames in `capture` into the one link and counts at the other.
