@@ -9,7 +9,7 @@ pub const KAISTA_ABI_MAJOR: c_uint = 1;
 pub const KAISTA_ABI_MINOR: c_uint = 1;
 
 /// Most packets that one `kaista_rx_burst` returns.
-pub const KAISTA_BURST_MAX: c_uint = 32;
+pub const KAISTA_BURST_MAX: c_uint = 64;
 /// Longest frame in bytes, Ethernet header included, frame check sequence excluded.
 pub const KAISTA_FRAME_MAX: c_uint = 9600;
 /// Most bytes of a received frame that its head has.

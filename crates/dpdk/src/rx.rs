@@ -13,6 +13,8 @@ use crate::name::ETHERNET_HEADER;
 use crate::spread::Share;
 use crate::thread;
 
+/// The most that some drivers give at a time, however much they are asked for (virtio's vector path).
+const DRIVERS_BURST: usize = 32;
 /// What stands for a packet buffer that the function has.
 const LENT: u32 = Lease::FOREIGN;
 /// What stands for one that it has sent on.
@@ -189,8 +191,16 @@ impl Drop for Rx {
 /// Takes what a queue of the device has, which nobody else may do at the same time.
 #[inline(always)]
 pub(crate) fn receive(port: u16, queue: u16, to: &mut [*mut Mbuf; BURST_MAX]) -> usize {
-    // SAFETY: room for as many as it may give.
-    usize::from(unsafe { ffi::kaista_receive(port, queue, to.as_mut_ptr(), BURST_MAX as u16) })
+    let mut received = 0;
+    loop {
+        let room = &mut to[received..];
+        // SAFETY: room for as many as it may give.
+        let more = usize::from(unsafe { ffi::kaista_receive(port, queue, room.as_mut_ptr(), room.len() as u16) });
+        received += more;
+        if more != DRIVERS_BURST || received == BURST_MAX {
+            return received;
+        }
+    }
 }
 
 /// Gives packet buffers back to their pools.

@@ -29,16 +29,19 @@ fn frames_come_and_go() {
     let (mut port, device) = dpdk::open(&name, &OpenOptions::default()).unwrap();
     assert_eq!((device.driver().as_str(), port.info.name.as_str()), ("net_null", "net_null0"));
     let pair = &mut port.queues[0];
-    for _ in 0..1_000 {
+    const BURSTS: u64 = 1_000;
+    for _ in 0..BURSTS {
         let burst = pair.rx.recv();
         assert_eq!((burst.len(), burst.get(0).len()), (BURST_MAX, 100));
         assert_eq!(pair.tx.send_burst(&burst, 0), BURST_MAX);
         assert_eq!(pair.tx.send(&[PacketRef::from_slice(&[1; 60])]), 1);
     }
     let (rx, tx) = (pair.rx.counters(), pair.tx.counters());
-    assert_eq!((rx.packets, rx.bytes, rx.empty_polls), (32_000, 3_200_000, 0));
-    assert_eq!((tx.packets, tx.bytes, tx.refused, tx.discarded), (33_000, 3_260_000, 0, 0));
-    assert_eq!(device.stats().sent, 33_000);
+    let frames = BURSTS * BURST_MAX as u64;
+    assert_eq!((rx.packets, rx.bytes, rx.empty_polls), (frames, 100 * frames, 0));
+    let (sent, bytes) = (frames + BURSTS, 100 * frames + 60 * BURSTS);
+    assert_eq!((tx.packets, tx.bytes, tx.refused, tx.discarded), (sent, bytes, 0, 0));
+    assert_eq!(device.stats().sent, sent);
 }
 
 /// No buffer is lost, and none is given back twice: a pool would be empty long before, or give one to two frames.

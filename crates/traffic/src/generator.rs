@@ -424,7 +424,7 @@ mod tests {
         generator.turn(tx.as_mut(), 0);
         assert_eq!(seen(&captured)[..6], [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
         generator.turn(tx.as_mut(), 0);
-        assert_eq!(seen(&captured)[..2], [(2, 10), (0, 11)]);
+        assert_eq!(seen(&captured)[..2], [(1, 21), (2, 21)]);
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
         let (mut tx, captured) = sender();
         let mut generator = Generator::new(&[PLAIN; 2], 64, MACS, Pace::Unlimited, 0);
         assert_eq!(generator.turn(&mut Taking(5), 0), BURST_MAX);
-        assert_eq!((generator.offered(), generator.refused()), (32, 27));
+        assert_eq!((generator.offered(), generator.refused()), (64, 59));
         assert_eq!(generator.accepted_bytes(), 5 * (42 + 64));
         generator.turn(tx.as_mut(), 0);
         assert_eq!(seen(&captured)[..3], [(0, 3), (1, 2), (0, 4)]);
@@ -456,11 +456,11 @@ mod tests {
             };
             generator.has_own
         };
-        assert!(of_flows(32, 64, None) && !of_flows(31, 64, None) && !of_flows(32, 1_000, None));
-        let then_the_first = |others: u32| Some((0..others).chain([0]).chain(40..80).collect());
-        assert!(of_flows(80, 64, then_the_first(32)) && !of_flows(80, 64, then_the_first(31)));
+        assert!(of_flows(64, 64, None) && !of_flows(63, 64, None) && !of_flows(64, 1_000, None));
+        let then_the_first = |others: u32| Some((0..others).chain([0]).chain(70..140).collect());
+        assert!(of_flows(140, 64, then_the_first(64)) && !of_flows(140, 64, then_the_first(63)));
         // From the end to the beginning.
-        assert!(!of_flows(80, 64, Some((0..80).chain([30]).collect())));
+        assert!(!of_flows(140, 64, Some((0..140).chain([30]).collect())));
     }
 
     #[test]
@@ -468,7 +468,7 @@ mod tests {
         let (mut tx, captured) = sender();
         let order = Share::HotUes { count: 1, times: 20 }.order(13, |_| 0).expect("an order");
         let mut generator = Generator::new(&[PLAIN; 13], 64, MACS, Pace::Unlimited, 0).in_order(order);
-        (0..10).for_each(|_| _ = generator.turn(tx.as_mut(), 0));
+        (0..5).for_each(|_| _ = generator.turn(tx.as_mut(), 0));
         let mut next = [0; 13];
         for (flow, sequence) in seen(&captured) {
             assert_eq!(sequence, next[flow as usize], "flow {flow}");
@@ -509,7 +509,7 @@ mod tests {
     fn imix_is_on_the_wire_in_its_shares() {
         let (mut tx, captured) = sender();
         let mut generator = Generator::of(&[PLAIN; 12], Sizes::imix(), MACS, Pace::Unlimited, 0);
-        (0..36).for_each(|_| _ = generator.turn(tx.as_mut(), 0));
+        (0..18).for_each(|_| _ = generator.turn(tx.as_mut(), 0));
         let frames = captured.take();
         // Without the check sequence.
         let shares = [60, 590, 1_514].map(|len| frames.iter().filter(|frame| frame.len() == len).count());

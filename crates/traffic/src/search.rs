@@ -107,7 +107,7 @@ mod tests {
     /// Of the bottleneck, in packets a second.
     const CAPACITY: f64 = 1e6;
     /// Packets that wait before the bottleneck at most.
-    const ROOM: usize = 64;
+    const ROOM: usize = 2 * BURST_MAX;
     const TRIAL_NS: u64 = 10_000_000;
     /// What a trial passes above the capacity: at its end the room is full.
     const OVER: f64 = ROOM as f64 / (TRIAL_NS as f64 / 1e9);
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_sender_that_cannot_offer_more_is_named_as_the_limit() {
-        // A burst of 32 in 100 us.
-        let found = searched(&Plan { most_pps: Some(2e6), trials: 12 }, 0.0, 100_000, NEVER);
+        // A burst of 64 in 200 us.
+        let found = searched(&Plan { most_pps: Some(2e6), trials: 12 }, 0.0, 200_000, NEVER);
         assert_eq!(found.limit, Limit::Sender);
         assert!((300_000.0..=325_000.0).contains(&found.pps), "{}", found.pps);
     }

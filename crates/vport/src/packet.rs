@@ -32,7 +32,7 @@ pub const HEAD_MAX: usize = 256;
 /// Room before the head in which a function can prepend headers without moving bytes.
 pub const HEADROOM: usize = 128;
 /// Most packets in one burst.
-pub const BURST_MAX: usize = 32;
+pub const BURST_MAX: usize = 64;
 /// The same of a burst that stays where its sender put it, for receivers that have asked for long ones.
 pub const LONG_BURST_MAX: usize = 128;
 

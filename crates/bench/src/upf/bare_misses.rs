@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn every_session_is_touched_in_its_turn() {
-        let mut bare = BareMisses::new(100, (0..64).collect());
+        let mut bare = BareMisses::new(200, (0..128).collect());
         let before = bare.policers.to_vec();
         bare.turn();
         bare.turn();
         let touched = |at: usize| bare.policers[at * POLICER_WORDS] - before[at * POLICER_WORDS];
-        assert_eq!(bare.passed(), 64);
-        assert!((0..64).all(|at| touched(at) == 1) && (64..100).all(|at| touched(at) == 0));
+        assert_eq!(bare.passed(), 128);
+        assert!((0..128).all(|at| touched(at) == 1) && (128..200).all(|at| touched(at) == 0));
     }
 }

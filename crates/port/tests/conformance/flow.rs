@@ -7,7 +7,7 @@ use crate::rig::{gather, number_of, numbered, ours, packets, receive, until};
 
 /// A receive gives no more than a burst; a send takes as many as there is room for.
 pub fn bursts_are_bounded_and_sends_are_not(backend: &Backend) -> Declared {
-    let frames = numbered(0, 7 * BURST_MAX as u64 + 1);
+    let frames = numbered(0, 3 * BURST_MAX as u64 + 1);
     let mut rig = backend.open();
     let tx = &mut rig.port.queues[0].tx;
     assert_eq!(tx.send(&[]), 0);
@@ -94,7 +94,7 @@ fn resume(next: &mut u64, tx: &mut dyn TxQueue, mut take: impl FnMut() -> Vec<Ve
 
 /// What it then drops is gone; what arrives is whole and in order, and afterwards everything does.
 pub fn a_peer_that_does_not_read_blocks_nobody(backend: &Backend) -> Declared {
-    const FLOOD: u64 = 20_000;
+    const FLOOD: u64 = 400 * BURST_MAX as u64;
     let mut rig = backend.open();
     for first in (0..FLOOD).step_by(BURST_MAX) {
         let burst = numbered(first, BURST_MAX as u64);
