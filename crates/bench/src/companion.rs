@@ -30,12 +30,12 @@ impl Companion {
         self.signal(Signal::STOP)
     }
 
-    /// Has it go on for as long as something takes, and pauses it again.
+    /// Has it go on for as long as something takes, and pauses it again unless that fails.
     pub fn during<T>(&self, what: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         self.signal(Signal::CONT)?;
-        let done = what();
+        let done = what()?;
         self.pause()?;
-        done
+        Ok(done)
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
