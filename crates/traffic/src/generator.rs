@@ -256,8 +256,9 @@ impl Generator {
         flow
     }
 
+    /// Packets that are due at `now_ns` and were not offered; a burst where as many are as the port takes.
     #[inline]
-    fn due(&self, now_ns: u64) -> u64 {
+    pub fn due(&self, now_ns: u64) -> u64 {
         match self.pace {
             Pace::Unlimited => BURST_MAX as u64,
             // The packet of number n is due at n / rate; at time 0 that is one.

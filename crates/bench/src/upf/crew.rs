@@ -1,5 +1,4 @@
-//! A UPF of several workers over shared-memory ports, with the threads that run it. Its traffic rides in its polls; where workers are
-//! slowed it has a thread of its own.
+//! A UPF of several workers over shared-memory ports, with the threads that run it, and the source of its traffic.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +15,13 @@ use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
 use upf::side::PortKind;
 use vport::broker::{EndSpec, LinkKind, RING_BYTES_MAX};
+use vport::ring::record_bytes;
 
 use super::ridden::{Reins, Ridden, Rider};
 use super::slowed::Slowed;
 use crate::at_end::AtEnd;
 use crate::links::Links;
-use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER};
+use crate::rig::{self, GNB, GNB_MAC, Load, QFI, SERVER, Way};
 
 /// How long links may take to come up, and packets to come out.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,40 +38,30 @@ fn ring_bytes(model: Model) -> u32 {
     }
 }
 
+/// Where the source and the sink are.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// They ride in the polls of whoever receives, so that all have the same part of what they cost.
+    OnAny,
+    /// They ride in those of the first one alone: the state of flows stays with its core, and costs the same wherever the others are.
+    OnFirst,
+    /// They have a thread of their own: workers take so long for each packet beside their work, and sleep meanwhile.
+    Apart { packet: Duration },
+}
+
 /// The UPF.
 pub(super) struct Crew {
     upf: Upf,
-    is_slowed: bool,
+    source: Source,
     rider: Arc<Mutex<Option<Rider>>>,
     pub reins: Arc<Reins>,
     links: Links,
+    ring_bytes: u32,
 }
 
 impl Crew {
     /// Of this model, with so many workers. `elasticity` is what decides over them when it is run.
-    pub fn new(model: Model, workers: u16, elasticity: Elasticity, load: Load) -> anyhow::Result<Self> {
-        Self::made(model, workers, elasticity, load, None)
-    }
-
-    /// The same, but that workers take so long for each packet beside their work; source and sink have a thread of their own then,
-    /// for there is time enough.
-    pub fn slowed(
-        model: Model,
-        workers: u16,
-        elasticity: Elasticity,
-        load: Load,
-        packet: Duration,
-    ) -> anyhow::Result<Self> {
-        Self::made(model, workers, elasticity, load, Some(packet))
-    }
-
-    fn made(
-        model: Model,
-        workers: u16,
-        elasticity: Elasticity,
-        load: Load,
-        slowed: Option<Duration>,
-    ) -> anyhow::Result<Self> {
+    pub fn new(model: Model, workers: u16, elasticity: Elasticity, load: Load, source: Source) -> anyhow::Result<Self> {
         let rider = Arc::new(Mutex::new(None));
         let of_upf = |info: PortInfo, steering| PortInfo { queues: workers, steering, ..info };
         let ports = [of_upf(rig::n3(), Steering::Teid), of_upf(rig::n6(), Steering::UeAddress)];
@@ -79,25 +69,31 @@ impl Crew {
             let far = PortInfo { mtu: port.mtu, ..PortInfo::named(&port.name) };
             [EndSpec::of("load".to_owned(), far), EndSpec::of("upf".to_owned(), port)]
         });
-        let links = Links::of_kind(&LinkKind::Direct, ring_bytes(model), ends)?;
+        let ring_bytes = ring_bytes(model);
+        let links = Links::of_kind(&LinkKind::Direct, ring_bytes, ends)?;
         let open = |name: &str| -> anyhow::Result<Port> {
             Ok(port::open(name, &OpenOptions { socket: links.socket("upf"), ..OpenOptions::default() })?)
         };
         let [mut n3, mut n6] = [open("n3")?, open("n6")?];
-        match slowed {
-            None => each_queue(&mut n3, |number, QueuePair { rx, tx }| {
-                let rx = Ridden { inner: rx, rider: rider.clone(), is_awake: number == 0 };
-                QueuePair { rx: Box::new(rx), tx }
-            }),
-            Some(packet) => {
+        let ridden = |number, inner| Ridden { inner, rider: rider.clone(), is_awake: number == 0 };
+        match source {
+            Source::Apart { packet } => {
                 each_queue(&mut n6, |_, QueuePair { rx, tx }| QueuePair { rx, tx: Box::new(Slowed::new(tx, packet)) })
+            }
+            Source::OnFirst => each_queue(&mut n3, |number, QueuePair { rx, tx }| match number {
+                0 => QueuePair { rx: Box::new(ridden(number, rx)), tx },
+                _ => QueuePair { rx, tx },
+            }),
+            Source::OnAny => {
+                each_queue(&mut n3, |number, QueuePair { rx, tx }| QueuePair { rx: Box::new(ridden(number, rx)), tx })
             }
         }
         let place = |(kind, port)| Place { kind, network_instances: vec![], port };
         let places = [(PortKind::N3, n3), (PortKind::N6, n6)].map(place).into();
         let max_sessions = load.sessions as usize;
         let plan = Plan { max_sessions, model, elasticity: Some(elasticity), ..Plan::default() };
-        Ok(Self { upf: Upf::over(&plan, places)?, is_slowed: slowed.is_some(), rider, reins: Arc::default(), links })
+        let (upf, reins) = (Upf::over(&plan, places)?, Arc::default());
+        Ok(Self { upf, source, rider, reins, links, ring_bytes })
     }
 
     /// Runs all threads and the source, with sessions in force, while `meanwhile` does; thread n on core n of `cores`, over and
@@ -118,7 +114,7 @@ impl Crew {
         };
         let found = std::thread::scope(|scope| {
             let ending = AtEnd(end);
-            if self.is_slowed {
+            if let Source::Apart { .. } = self.source {
                 scope.spawn(|| drive(&self.rider, stop));
             }
             let threads = self.upf.threads().enumerate().map(|(number, mut work)| {
@@ -134,7 +130,7 @@ impl Crew {
             });
             let threads: Vec<_> = threads.collect();
             let found = rig::install(&tables, || go_on(stop), load)
-                .and_then(|teids| mount(&self.links, &self.rider, &self.reins, flows(load, &teids)?, load.payload))
+                .and_then(|teids| mount(&self.links, &self.rider, &self.reins, self.ring_bytes, (load, &teids)))
                 .and_then(|()| meanwhile(&elastic, &self.reins));
             drop(ending);
             for thread in threads {
@@ -213,14 +209,17 @@ fn mount(
     links: &Links,
     rider: &Mutex<Option<Rider>>,
     reins: &Arc<Reins>,
-    (flows, skewed): (Vec<Flow>, Vec<u32>),
-    payload: usize,
+    ring_bytes: u32,
+    (load, teids): (Load, &[u32]),
 ) -> anyhow::Result<()> {
+    let (flows, skewed) = flows(load, teids)?;
     let macs = Macs { from: GNB_MAC, to: rig::n3().mac };
     // Nothing is due before somebody asks for it.
-    let generator = || Generator::new(&flows, payload, macs, Pace::PerSecond(0.0), u64::MAX);
+    let generator = || Generator::new(&flows, load.payload, macs, Pace::PerSecond(0.0), u64::MAX);
     let generators = [generator(), generator().in_order(skewed).numbered_from(flows.len() as u32)];
-    let made = Rider::new(links.open("load", "n3")?, links.open("load", "n6")?, generators, reins.clone());
+    let ring_packets = u64::from(ring_bytes) / record_bytes(rig::frame_len(Way::Uplink, load));
+    let (into, out) = (links.open("load", "n3")?, links.open("load", "n6")?);
+    let made = Rider::new(into, ring_packets, out, generators, reins.clone());
     links.come_up(PATIENCE)?;
     *rider.lock().map_err(|_| anyhow!("a worker panicked"))? = Some(made);
     let begin = Instant::now();
@@ -253,7 +252,7 @@ mod tests {
 
     fn crew() -> Crew {
         let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(2) };
-        Crew::new(Model::RunToCompletion, 2, elasticity, LOAD).expect("a UPF")
+        Crew::new(Model::RunToCompletion, 2, elasticity, LOAD, Source::OnAny).expect("a UPF")
     }
 
     #[test]

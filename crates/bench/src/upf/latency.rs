@@ -14,9 +14,10 @@ use upf::model::Model;
 use super::crew::drain;
 use super::ridden::{Reins, Tally};
 use super::scaling::MODELS;
-use super::search::highest;
+use super::search::{LONG_TRIAL, highest};
 use super::workers::{crew, engage, lacking, threads};
 use crate::metric::Samples;
+use crate::progress::Progress;
 use crate::rig::Load;
 use crate::rounds::{Rounds, Taken};
 
@@ -33,8 +34,8 @@ struct Found {
     percent: u32,
     latency_us: Latency,
     refused: u64,
-    /// Due, and not offered by the end.
-    unoffered: u64,
+    /// Those that waited in the source beyond what a ring holds.
+    overdue: u64,
 }
 
 /// What was found of one model in a round.
@@ -62,7 +63,8 @@ pub(super) fn measure(
                 missing.push(lacking(name, model, 1, cores.len()));
                 return Ok(());
             }
-            let of_model = |_: &mut Vec<f64>| against_load((name, model), load, window, &cores[..threads]);
+            let of_model =
+                |_: &mut Vec<f64>| against_load((name, model), load, window, &cores[..threads], rounds.progress);
             let take = |samples: &mut Samples, run: Taken<OfModel>| {
                 if !run.moved {
                     run.value.add(samples);
@@ -100,10 +102,11 @@ fn against_load(
     load: Load,
     window: Duration,
     cores: &[usize],
+    progress: &Progress,
 ) -> anyhow::Result<OfModel> {
     crew(model, 1, load)?.play(load, cores, |elastic, reins| {
         engage(elastic, 1)?;
-        let highest_pps = highest(reins, 0.0)?.pps;
+        let highest_pps = highest(reins, 0.0, LONG_TRIAL, progress)?.pps;
         let loads = LOADS.map(|percent| at(percent, highest_pps, window, reins));
         let loads = loads.into_iter().collect::<anyhow::Result<_>>()?;
         Ok(OfModel { model: name, zero_loss_mpps: highest_pps / 1e6, loads })
@@ -124,8 +127,8 @@ fn at(percent: u32, highest_pps: f64, window: Duration, reins: &Reins) -> anyhow
         ensure!(begin.elapsed() < PATIENCE, "no packet came out");
     };
     drain(reins);
-    let Tally { refused, unoffered, .. } = reins.tally().since(before);
-    Ok(Found { percent, latency_us, refused, unoffered })
+    let Tally { refused, overdue, .. } = reins.tally().since(before);
+    Ok(Found { percent, latency_us, refused, overdue })
 }
 
 /// Latency since the last change.

@@ -236,11 +236,12 @@ fn models(report: &Report) -> Option<Chart> {
 
 fn scaling(report: &Report) -> Option<Chart> {
     let part = |step: &serde_json::Value| step["part"].as_f64();
-    // Of rounds that count, as in the metrics.
+    // Of what counts, as in the metrics.
     let steps = |model: &str| {
-        let rounds = report.conditions["scaling"][model]["stepped"].as_array().into_iter().flatten();
-        let steps = rounds.filter(|round| round["moved"] == false).filter_map(|round| round["steps"].as_array());
-        steps.flatten().cloned().collect::<Vec<_>>()
+        let stepped = report.conditions["scaling"][model]["stepped"].as_array().into_iter().flatten();
+        let rounds =
+            stepped.filter(|stepped| stepped["slower"] == false).filter_map(|stepped| stepped["rounds"].as_array());
+        rounds.flatten().filter_map(|round| round["steps"].as_array()).flatten().cloned().collect::<Vec<_>>()
     };
     let parts: Vec<f64> = MODELS.iter().flat_map(|(model, _)| steps(model)).filter_map(|step| part(&step)).collect();
     let percents: BTreeSet<u64> = parts.iter().map(|part| (part * 100.0).round() as u64).collect();
@@ -341,9 +342,8 @@ mod tests {
         let conditions = json!({
             "workers": {"not_measurable": ["rtc: 8 workers, 2 cores"]},
             "scaling": {"rtc": {"stepped": [
-                {"moved": false, "steps": [step(0.05), step(0.8)]},
-                {"moved": true, "steps": [step(0.05)]},
-                {"moved": false, "steps": [step(0.05)]},
+                {"slower": true, "rounds": [{"steps": [step(0.05)]}]},
+                {"slower": false, "rounds": [{"steps": [step(0.05), step(0.8)]}, {"steps": [step(0.05)]}]},
             ]}},
             "skew": {"pipeline": {"not_measurable": ["where nothing is moved throughput stays at 0.97"]}},
         });

@@ -1,6 +1,6 @@
-//! Packets for the UPF from a source that needs no core of its own: it rides in the polls of whoever receives. A worker that polls
-//! has what is due put into the port and what has come out checked, unless another one is just doing that; then it receives as
-//! ever. Ports, steering and moves are those of any link. (Where workers sleep for most of their time, a thread beside them does it.)
+//! Packets for the UPF from a source that needs no core of its own: it rides in the polls of those that receive, of all or of one. Such
+//! a worker has what is due put into the port and what has come out checked, unless another one is just doing that; then it receives
+//! as ever. Ports, steering and moves are those of any link. (Where workers sleep for most of their time, a thread beside them does it.)
 //!
 //! What the source costs is part of what a core can do; it is so with any number of workers, and with any spread of the load.
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use port::{BURST_MAX, Burst, QueuePair, RxCounters, RxQueue};
+use port::{Burst, QueuePair, RxCounters, RxQueue};
 use traffic::generator::{Generator, Pace};
 use traffic::sink::{Latency, Sink};
 use traffic::stamp::now_ns;
@@ -21,10 +21,8 @@ const UNDER_WAY: u64 = 512;
 pub(super) const UNDER_WAY_MANY: u64 = 32_768;
 /// How long the source may take to hear of something.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bursts offered in a turn at most: what a source that was held up for long is behind.
+/// Bursts offered in a turn at most: a source that was held up leaves time for the worker that it rides on.
 const BURSTS: usize = 4;
-/// The same when the rate changes, beside what became due since it rode last.
-const CATCH_UP: usize = 128;
 
 /// What whoever measures asks of the source, and sees of it.
 #[derive(Default)]
@@ -39,7 +37,7 @@ pub(super) struct Reins {
     obeyed: AtomicU64,
     pub offered: AtomicU64,
     pub refused: AtomicU64,
-    pub unoffered: AtomicU64,
+    pub overdue: AtomicU64,
     pub received: AtomicU64,
     pub distinct: AtomicU64,
     pub duplicates: AtomicU64,
@@ -52,12 +50,13 @@ pub(super) struct Reins {
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Stretch {
     pub latency: Option<Latency>,
-    /// The longest time in which nobody polled, in microseconds: the system or the hypervisor had the core.
+    /// The longest time from a ride of the source to the next, in microseconds. Where it is long the system or the hypervisor had the
+    /// core.
     pub silence_us: f64,
     /// Packets that ports refused.
     pub refused: u64,
-    /// Packets that were due and that the source had not offered at its end.
-    pub unoffered: u64,
+    /// Packets that were due and that the source, which was held up, had not offered, at most at a time.
+    pub behind: u64,
 }
 
 impl Stretch {
@@ -72,8 +71,8 @@ impl Stretch {
 pub(super) struct Tally {
     pub offered: u64,
     pub refused: u64,
-    /// Due and never offered, until the rate last changed.
-    pub unoffered: u64,
+    /// What waited in a source that was held up, beyond what a ring would have held: another source's would have been refused.
+    pub overdue: u64,
     pub received: u64,
     /// Of these, each counted once.
     pub distinct: u64,
@@ -87,7 +86,7 @@ impl Tally {
         Self {
             offered: self.offered - before.offered,
             refused: self.refused - before.refused,
-            unoffered: self.unoffered - before.unoffered,
+            overdue: self.overdue - before.overdue,
             received: self.received - before.received,
             distinct: self.distinct - before.distinct,
             duplicates: self.duplicates - before.duplicates,
@@ -95,9 +94,14 @@ impl Tally {
         }
     }
 
-    /// Due and not come out: never offered, refused, or lost on the way.
+    /// Due and not come out: refused, or lost on the way.
     pub fn lost(self) -> u64 {
-        self.unoffered + self.refused + self.missing()
+        self.refused_in_all() + self.missing()
+    }
+
+    /// Refused, or would have been.
+    pub fn refused_in_all(self) -> u64 {
+        self.refused + self.overdue
     }
 
     /// Accepted and not come out (yet).
@@ -143,7 +147,7 @@ impl Reins {
         Tally {
             offered: self.offered.load(Relaxed),
             refused: self.refused.load(Relaxed),
-            unoffered: self.unoffered.load(Relaxed),
+            overdue: self.overdue.load(Relaxed),
             received: self.received.load(Relaxed),
             distinct: self.distinct.load(Relaxed),
             duplicates: self.duplicates.load(Relaxed),
@@ -180,16 +184,25 @@ pub(super) struct Rider {
     pace: u64,
     /// Packets on their way at most; none where it does not wait.
     under_way_max: Option<u64>,
-    /// When it rode last, the longest time that it did not in this stretch, and what had been refused and not offered before.
+    /// When it rode last; the longest time that it did not, how far it was behind, both in this stretch; what had been refused before.
     rode_ns: u64,
     silence_ns: u64,
+    behind: u64,
     refused_before: u64,
-    unoffered_before: u64,
+    /// Packets that a ring holds.
+    ring_packets: u64,
 }
 
 impl Rider {
-    /// Sends by `into` and receives by `out`; nothing before it is told to. One of the generators, uniform and skewed, is at work.
-    pub fn new(into: QueuePair, out: QueuePair, [uniform, skewed]: [Generator; 2], reins: Arc<Reins>) -> Self {
+    /// Sends by `into`, each of whose rings holds so many packets, and receives by `out`; nothing before it is told to. One of the
+    /// generators, uniform and skewed, is at work.
+    pub fn new(
+        into: QueuePair,
+        ring_packets: u64,
+        out: QueuePair,
+        [uniform, skewed]: [Generator; 2],
+        reins: Arc<Reins>,
+    ) -> Self {
         Self {
             into,
             out,
@@ -203,33 +216,51 @@ impl Rider {
             under_way_max: None,
             rode_ns: now_ns(),
             silence_ns: 0,
+            behind: 0,
             refused_before: 0,
-            unoffered_before: 0,
+            ring_packets,
         }
     }
 
     /// Offers what is due, and checks what has come out.
     pub fn ride(&mut self) {
         let now = now_ns();
-        self.silence_ns = self.silence_ns.max(now.saturating_sub(self.rode_ns));
+        self.silence_ns = self.silence_ns.max(now.saturating_sub(std::mem::replace(&mut self.rode_ns, now)));
+        self.fall_behind(self.due(now));
         let turn = self.reins.turn.load(Relaxed);
         if turn != self.turn {
             self.obey(turn, now);
         }
-        self.offer(BURSTS, now);
-        while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
+        self.offer(now);
+        self.check();
         self.reins.offered.store(self.uniform.offered() + self.skewed.offered(), Relaxed);
         self.reins.refused.store(self.refused(), Relaxed);
-        self.reins.unoffered.store(self.unoffered(), Relaxed);
         self.reins.distinct.store(self.sink.distinct(), Relaxed);
         self.reins.duplicates.store(self.sink.duplicates(), Relaxed);
         self.reins.reordered.store(self.sink.reordered(), Relaxed);
         self.reins.received.store(self.sink.received(), Relaxed);
-        self.rode_ns = now_ns();
     }
 
-    fn offer(&mut self, bursts: usize, now: u64) {
-        for _ in 0..bursts {
+    /// What is due, where it is the time that says so.
+    fn due(&self, now: u64) -> u64 {
+        if self.under_way_max.is_none() { self.at_work().due(now) } else { 0 }
+    }
+
+    /// So many packets wait.
+    fn fall_behind(&mut self, waiting: u64) {
+        if waiting > self.behind {
+            let overdue = |behind: u64| behind.saturating_sub(self.ring_packets);
+            self.reins.overdue.fetch_add(overdue(waiting) - overdue(self.behind), Relaxed);
+            self.behind = waiting;
+        }
+    }
+
+    fn at_work(&self) -> &Generator {
+        if self.is_skewed { &self.skewed } else { &self.uniform }
+    }
+
+    fn offer(&mut self, now: u64) {
+        for _ in 0..BURSTS {
             let under_way = self.accepted() - self.sink.received();
             let generator = if self.is_skewed { &mut self.skewed } else { &mut self.uniform };
             if self.under_way_max.is_some_and(|most| under_way > most) || generator.turn(&mut *self.into.tx, now) == 0 {
@@ -238,12 +269,12 @@ impl Rider {
         }
     }
 
-    fn refused(&self) -> u64 {
-        self.uniform.refused() + self.skewed.refused()
+    fn check(&mut self) {
+        while self.sink.turn(&mut *self.out.rx, now_ns(), |_| {}) > 0 {}
     }
 
-    fn unoffered(&self) -> u64 {
-        self.uniform.unoffered() + self.skewed.unoffered()
+    fn refused(&self) -> u64 {
+        self.uniform.refused() + self.skewed.refused()
     }
 
     fn accepted(&self) -> u64 {
@@ -256,18 +287,19 @@ impl Rider {
         let (pace, is_skewed) = (self.reins.pace.load(Relaxed), self.reins.is_skewed.load(Relaxed));
         let is_new = pace != self.pace || is_skewed != self.is_skewed;
         if is_new {
-            // What became due since it rode last is no sign of being behind: something else may have had the core. Nothing is due of a
-            // source that waits: its pace is no number.
-            let became_due = f64::from_bits(self.pace) * now.saturating_sub(self.rode_ns) as f64 / 1e9;
-            self.offer(CATCH_UP + (became_due / BURST_MAX as f64) as usize, now);
+            // What a source that was held up is behind would be in the ring by now, or refused.
+            while self.due(now) > 0 {
+                self.offer(now);
+                self.check();
+            }
             if self.is_skewed { &mut self.skewed } else { &mut self.uniform }.stop(now);
         }
-        let (refused, unoffered) = (self.refused(), self.unoffered());
+        let refused = self.refused();
         let stretch = Stretch {
             latency: self.sink.take_latency(),
             silence_us: std::mem::take(&mut self.silence_ns) as f64 / 1e3,
             refused: refused - std::mem::replace(&mut self.refused_before, refused),
-            unoffered: unoffered - std::mem::replace(&mut self.unoffered_before, unoffered),
+            behind: std::mem::take(&mut self.behind),
         };
         self.reins.stretches.lock().expect("nobody panics with it").push(stretch);
         self.reins.obeyed.store(turn, Relaxed);
@@ -321,5 +353,44 @@ impl RxQueue for Ridden {
 
     fn counters(&self) -> RxCounters {
         self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use port::synthetic::Synthetic;
+    use traffic::generator::{Flow, Macs};
+
+    use super::*;
+
+    #[test]
+    fn what_a_source_that_was_held_up_is_behind_is_offered_and_lost_where_no_ring_would_have_held_it() {
+        let flow = Flow { from: Ipv4Addr::new(10, 64, 0, 1), to: Ipv4Addr::new(10, 6, 0, 2), tunnel: None };
+        let generator =
+            || Generator::new(&[flow], 64, Macs { from: [2; 6], to: [4; 6] }, Pace::PerSecond(0.0), u64::MAX);
+        let [into, out] = [(); 2].map(|()| Synthetic::new(vec![]).open().queues.remove(0));
+        let reins = Arc::new(Reins::default());
+        let ring_packets = 20_000;
+        let mut rider = Rider::new(into, ring_packets, out, [generator(), generator()], reins.clone());
+        reins.set_rate(1e6);
+        rider.ride();
+        // As much as a ring holds is due after 20 ms, then after 10.
+        for (held_up, next_pps) in [(Duration::from_millis(5), 2e6), (Duration::from_millis(50), 0.0)] {
+            let before = reins.tally();
+            std::thread::sleep(held_up);
+            rider.ride();
+            let offered = reins.tally().since(before).offered;
+            assert!(offered <= (BURSTS * port::BURST_MAX) as u64, "{offered} offered where the worker had a turn");
+            reins.set_rate(next_pps);
+            rider.ride();
+            reins.settle().expect("it rode");
+            let (tally, stretch) = (reins.tally().since(before), reins.stretches().pop().expect("one has ended"));
+            assert!(tally.offered >= held_up.as_micros() as u64 && stretch.behind <= tally.offered, "{tally:?}");
+            assert!(stretch.silence_us >= held_up.as_micros() as f64, "{stretch:?}");
+            assert_eq!(tally.overdue, stretch.behind.saturating_sub(ring_packets));
+        }
+        assert!(reins.tally().overdue > 0);
     }
 }

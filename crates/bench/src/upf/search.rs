@@ -6,17 +6,20 @@ use anyhow::{bail, ensure};
 
 use super::crew::drain;
 use super::ridden::{Reins, Tally};
+use crate::progress::Progress;
 
 /// How long a rate is tried.
 pub(super) const TRIAL: Duration = Duration::from_millis(100);
-/// How long the rate that is found is tried once more: it may have passed in a good moment (RFC 2544, 24).
-const LONG_TRIAL: Duration = Duration::from_secs(1);
+/// How long the rate that is found is tried once more, if not longer: it may have passed in a good moment (RFC 2544, 24).
+pub(super) const LONG_TRIAL: Duration = Duration::from_secs(1);
 /// Of a rate that does not pass that, the one that is tried next, so often at most.
 const LOWER: f64 = 0.95;
 const LOWERED_MAX: usize = 40;
 const TRIALS: usize = 8;
 /// How often a rate is tried before it is too high: a trial may have been disturbed.
 const TRIES: usize = 3;
+/// How often it is looked whether a trial has failed already.
+const LOOK: Duration = Duration::from_millis(10);
 /// What may wait at the end of a trial, by the time in which as much is due: in the source, which is behind then, or on its way.
 const WAITING_MAX: Duration = Duration::from_millis(1);
 
@@ -48,9 +51,9 @@ impl Limit {
     }
 }
 
-/// The highest rate at which ports refuse no larger part than `loss`, and of which hardly anything waits when a trial ends: a ring
-/// that only fills is no loss yet.
-pub(super) fn highest(reins: &Reins, loss: f64) -> anyhow::Result<Highest> {
+/// The highest rate at which ports refuse no larger part than `loss` for a time as `long`, and of which hardly anything waits when
+/// a trial ends: a ring that only fills is no loss yet.
+pub(super) fn highest(reins: &Reins, loss: f64, long: Duration, progress: &Progress) -> anyhow::Result<Highest> {
     let before = reins.tally();
     reins.wait();
     std::thread::sleep(TRIAL);
@@ -70,16 +73,17 @@ pub(super) fn highest(reins: &Reins, loss: f64) -> anyhow::Result<Highest> {
     }
     for _ in 0..LOWERED_MAX {
         ensure!(low > 0.0, "no rate is without loss: the cores are not this program's");
-        match tried(reins, low, loss, LONG_TRIAL) {
+        progress.go_on()?;
+        match tried(reins, low, loss, long) {
             Ok(()) => return Ok(Highest { pps: low, limit }),
             Err(why) => (low, limit) = (LOWER * low, why),
         }
     }
-    bail!("no rate is without loss for {LONG_TRIAL:?}: the cores are not this program's")
+    bail!("no rate is without loss for {long:?}: the cores are not this program's")
 }
 
-/// Fails with what it was in the last of several tries.
-fn tried(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit> {
+/// Tries a rate, in packets a second. Fails with what it was in the last of several tries.
+pub(super) fn tried(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit> {
     let mut outcome = Ok(());
     for _ in 0..TRIES {
         outcome = trial(reins, pps, loss, time);
@@ -92,23 +96,27 @@ fn tried(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit
 
 fn trial(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit> {
     let (before, begin) = (reins.tally(), Instant::now());
+    let refused_max = loss * pps * time.as_secs_f64();
     reins.set_rate(pps);
-    std::thread::sleep(time);
-    let (tally, due) = (reins.tally().since(before), pps * begin.elapsed().as_secs_f64());
+    let (tally, due) = loop {
+        std::thread::sleep(LOOK);
+        let (tally, elapsed) = (reins.tally().since(before), begin.elapsed());
+        if elapsed >= time || tally.refused_in_all() as f64 > refused_max {
+            break (tally, pps * elapsed.as_secs_f64());
+        }
+    };
     drain(reins);
-    let refused = reins.tally().since(before).refused;
-    judged(pps, loss, due, Tally { refused, ..tally })
+    judged(pps, loss, due, tally)
 }
 
 /// What became of `due` packets at the end of a trial.
 fn judged(pps: f64, loss: f64, due: f64, tally: Tally) -> Result<(), Limit> {
     let waiting = [due - tally.offered as f64, tally.missing() as f64];
     let is_refused = tally.refused as f64 > loss * tally.offered as f64;
-    match waiting.iter().sum::<f64>() > pps * WAITING_MAX.as_secs_f64() {
-        false if !is_refused => Ok(()),
-        true if !is_refused && waiting[0] > waiting[1] => Err(Limit::Source),
-        _ => Err(Limit::Workers),
+    if !is_refused && tally.overdue == 0 && waiting.iter().sum::<f64>() <= pps * WAITING_MAX.as_secs_f64() {
+        return Ok(());
     }
+    Err(if !is_refused && waiting[0] > waiting[1] { Limit::Source } else { Limit::Workers })
 }
 
 #[cfg(test)]
@@ -125,5 +133,6 @@ mod tests {
         assert_eq!(of(tally(90_000, 0, 89_000)), Err(Limit::Source));
         assert_eq!(of(tally(99_000, 0, 89_000)), Err(Limit::Workers));
         assert_eq!(of(tally(90_000, 5_000, 85_000)), Err(Limit::Workers));
+        assert_eq!(of(Tally { overdue: 1, ..tally(90_000, 0, 90_000) }), Err(Limit::Source));
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
-use super::crew::{Crew, HOT_TIMES, deciding, drain, is_hot};
+use super::crew::{Crew, HOT_TIMES, Source, deciding, drain, is_hot};
 use super::ridden::{Reins, UNDER_WAY_MANY};
 use super::scaling::MODELS;
 use super::search::{Limit, TRIAL};
@@ -115,7 +115,8 @@ pub(super) fn measure(
 
 fn of_round(model: Model, load: Load) -> anyhow::Result<Found> {
     let terms = Terms::fixed(WORKERS.into());
-    let crew = |terms| Crew::slowed(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load, PACKET);
+    let source = Source::Apart { packet: PACKET };
+    let crew = |terms| Crew::new(model, WORKERS, Elasticity { signal: Signal::Busy, terms }, load, source);
     let ((pps, limit), unmoved) = crew(never_moving(terms))?.play(load, &[], |elastic, reins| {
         deciding(elastic, || {
             let (pps, limit) = together(reins);
@@ -326,7 +327,7 @@ mod tests {
     fn each_worker_is_handed_its_buckets_back() {
         let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
         let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(WORKERS.into()) };
-        let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load).expect("a UPF");
+        let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load, Source::OnAny).expect("a UPF");
         let parts = crew.play(load, &[], |elastic, _| {
             elastic.set_owners(&[1; upf::tables::BUCKETS])?;
             elastic.settle_within(10 * TRIAL);

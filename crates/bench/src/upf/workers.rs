@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::model::Model;
 
-use super::crew::Crew;
+use super::crew::{Crew, Source};
 use super::scaling::MODELS;
-use super::search::{self, Highest, TRIAL};
+use super::search::{self, Highest, LONG_TRIAL, TRIAL};
 use crate::metric::Samples;
+use crate::progress::Progress;
 use crate::rig::Load;
 use crate::rounds::{Rounds, Taken};
 
@@ -45,7 +46,7 @@ pub(super) fn measure(rounds: &Rounds<'_>, load: Load, how: &mut Value, samples:
             return Ok(());
         }
         let of_case = |_: &mut Vec<f64>| {
-            let Highest { pps, limit } = highest(model, workers, load, &cores[..threads])?;
+            let Highest { pps, limit } = highest(model, workers, load, &cores[..threads], rounds.progress)?;
             Ok(Found { model: name, workers, threads, mpps: pps / 1e6, limit: limit.name() })
         };
         let take = |samples: &mut Samples, run: Taken<Found>| {
@@ -83,7 +84,7 @@ pub(super) fn lacking(name: &str, model: Model, workers: u16, cores: usize) -> S
 pub(super) fn crew(model: Model, workers: u16, load: Load) -> anyhow::Result<Crew> {
     let workers = workers.max(2);
     let terms = Terms::fixed(workers.into());
-    Crew::new(model, workers, Elasticity { signal: Signal::Busy, terms }, load)
+    Crew::new(model, workers, Elasticity { signal: Signal::Busy, terms }, load, Source::OnAny)
 }
 
 /// Has so many of them at work: each has buckets.
@@ -99,10 +100,10 @@ fn owners(elastic: &Elastic) -> usize {
     elastic.standing().owners.into_iter().collect::<BTreeSet<u8>>().len()
 }
 
-fn highest(model: Model, workers: u16, load: Load, cores: &[usize]) -> anyhow::Result<Highest> {
+fn highest(model: Model, workers: u16, load: Load, cores: &[usize], progress: &Progress) -> anyhow::Result<Highest> {
     crew(model, workers, load)?.play(load, cores, |elastic, reins| {
         engage(elastic, workers)?;
-        search::highest(reins, LOSS)
+        search::highest(reins, LOSS, LONG_TRIAL, progress)
     })
 }
 
