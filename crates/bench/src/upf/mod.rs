@@ -45,7 +45,7 @@ pub use container::{Contained, be_contained};
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Rounds; in each, everything is measured once; `scaling` has ten, in each of which the load goes up and down
+    /// Rounds; in each, everything is measured once; of `scaling`, whose load goes up and down ten times, there is one
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Length of each run in seconds; those of `workers`, `scaling` and `skew` are as long as they have to be
