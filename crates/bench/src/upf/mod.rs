@@ -36,6 +36,7 @@ mod skew;
 mod slowed;
 mod stillness;
 mod throttle;
+mod turns;
 mod whole;
 mod worker;
 mod workers;

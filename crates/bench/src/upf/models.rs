@@ -16,6 +16,7 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use upf::model::Model;
 
+use super::turns::{TURNS, mean};
 use super::whole::Whole;
 use crate::at_end::AtEnd;
 use crate::busy::{Busy, Phase, of_rounds};
@@ -35,6 +36,14 @@ const WARM_UP: u32 = 10;
 struct Costs {
     dispatcher_ns: f64,
     worker_ns: f64,
+}
+
+impl Costs {
+    fn mean(turns: impl Iterator<Item = Self> + Clone) -> Self {
+        let (dispatcher_ns, worker_ns) =
+            (turns.clone().map(|turn| turn.dispatcher_ns), turns.map(|turn| turn.worker_ns));
+        Self { dispatcher_ns: mean(dispatcher_ns), worker_ns: mean(worker_ns) }
+    }
 }
 
 /// Both models with the same load, to be run in turns.
@@ -68,12 +77,23 @@ pub(super) fn measure(
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
     let (pair, core) = (rounds.cores, rounds.cores.map_or(0, |pair| pair[1]));
-    let of_way = |way| {
-        rounds.progress.go_on()?;
+    let of_way = |way: Way| {
         let mut both = Both::new(way, load)?;
-        let (rtc_ns, one_core) = (rtc(&mut both.rtc, window, core)?, both.one_core(window, core)?);
-        let two_cores = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
-        Ok((way.name(), OfWay { rtc_ns, one_core, two_cores }))
+        let turn = |_| {
+            rounds.progress.go_on()?;
+            let window = window / TURNS;
+            let (rtc_ns, one_core) = (rtc(&mut both.rtc, window, core)?, both.one_core(window, core)?);
+            let two_cores = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
+            Ok(OfWay { rtc_ns, one_core, two_cores })
+        };
+        let turns: Vec<OfWay> = (0..TURNS).map(turn).collect::<anyhow::Result<_>>()?;
+        let two_cores: Vec<Costs> = turns.iter().filter_map(|turn| turn.two_cores).collect();
+        let of_way = OfWay {
+            rtc_ns: mean(turns.iter().map(|turn| turn.rtc_ns)),
+            one_core: Costs::mean(turns.iter().map(|turn| turn.one_core)),
+            two_cores: pair.map(|_| Costs::mean(two_cores.iter().copied())),
+        };
+        anyhow::Ok((way.name(), of_way))
     };
     let measure = |_: &mut Vec<f64>| Way::BOTH.into_iter().map(of_way).collect::<anyhow::Result<BTreeMap<_, _>>>();
     let take = |samples: &mut Samples, run: &Taken<BTreeMap<&str, OfWay>>| {
@@ -84,7 +104,7 @@ pub(super) fn measure(
     };
     let outcome = rounds.each("models", samples, measure, take).map(drop);
     *how = json!({
-        "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled",
+        "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled; means of fifty turns in a round, which both models take, without the five fastest and the five slowest",
         "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
         "dispatcher_limit": "its own core: polling the source, finding buckets, telling workers where packets lie",
         "runs": runs,
@@ -119,8 +139,18 @@ impl Both {
             }
             all.push(run);
         };
-        rounds.turn(round, &format!("{prefix}, both models"), samples, |_| self.once(window, core, pair), take)?;
+        let what = format!("{prefix}, both models");
+        rounds.turn(round, &what, samples, |_| self.in_turns(window, core, pair), take)?;
         Ok(all)
+    }
+
+    fn in_turns(&mut self, window: Duration, core: usize, pair: Option<[usize; 2]>) -> anyhow::Result<Compared> {
+        let turns = (0..TURNS).map(|_| self.once(window / TURNS, core, pair));
+        let turns: Vec<Compared> = turns.collect::<anyhow::Result<_>>()?;
+        Ok(Compared {
+            rtc_ns: mean(turns.iter().map(|turn| turn.rtc_ns)),
+            pipeline_ns: mean(turns.iter().map(|turn| turn.pipeline_ns)),
+        })
     }
 
     /// Each once: run to completion on `core`, the pipeline with a core for each thread where there are two, else on `core`, too.

@@ -31,7 +31,7 @@ const STEPS: [f64; 8] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.6, 0.4, 0.2];
 const TIMES: u32 = 10;
 /// How long a step's beginning is, and its rest.
 const STRETCH: Duration = Duration::from_millis(60);
-/// How long two workers are to take a rate without loss; about as long the steps take.
+/// How long two workers are to take a rate without loss; about as long as the steps take.
 const LONG: Duration = Duration::from_secs(10);
 /// Of that rate, what they are to take afterwards, too: otherwise the cores got slower meanwhile.
 const AS_FAST: f64 = 0.9;
@@ -207,7 +207,7 @@ fn two_workers(elastic: &Elastic) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Once.
+/// The load steps up and down once.
 fn up_and_down(elastic: &Elastic, reins: &Reins, highest_pps: f64, progress: &Progress) -> anyhow::Result<Round> {
     let (before, cuts) = (reins.tally(), reins.stretches().len());
     let changes = elastic.standing().changes;

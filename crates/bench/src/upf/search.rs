@@ -112,11 +112,11 @@ fn trial(reins: &Reins, pps: f64, loss: f64, time: Duration) -> Result<(), Limit
 /// What became of `due` packets at the end of a trial.
 fn judged(pps: f64, loss: f64, due: f64, tally: Tally) -> Result<(), Limit> {
     let waiting = [due - tally.offered as f64, tally.missing() as f64];
-    let is_refused = tally.refused as f64 > loss * tally.offered as f64;
-    if !is_refused && tally.overdue == 0 && waiting.iter().sum::<f64>() <= pps * WAITING_MAX.as_secs_f64() {
+    let is_too_much = |refused: u64| refused as f64 > loss * tally.offered as f64;
+    if !is_too_much(tally.refused_in_all()) && waiting.iter().sum::<f64>() <= pps * WAITING_MAX.as_secs_f64() {
         return Ok(());
     }
-    Err(if !is_refused && waiting[0] > waiting[1] { Limit::Source } else { Limit::Workers })
+    Err(if !is_too_much(tally.refused) && waiting[0] > waiting[1] { Limit::Source } else { Limit::Workers })
 }
 
 #[cfg(test)]
@@ -133,6 +133,7 @@ mod tests {
         assert_eq!(of(tally(90_000, 0, 89_000)), Err(Limit::Source));
         assert_eq!(of(tally(99_000, 0, 89_000)), Err(Limit::Workers));
         assert_eq!(of(tally(90_000, 5_000, 85_000)), Err(Limit::Workers));
-        assert_eq!(of(Tally { overdue: 1, ..tally(90_000, 0, 90_000) }), Err(Limit::Source));
+        assert_eq!(of(Tally { overdue: 900, ..tally(99_990, 0, 99_900) }), Ok(()));
+        assert_eq!(of(Tally { overdue: 1_100, ..tally(99_990, 0, 99_980) }), Err(Limit::Workers));
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::bare_misses::BareMisses;
 use super::clock::nanoseconds;
 use super::models::{Both, Compared};
+use super::turns::{TURNS, mean};
 use crate::metric::Samples;
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Upf, Way, order};
@@ -25,11 +26,6 @@ const COUNTS: [(u32, u32); 6] =
 /// What many sessions are held against.
 const FEW: (u32, u32) = (1_000, 1_000);
 const MANY: (u32, u32) = (1_000_000, 1_000_000);
-/// Turns that a window is cut into: all that is compared has its part of whatever else the machine does meanwhile.
-const TURNS: u32 = 50;
-/// Of these so many do not count, the fastest ones, and as many of the slowest.
-const ASIDE: usize = 5;
-
 /// UPF, forwarder, bare loop and both models with the same sessions, ready to run.
 struct Rig {
     load: Load,
@@ -129,21 +125,12 @@ fn in_turns(rigs: &mut [Rig], window: Duration, progress: &Progress) -> anyhow::
             turns.push(rig.run(window / TURNS)?);
         }
     }
-    let mean = |turns: Vec<Costs>| Costs {
+    let costs = |turns: Vec<Costs>| Costs {
         upf_ns: mean(turns.iter().map(|turn| turn.upf_ns)),
         forwarder_ns: mean(turns.iter().map(|turn| turn.forwarder_ns)),
         bare_misses_ns: mean(turns.iter().map(|turn| turn.bare_misses_ns)),
     };
-    Ok(turns.into_iter().map(mean).collect())
-}
-
-/// Of those that count. Memory that neighbours use is fast at one time and slow at another, so that a median would be the one or the
-/// other, as chance has it.
-fn mean(turns: impl Iterator<Item = f64>) -> f64 {
-    let mut turns: Vec<f64> = turns.collect();
-    turns.sort_by(f64::total_cmp);
-    let counting = &turns[ASIDE..turns.len() - ASIDE];
-    counting.iter().sum::<f64>() / counting.len() as f64
+    Ok(turns.into_iter().map(costs).collect())
 }
 
 impl Rig {
@@ -202,13 +189,6 @@ fn add_round(way: Way, costs: &[Costs], samples: &mut Samples) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn turns_that_stand_out_do_not_count() {
-        let turns = (0..TURNS).map(|turn| if turn < 5 { 1e9 } else { f64::from(turn % 2) });
-        // Of 45 others, 22 take nothing, of which five do not count either.
-        assert_eq!(mean(turns), 23.0 / 40.0);
-    }
 
     #[test]
     fn what_more_sessions_cost_is_held_against_bare_misses() {
