@@ -24,9 +24,16 @@ const TEID_V6: usize = ETHERNET_LEN + 40 + 8 + 4;
 /// Where destination addresses are.
 const DESTINATION_V4: usize = ETHERNET_LEN + 16;
 const DESTINATION_V6: usize = ETHERNET_LEN + 24;
-/// Packets whose headers are looked at while what the rules of as many others point to is on its way: a core waits for two dozen
-/// lines at most.
-const CHUNK: usize = 16;
+/// Packets whose headers are looked at while what the rules of as many others point to is on its way.
+///
+/// Lines that are asked for close together have their pages' addresses looked up side by side. That is what they wait for where the
+/// host of a virtual machine has small pages for it: 64 at a time take 1.4 ns a packet less there than 16 (Emerald Rapids).
+const fn chunk(level: CacheLevel) -> usize {
+    match level {
+        CacheLevel::First => BURST_MAX,
+        CacheLevel::Second => 16,
+    }
+}
 
 /// Stands for the list of rules of a packet of which none is known. No list begins there.
 const NOWHERE: u32 = u32::MAX;
@@ -71,8 +78,8 @@ fn classify_into<const TUNNELS: bool>(
         *list = find::<TUNNELS>(tables, from, keys[at], || burst.get(at).head).unwrap_or(NOWHERE);
         tables.rules(*list).ask(level);
     }
-    for begin in (0..count).step_by(CHUNK) {
-        let chunk = begin..(begin + CHUNK).min(count);
+    for begin in (0..count).step_by(chunk(level)) {
+        let chunk = begin..(begin + chunk(level)).min(count);
         for at in chunk.clone() {
             let (packet, list) = (burst.get(at), lists[at]);
             let list = (list != NOWHERE).then_some(list);
