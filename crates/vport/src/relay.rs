@@ -95,7 +95,8 @@ struct Shared {
     ring: Ring,
     head: Head,
     epochs: Epochs,
-    progress: Progress,
+    taken: Taken,
+    done: Done,
     /// What holds frames that are not copies, where the sender is gone.
     kept: Mutex<Vec<Kept>>,
 }
@@ -119,15 +120,15 @@ struct Epochs {
     is_closed: AtomicBool,
 }
 
-/// The receiver's, on a line that the sender rarely looks at.
+/// The receiver's: entries before this one are taken. The sender never looks at its line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Progress {
-    /// Entries before this one are taken.
-    tail: AtomicU64,
-    /// Those before this one are dealt with.
-    done: AtomicU64,
-}
+struct Taken(AtomicU64);
+
+/// The receiver's, on a line that the sender rarely looks at: entries before this one are dealt with.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Done(AtomicU64);
 
 /// Where an epoch begins: there the receiver stops until it is let on.
 #[derive(Clone, Debug)]
@@ -151,7 +152,8 @@ fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Resul
         ring,
         head: Head::default(),
         epochs: Epochs::default(),
-        progress: Progress::default(),
+        taken: Taken::default(),
+        done: Done::default(),
         kept: Mutex::default(),
     });
     let tx = RelayTx { shared: shared.clone(), head: 0, published: 0, tail: 0, copied: 0, needed: 0, kept: vec![] };
@@ -303,7 +305,7 @@ impl RelayTx {
     /// Looks what the receiver has dealt with.
     #[cold]
     fn look_for_room(&mut self) {
-        self.tail = self.shared.progress.done.load(Ordering::Acquire);
+        self.tail = self.shared.done.0.load(Ordering::Acquire);
         if self.is_full() || self.tail == 0 {
             // There is no room. The entry before the tail, which would say more, is that before the head.
             return;
@@ -340,7 +342,7 @@ impl RelayTx {
         if let Some(last) = self.kept.last_mut() {
             last.until = self.head;
         }
-        let done = self.shared.progress.done.load(Ordering::Acquire);
+        let done = self.shared.done.0.load(Ordering::Acquire);
         self.kept.retain(|kept| !reaches(done, kept.until));
         self.kept.push(Kept { mapping: mapping.clone(), until: self.head });
     }
@@ -370,7 +372,7 @@ impl RelayTx {
     /// Whether the receiver has dealt with everything before a position. What it sends on is sent by then.
     #[inline]
     pub fn is_done(&self, position: u64) -> bool {
-        reaches(self.shared.progress.done.load(Ordering::Acquire), position)
+        reaches(self.shared.done.0.load(Ordering::Acquire), position)
     }
 
     /// What is put from here on is of this epoch, which is larger than those before. The receiver sees what was put until now.
@@ -394,11 +396,11 @@ impl RelayRx {
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
-        self.shared.progress.done.store(self.tail, Ordering::Release);
+        self.shared.done.0.store(self.tail, Ordering::Release);
         let packets = self.fill();
         self.counters.packets += packets as u64;
         self.counters.empty_polls += u64::from(packets == 0);
-        self.shared.progress.tail.store(self.tail, Ordering::Release);
+        self.shared.taken.0.store(self.tail, Ordering::Release);
         Burst::new(&mut self.slots[..packets])
     }
 
@@ -473,7 +475,7 @@ impl RelayRx {
 
     /// Gives everything back, and says whether there is more. The burst of the last call must have been dealt with.
     pub fn look(&mut self) -> bool {
-        self.shared.progress.done.store(self.tail, Ordering::Release);
+        self.shared.done.0.store(self.tail, Ordering::Release);
         self.has_more()
     }
 
@@ -530,9 +532,9 @@ impl Ford {
     /// Whether the sender has begun the epoch, and the receiver has taken all that was sent before. Between two bursts of the
     /// receiver's, it has dealt with that, too.
     pub fn is_crossed(&self, epoch: u64) -> bool {
-        let Shared { epochs, progress, .. } = &*self.0;
+        let Shared { epochs, taken, .. } = &*self.0;
         epochs.begun.load(Ordering::Acquire) >= epoch
-            && reaches(progress.tail.load(Ordering::Acquire), epochs.mark.load(Ordering::Relaxed))
+            && reaches(taken.0.load(Ordering::Acquire), epochs.mark.load(Ordering::Relaxed))
     }
 
     /// Lets the receiver on, into the epoch.
@@ -554,9 +556,9 @@ pub(crate) const ONE: usize = BYTES_AN_ENTRY as usize;
 impl RelayTx {
     /// Lets the model checker have the words that both ends use, and the bytes of copies.
     pub(crate) fn share(&self, head: Option<sync::Weak>, done: Option<sync::Weak>) {
-        let Shared { entries, copies, head: Head(sent), progress, .. } = &*self.shared;
+        let Shared { entries, copies, head: Head(sent), done: Done(dealt), .. } = &*self.shared;
         sync::checked::share(sent, head);
-        sync::checked::share(&progress.done, done);
+        sync::checked::share(dealt, done);
         entries.iter().flatten().for_each(|word| sync::checked::share(word, None));
         sync::checked::share_bytes(copies.area(0, ONE), ONE);
     }
