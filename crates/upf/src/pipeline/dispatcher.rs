@@ -218,7 +218,6 @@ impl Dispatcher {
             }
         } else {
             std::thread::yield_now();
-            self.intakes.iter_mut().for_each(|intake| intake.tenure.rested());
         }
         self.bell.wake();
         let now_ns = self.clock.now_ns();

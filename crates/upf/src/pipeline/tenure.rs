@@ -3,14 +3,10 @@
 use port::RxQueue;
 use port::relay::RelayTx;
 
-/// Every how many bursts it looks how far the workers are, and after how many where much is held: each look takes a line away
-/// from a worker that writes it for each burst, and waits until it has it back.
+/// Every how many rounds it looks how far the workers are: each look takes a line away from a worker that writes it.
 const LOOK_EVERY: u32 = 16;
-const LOOK_EVERY_OF_MUCH: u32 = 1;
 /// So many bytes are much of a port's ring: its peer may need the room. Positions are bytes there.
 const MUCH: u64 = 128 << 10;
-/// So many rounds that bring nothing take about as long as one that brings a burst, or as letting others have the core.
-const IDLE_ROUNDS: u32 = 16;
 
 /// Of one queue.
 pub(super) struct Tenure {
@@ -20,29 +16,20 @@ pub(super) struct Tenure {
     due: Option<u64>,
     /// Of each worker's ring.
     marks: Vec<u64>,
-    /// Rounds since the last look, a burst or a rest counted as so many as bring nothing.
     rounds: u32,
-    /// This round has brought packets.
-    is_busy: bool,
     /// Position behind what was given back last.
     given_back: u64,
 }
 
 impl Tenure {
     pub(super) fn new(workers: usize) -> Self {
-        Self { end: None, due: None, marks: Vec::with_capacity(workers), rounds: 0, is_busy: false, given_back: 0 }
+        Self { end: None, due: None, marks: Vec::with_capacity(workers), rounds: 0, given_back: 0 }
     }
 
     /// What lies before this position is held.
     #[inline]
     pub(super) fn received(&mut self, end: u64) {
         self.end = Some(end);
-        (self.rounds, self.is_busy) = (self.rounds.saturating_add(IDLE_ROUNDS), true);
-    }
-
-    /// Others had the core.
-    pub(super) fn rested(&mut self) {
-        self.rounds = self.rounds.saturating_add(IDLE_ROUNDS);
     }
 
     /// Whether anything is held.
@@ -50,17 +37,12 @@ impl Tenure {
         self.end.is_some()
     }
 
-    /// Once in several rounds, and sooner where much is held, gives back what workers have dealt with, which get what is held by these
-    /// rings.
+    /// Once in several rounds, or where much is held, gives back what workers have dealt with, which get what is held by these rings.
     #[inline]
     pub(super) fn look(&mut self, queue: &mut dyn RxQueue, rings: &mut [RelayTx]) {
+        self.rounds = self.rounds.wrapping_add(1);
         let Some(end) = self.end else { return };
-        self.rounds = self.rounds.saturating_add(1);
-        let bursts = if end.wrapping_sub(self.given_back) > MUCH { LOOK_EVERY_OF_MUCH } else { LOOK_EVERY };
-        // Rather while there is nothing else to do: the line takes its time.
-        let patience = if std::mem::take(&mut self.is_busy) { 2 } else { 1 };
-        if self.rounds >= patience * bursts * IDLE_ROUNDS {
-            self.rounds = 0;
+        if self.rounds.is_multiple_of(LOOK_EVERY) || end.wrapping_sub(self.given_back) > MUCH {
             self.look_at_workers(queue, rings);
         }
     }
@@ -110,11 +92,8 @@ mod tests {
     }
 
     /// Rounds that bring nothing until nothing is held.
-    fn idle(tenure: &mut Tenure, queue: &mut Box<dyn RxQueue>, tx: &mut RelayTx, rests: bool) -> u32 {
+    fn idle(tenure: &mut Tenure, queue: &mut Box<dyn RxQueue>, tx: &mut RelayTx) -> u32 {
         let rounds = (0..10_000).take_while(|_| {
-            if rests {
-                tenure.rested();
-            }
             tenure.look(&mut **queue, std::slice::from_mut(tx));
             tenure.is_holding()
         });
@@ -123,15 +102,13 @@ mod tests {
 
     #[test]
     fn what_a_worker_has_dealt_with_is_given_back_though_nothing_more_comes() {
-        for (rests, at_most) in [(false, 2 * LOOK_EVERY * IDLE_ROUNDS), (true, 2 * LOOK_EVERY)] {
-            let ((mut queue, mut tx, mut rx), mut tenure) = (rig(), Tenure::new(1));
-            busy(&mut tenure, &mut queue, &mut tx);
-            assert_eq!(idle(&mut tenure, &mut queue, &mut tx, rests), 10_000, "the worker has not seen it");
-            assert_ne!(rx.recv().len(), 0);
-            assert_eq!(rx.recv().len(), 0);
-            let took = idle(&mut tenure, &mut queue, &mut tx, rests);
-            assert!(took <= at_most, "{took} rounds");
-        }
+        let ((mut queue, mut tx, mut rx), mut tenure) = (rig(), Tenure::new(1));
+        busy(&mut tenure, &mut queue, &mut tx);
+        assert_eq!(idle(&mut tenure, &mut queue, &mut tx), 10_000, "the worker has not seen it");
+        assert_ne!(rx.recv().len(), 0);
+        assert_eq!(rx.recv().len(), 0);
+        let took = idle(&mut tenure, &mut queue, &mut tx);
+        assert!(took <= 2 * LOOK_EVERY, "{took} rounds");
     }
 
     #[test]
