@@ -67,7 +67,7 @@ fn remedy_for<'t, const V6: bool>(
         Arrival::EndMarker { .. } => return None,
     };
     let rule = rule.substitute(tables, packet.len()).unwrap_or(rule);
-    if came.must_go_on && matches!(rule.action(), Action::Relay(_)) {
+    if came.must_go_on && matches!(rule.action(tables), Action::Relay(_)) {
         // What its tunnel's header tells, a PDCP PDU number say, is of one packet and not of its fragments. What nobody needs to
         // understand, and sequence numbers, they are sent without.
         return None;
@@ -78,7 +78,7 @@ fn remedy_for<'t, const V6: bool>(
         count(tables, state, rule, rule.is_uplink(), packet.len(), now);
         return Some(Remedy::Cut { forward, unresolved, mtu });
     }
-    Some(match rule.action() {
+    Some(match rule.action(tables) {
         Action::Route(port) | Action::RouteMarked(port, _) => Remedy::Tell { from_ue_to: Some(port), mtu },
         Action::Tunnel(_) => Remedy::Tell { from_ue_to: None, mtu },
         // A tunnel into another one has no way back for its packets' senders.
@@ -97,7 +97,7 @@ fn way<'t, const V6: bool>(
     let counted = counted(tables, rule);
     let into =
         |tunnel: Tunnel| (tables.path(tunnel.path).inner_max(), into_tunnel(tables, at, packet.len(), tunnel, counted));
-    Some(match rule.action() {
+    Some(match rule.action(tables) {
         Action::Route(port) => (tables.side(port).mtu as u16, out_of(tables, port, packet, at, counted).ok()?),
         Action::RouteMarked(port, marking) => {
             (tables.side(port).mtu as u16, remark(out_of(tables, port, packet, at, counted).ok()?, marking))

@@ -193,8 +193,8 @@ impl Tracer {
             from,
             is_uplink: rule.or(first).is_some_and(Rule::is_uplink),
             frame_len: packet.len() as u16,
-            up_seid: first.map_or(0, |rule| rule.origin().up_seid),
-            pdr: rule.map(|rule| rule.origin().pdr),
+            up_seid: first.map_or(0, |rule| rule.origin(tables).up_seid),
+            pdr: rule.map(|rule| rule.origin(tables).pdr),
             inner: inner(class, head),
             outside: self.outside,
             fate,
@@ -205,7 +205,7 @@ impl Tracer {
     #[cold]
     pub fn record_refused(&mut self, tables: &Version, from: PortId, class: &Class, reason: DropReason, now: u64) {
         let Some(rule) = class.first_rule(tables) else { return };
-        let up_seid = rule.origin().up_seid;
+        let up_seid = rule.origin(tables).up_seid;
         if up_seid == self.watch.up_seid.load(Ordering::Relaxed) {
             let fate = Traced::Dropped(reason);
             let is_uplink = rule.is_uplink();
@@ -279,7 +279,7 @@ impl Drop for Watching<'_> {
 impl Watch {
     fn concerns(&self, tables: &Version, class: &Class, head: &[u8]) -> bool {
         match class.first_rule(tables) {
-            Some(rule) => rule.origin().up_seid == self.up_seid.load(Ordering::Relaxed),
+            Some(rule) => rule.origin(tables).up_seid == self.up_seid.load(Ordering::Relaxed),
             None => matches!(class, Class::Drop(DropReason::UnknownUe)) && self.is_for_ue(head),
         }
     }

@@ -254,8 +254,9 @@ fn ring_for(frames: &[Vec<u8>]) -> io::Result<Ring> {
     Ring::new(size).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
+/// Many frames lie in large pages, as those of other ports do.
 fn memory(ring: Ring) -> io::Result<(Arc<Mapping>, Arc<Mapping>)> {
-    let records = Mapping::anonymous(ring.size() as usize + PAD)?;
+    let records = Mapping::reserved(ring.size() as usize + PAD)?;
     Ok((Arc::new(records), Arc::new(Mapping::anonymous(INDEX_BYTES)?)))
 }
 

@@ -10,7 +10,7 @@ use vport::large_pages::Words;
 
 const LINE_WORDS: usize = 8;
 /// Lines of a session's block, of which those that packets touch lie apart from the next session's.
-const BLOCK_LINES: usize = 5;
+const BLOCK_LINES: usize = 3;
 /// Where in a block the rules of a direction begin.
 const RULE_LINE: usize = 1;
 /// Words of a session's policers, both ways.

@@ -110,11 +110,11 @@ fn act<'t, const V6: bool>(
     packet: &Packet<'_, V6>,
     now: u64,
 ) -> Verdict<'t> {
-    if !V6 && rule.is_translated() {
+    if !V6 && rule.is_translated(tables) {
         return Err(Rare::Translate(Untranslated { rule: rule.index(tables), at, len: packet.len() as u16 }));
     }
     let (len, counted) = (packet.len(), counted(tables, rule));
-    let forward = match rule.action() {
+    let forward = match rule.action(tables) {
         Action::Route(port) => route(tables, port, packet, at, counted)?,
         Action::RouteMarked(port, marking) => remark(route(tables, port, packet, at, counted)?, marking),
         Action::Relay(way) => relay(tables, at, len, &way, came, counted)?,

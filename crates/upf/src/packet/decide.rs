@@ -130,7 +130,7 @@ pub(super) fn treat_tunnelled<'t, const V6: bool>(
     if !rule.removes_header() {
         return Err(unstripped(tables, state, rule, now));
     }
-    if came.must_go_on && matches!(rule.action(), Action::Route(_) | Action::RouteMarked(..)) {
+    if came.must_go_on && matches!(rule.action(tables), Action::Route(_) | Action::RouteMarked(..)) {
         return Err(Rare::Punt(Punt::UnknownExtension));
     }
     let (uplink, len) = (rule.is_uplink(), inner.len());
@@ -139,7 +139,7 @@ pub(super) fn treat_tunnelled<'t, const V6: bool>(
         return treat_aside::<V6>(tables, state, rule, inner.bytes(), len, at, came, now);
     }
     let counted = counted(tables, rule);
-    let forward = match rule.action() {
+    let forward = match rule.action(tables) {
         Action::Route(port) => route(tables, port, inner, at, counted)?,
         Action::RouteMarked(port, marking) => remark(route(tables, port, inner, at, counted)?, marking),
         Action::Relay(way) => relay(tables, at, len, &way, came, counted)?,
@@ -161,7 +161,7 @@ fn decide_plain<'t, const V6: bool>(tables: &'t Version, state: &mut State, user
 #[cold]
 #[inline(never)]
 fn unstripped(tables: &Version, state: &mut State, rule: Rule<'_>, now: u64) -> Rare {
-    match rule.action() {
+    match rule.action(tables) {
         Action::Buffer(_) => wait(tables, state, rule, now),
         _ => Rare::Drop(DropReason::HeaderRemoval),
     }
@@ -209,7 +209,7 @@ fn treat_otherwise<'t, const V6: bool>(
     len: usize,
     now: u64,
 ) -> Verdict<'t> {
-    let reason = match rule.action() {
+    let reason = match rule.action(tables) {
         Action::Buffer(_) => return Err(wait(tables, state, rule, now)),
         Action::Drop(reason) => reason,
         Action::Tunnel(_) | Action::Route(_) | Action::RouteMarked(..) | Action::Relay(_) => {
@@ -456,7 +456,7 @@ fn pass_on_end_marker<'t>(tables: &'t Version, list: u32, head: &[u8], v6: bool)
     let outer = outer(head, v6, None);
     let mut rules = tables.rules(list).iter();
     let rule = rules.find(|rule| rule.takes_end_markers(tables, &outer)).ok_or(DropReason::EndMarker)?;
-    let Action::Relay(relay) = rule.action() else { return Err(Rare::Drop(DropReason::EndMarker)) };
+    let Action::Relay(relay) = rule.action(tables) else { return Err(Rare::Drop(DropReason::EndMarker)) };
     let forward = encapsulate(tables, ETHERNET_LEN as u16, 0, relay.marker(), 0)?;
     // Where nothing was sent there is nothing to mark the end of.
     if forward.resolved { Ok(forward) } else { Err(Rare::Drop(DropReason::EndMarker)) }

@@ -5,8 +5,8 @@
 //! gets a new block, and the old one is used again once no worker can see it. Whoever dies in between leaves at most two of
 //! one session, of which the later one counts.
 //!
-//! The first line of a block is its head and the beginning of its record, which says what the block is for; behind the record
-//! is its body. Blocks lie one behind the other, and behind the last one is a head of zero.
+//! The first line of a block is its head and the beginning of its record, which says what the block is for. Then comes its body,
+//! and then the rest of the record, if there is any. Blocks lie one behind the other, and behind the last one is a head of zero.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use vport::tally::{LINE_WORDS, Line, Tallies};
 
 use super::Bucket;
 
-/// Lines for each session that may be held, on the average. A usual one has five, one with 64 PDRs and filters some 400. What is
+/// Lines for each session that may be held, on the average. A usual one has three, one with 64 PDRs and filters some 400. What is
 /// not used takes no memory.
 const LINES_PER_SESSION: usize = 512;
 /// Lines besides.
@@ -27,7 +27,7 @@ const LINES_LEAST: usize = 1 << 16;
 /// Begins a file of blocks.
 const MAGIC: u64 = u64::from_le_bytes(*b"kaistabl");
 /// Of the layout of blocks and of what is in them.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 /// Word of the first line, behind [`MAGIC`] and [`VERSION`]: what the blocks fit.
 const FITS: usize = 2;
 
@@ -35,9 +35,11 @@ const FITS: usize = 2;
 const HEAD: usize = 0;
 /// Which of two blocks is the later one.
 const SERIAL: usize = 1;
-/// Words of the record that the head's line holds.
-const RECORD: usize = 2;
+/// Where in the head's line the record begins.
+pub(super) const RECORD: usize = 2;
 const RECORD_FIRST_BYTES: usize = (LINE_WORDS - RECORD) * 8;
+/// Lines of a block before its body.
+pub(super) const BEFORE_BODY: usize = 1;
 
 /// A line that is not yet anywhere.
 pub(super) type Words = [u64; LINE_WORDS];
@@ -250,7 +252,7 @@ impl Blocks {
         let lines = &self.lines.lines()[block as usize..][..count as usize];
         let (first, rest) = record.split_at(record.len().min(RECORD_FIRST_BYTES));
         write_bytes(first, &lines[0][RECORD..]);
-        let (record_rest, lines_of_body) = lines[1..].split_at(record_lines(record.len()) as usize - 1);
+        let (lines_of_body, record_rest) = lines[BEFORE_BODY..].split_at(body.len());
         write_bytes(rest, record_rest.as_flattened());
         lines_of_body.as_flattened().iter().zip(body.as_flattened()).for_each(|(to, word)| to.store(*word, Relaxed));
         lines[0][SERIAL].store(self.serial, Relaxed);
@@ -309,9 +311,11 @@ impl Blocks {
     pub(super) fn record(&self, block: u32) -> Vec<u8> {
         let head = Head::read(self.line(block));
         let len = head.record_len as usize;
-        let words = &self.lines.lines()[block as usize..].as_flattened()[RECORD..];
+        let (body, count) = self.body(block);
+        let rest = self.lines.lines()[(body + count) as usize..].as_flattened();
         let mut bytes = Vec::with_capacity(len + 8);
-        words.iter().take(len.div_ceil(8)).for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes()));
+        let words = self.line(block)[RECORD..].iter().chain(rest).take(len.div_ceil(8));
+        words.for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes()));
         bytes.truncate(len);
         bytes
     }
@@ -319,8 +323,7 @@ impl Blocks {
     /// Where the body of a block begins, and how many lines it has.
     pub(super) fn body(&self, block: u32) -> (u32, u32) {
         let head = Head::read(self.line(block));
-        let record = record_lines(head.record_len as usize);
-        (block + record, head.lines.saturating_sub(record))
+        (block + BEFORE_BODY as u32, head.lines.saturating_sub(record_lines(head.record_len as usize)))
     }
 
     /// Whether this is the body of the block.
@@ -343,7 +346,7 @@ pub(super) fn lines_of(record_len: usize, body: usize) -> usize {
 
 /// Lines that a record takes, its head included.
 fn record_lines(len: usize) -> u32 {
-    1 + len.saturating_sub(RECORD_FIRST_BYTES).div_ceil(LINE_WORDS * 8) as u32
+    BEFORE_BODY as u32 + len.saturating_sub(RECORD_FIRST_BYTES).div_ceil(LINE_WORDS * 8) as u32
 }
 
 fn write_bytes(bytes: &[u8], to: &[std::sync::atomic::AtomicU64]) {

@@ -215,7 +215,6 @@ impl Compiler<'_> {
             action,
             copies: self.copies(pdr.far_id),
             substitutes: vec![],
-            up_seid: self.session.up_seid,
             pdr: pdr.id,
         };
         // What waits is not copied, uses up no quota, and keeps the header that it came with.

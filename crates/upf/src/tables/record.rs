@@ -12,6 +12,8 @@ use crate::side::PortId;
 /// The record of a session's block. Places of lists are so many lines behind the beginning of the block's body.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// In the first word, where rules find it.
+    #[serde(with = "postcard::fixint::le")]
     pub up_seid: u64,
     pub tunnelled: Vec<Tunnelled>,
     pub plain: Vec<Plain>,

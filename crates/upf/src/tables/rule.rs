@@ -1,9 +1,10 @@
 //! Rules of a session as workers use them: one direction's PDRs in order of precedence, each with all that follows from it.
 //!
-//! A rule is two cache lines of a block ([`super::blocks`]). The first has what nearly all packets need: what a packet over and
-//! with IPv4 is matched with and held against, and where it goes out of a tunnel or into one. The second has what else may become
-//! of it. What few rules have lies further behind in the block, so many lines behind the rule itself. Whatever the words of a
-//! block are, reading them is sound, and soon at an end, as numbers are read with 16 bits; what they mean is then up to them.
+//! A rule is a cache line of a block ([`super::blocks`]), with what nearly all packets need: what a packet over and with IPv4 is
+//! matched with and held against, and where it goes out of a tunnel or into one. What few rules have lies further behind in the
+//! block, so many lines behind the rule itself: of what else may become of packets, a second line. So rules lie close together: the
+//! fewer pages they are in, the sooner the one of a packet is found. Whatever the words of a block are, reading them is sound, and
+//! soon at an end, as numbers are read with 16 bits; what they mean is then up to them.
 
 mod draft;
 mod words;
@@ -17,7 +18,7 @@ use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 pub(super) use self::draft::{AddressesV4, AddressesV6, Draft, Net};
 use self::words::*;
 use super::filter::{self, Key};
-use super::{Bucket, Version};
+use super::{Bucket, Version, blocks};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::ip::Packet;
@@ -36,7 +37,7 @@ pub struct Rules<'t> {
 
 /// A PDR with its QERs and its FAR.
 #[derive(Clone, Copy)]
-pub struct Rule<'t>(&'t [Line; 2]);
+pub struct Rule<'t>(&'t Line);
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +81,13 @@ const USUAL: u64 = flag::OPEN | flag::HAS_UE_V4;
 /// What it has not, and its kind.
 const UNUSUAL: u64 = flag::ASIDE | flag::FILTERED | (kind::MASK as u64) << 8;
 
-/// The UPF's SEID of the session that the list of rules at this line belongs to.
-pub(super) fn owner(lines: &[Line], list: u32) -> Option<u64> {
-    lines.get(list as usize + 1).map(|line| line[UP_SEID].load(Relaxed))
+/// Of the line in which a block begins: the UPF's SEID of the session.
+const UP_SEID: usize = blocks::RECORD;
+
+/// The block of the list of rules at this line, by what the list says.
+pub(super) fn block(lines: &[Line], list: u32) -> Option<u32> {
+    let rule = Rule(lines.get(list as usize)?);
+    list.checked_sub(rule.quarter(quarter::BLOCK) as u32)
 }
 
 impl<'t> Rules<'t> {
@@ -110,7 +115,7 @@ impl<'t> Rules<'t> {
         Rule::at(self.tables, self.first)
     }
 
-    /// Asks for the first line of the first rule, which nearly all packets do with.
+    /// Asks for the first rule.
     #[inline(always)]
     pub(crate) fn ask(&self, level: CacheLevel) {
         self.tables.ask_line(self.first, level);
@@ -120,8 +125,9 @@ impl<'t> Rules<'t> {
     #[inline(always)]
     pub(crate) fn ask_behind(&self, policers: &Policers, level: CacheLevel) {
         let Some(rule) = self.first() else { return };
-        if rule.needs_second_line() {
-            self.tables.ask_line(self.first + 1, level);
+        let second = rule.quarter(quarter::SECOND);
+        if second != 0 {
+            self.tables.ask_line(self.first.wrapping_add(second as u32), level);
         }
         if rule.meter_count() == 1 {
             policers.ask(rule.word(METER) as u32, level);
@@ -143,13 +149,13 @@ impl<'t> Rule<'t> {
     /// The rule that begins at this line.
     #[inline(always)]
     pub(super) fn at(tables: &'t Version, at: u32) -> Option<Self> {
-        tables.lines().get(at as usize..)?.first_chunk().map(Self)
+        tables.lines().get(at as usize).map(Self)
     }
 
     /// By which [`Version::rule`] finds it again. Never 0.
     #[inline(always)]
     pub fn index(self, tables: &Version) -> u32 {
-        let bytes = self.0.as_ptr().addr().wrapping_sub(tables.lines().as_ptr().addr());
+        let bytes = std::ptr::from_ref(self.0).addr().wrapping_sub(tables.lines().as_ptr().addr());
         (bytes / LINE_BYTES) as u32
     }
 
@@ -159,30 +165,32 @@ impl<'t> Rule<'t> {
         if self.left() <= 1 {
             return None;
         }
-        Self::at(tables, self.index(tables).checked_add(RULE_LINES as u32)?)
+        Self::at(tables, self.index(tables).checked_add(1)?)
     }
 
     #[inline(always)]
     fn word(self, word: usize) -> u64 {
-        self.0[0][word].load(Relaxed)
+        self.0[word].load(Relaxed)
     }
 
+    /// One of the quarters of what lies behind.
     #[inline(always)]
-    fn act_word(self, word: usize) -> u64 {
-        self.0[1][word].load(Relaxed)
+    fn quarter(self, quarter: usize) -> usize {
+        (self.word(BEHIND) >> (16 * quarter)) as u16 as usize
+    }
+
+    /// A word of the second line.
+    #[inline(always)]
+    fn second_word(self, tables: &Version, word: usize) -> u64 {
+        match self.quarter(quarter::SECOND) {
+            0 => 0,
+            second => self.behind(tables, second, LINE_WORDS).get(word).map_or(0, |word| word.load(Relaxed)),
+        }
     }
 
     #[inline(always)]
     fn brief(self) -> u64 {
         self.word(BRIEF)
-    }
-
-    /// Whether more than the first line says what becomes of packets; of kinds that there are not, anything.
-    #[inline(always)]
-    fn needs_second_line(self) -> bool {
-        let brief = self.brief();
-        let is_on_first = ON_FIRST_LINE >> (brief >> 8 & 0x1f) & 1 != 0;
-        !is_on_first || brief & (flag::ASIDE | flag::FILTERED) != 0
     }
 
     /// So many rules are there in its list, from this one on.
@@ -217,9 +225,9 @@ impl<'t> Rule<'t> {
         key: &Key<V6>,
         mut is_it: impl FnMut(Self) -> bool,
     ) -> Option<Self> {
-        let (lines, own, filters) = (tables.lines(), self.index(tables) as usize, self.act_word(FILTERS));
+        let (lines, own, filters) = (tables.lines(), self.index(tables) as usize, self.second_word(tables, FILTERS));
         let (first, count) = (own + filters as u32 as usize, usize::from((filters >> 32) as u16));
-        let rule = |at: usize| lines.get(at..).and_then(<[Line]>::first_chunk).map(Self);
+        let rule = |at: usize| lines.get(at).map(Self);
         filter::find(lines, first, count, key, |at| rule(at).is_some_and(&mut is_it)).and_then(rule)
     }
 
@@ -233,7 +241,7 @@ impl<'t> Rule<'t> {
         inner: &Packet<'_, V6>,
         outer: &Outer,
     ) -> Result<(), DropReason> {
-        if !self.is_local(tables, outer) || !self.flow_matches(outer.flow) {
+        if !self.is_local(tables, outer) || !self.flow_matches(tables, outer.flow) {
             return Err(DropReason::NoPdr);
         }
         let uplink = self.is_uplink();
@@ -279,13 +287,15 @@ impl<'t> Rule<'t> {
     }
 
     /// Where it comes from.
-    pub fn origin(self) -> Origin {
-        Origin { up_seid: self.up_seid(), pdr: (self.brief() >> 48) as u16 }
+    pub fn origin(self, tables: &Version) -> Origin {
+        Origin { up_seid: self.up_seid(tables).load(Relaxed), pdr: (self.brief() >> 48) as u16 }
     }
 
     #[inline(always)]
-    fn up_seid(self) -> u64 {
-        self.act_word(UP_SEID)
+    fn up_seid(self, tables: &Version) -> &AtomicU64 {
+        static NONE: AtomicU64 = AtomicU64::new(0);
+        let block = (self.index(tables) as usize).wrapping_sub(self.quarter(quarter::BLOCK));
+        tables.lines().get(block).map_or(&NONE, |line| &line[UP_SEID])
     }
 
     /// Whether packets come from the UE.
@@ -296,7 +306,7 @@ impl<'t> Rule<'t> {
 
     /// Whether an end marker that came by a tunnel there is one for this rule.
     pub fn takes_end_markers(self, tables: &Version, outer: &Outer) -> bool {
-        self.is_local(tables, outer) && matches!(self.action(), Action::Relay(_))
+        self.is_local(tables, outer) && matches!(self.action(tables), Action::Relay(_))
     }
 
     /// Whether the gates are open.
@@ -308,7 +318,7 @@ impl<'t> Rule<'t> {
     /// How many maximum bit rates the packet counts towards.
     #[inline(always)]
     pub fn meter_count(self) -> usize {
-        (self.word(BEHIND) >> 16) as u16 as usize
+        self.quarter(quarter::METERS)
     }
 
     /// The only maximum bit rate.
@@ -322,7 +332,7 @@ impl<'t> Rule<'t> {
     pub fn meters(self, tables: &'t Version) -> impl Iterator<Item = Meter> + Clone + use<'t> {
         let count = self.meter_count();
         let words = match count {
-            1 => &self.0[0][METER..METER + 3],
+            1 => &self.0[METER..METER + 3],
             _ => self.behind(tables, self.word(METER) as usize, 3 * count),
         };
         words.chunks_exact(3).take(count).map(|words| {
@@ -341,7 +351,7 @@ impl<'t> Rule<'t> {
             1 => Places::One(place),
             _ => Places::Many(self.behind(tables, place as usize, count.div_ceil(2)), count),
         };
-        Gauges::new(tables.counters(), places, &self.0[1][UP_SEID])
+        Gauges::new(tables.counters(), places, self.up_seid(tables))
     }
 
     /// Whether anything counts the packets.
@@ -358,14 +368,14 @@ impl<'t> Rule<'t> {
 
     /// Whether IPv4 packets get another address on their way into the data network.
     #[cold]
-    pub fn is_translated(self) -> bool {
-        self.act_word(MANNER) >> 56 & 1 != 0
+    pub fn is_translated(self, tables: &Version) -> bool {
+        self.second_word(tables, MANNER) >> 56 & 1 != 0
     }
 
     /// Tunnels that copies of the packets are put into, or why they are dropped.
     #[cold]
     pub fn copies(self, tables: &'t Version) -> impl ExactSizeIterator<Item = Result<Tunnel, DropReason>> + use<'t> {
-        let word = self.act_word(COPIES);
+        let word = self.second_word(tables, COPIES);
         let words = self.behind(tables, word as u32 as usize, 2 * usize::from((word >> 32) as u16));
         words.chunks_exact(2).map(|words| {
             let (how, tunnel) = (words[0].load(Relaxed), words[1].load(Relaxed));
@@ -379,16 +389,15 @@ impl<'t> Rule<'t> {
     /// The rule that stands in for this one where a packet of `octets` octets would go beyond a quota, if one does.
     #[cold]
     pub fn substitute(self, tables: &'t Version, octets: usize) -> Option<Self> {
-        let word = self.act_word(SUBSTITUTES);
+        let word = self.second_word(tables, SUBSTITUTES);
         let (behind, count) = (word as u32, (word >> 32) as u16);
         if count == 0 {
             return None;
         }
         let refusing = self.usages(tables).refusing(self.is_uplink(), octets)? as u64;
         let first = self.index(tables).checked_add(behind)?;
-        let all = (0..u32::from(count)).map(|number| first + number * RULE_LINES as u32);
-        let mut all = all.filter_map(|at| Self::at(tables, at));
-        all.find(|rule| rule.act_word(STANDS_FOR) == refusing)
+        let mut all = (0..u32::from(count)).filter_map(|number| Self::at(tables, first.checked_add(number)?));
+        all.find(|rule| rule.second_word(tables, STANDS_FOR) == refusing)
     }
 
     /// The tunnel that packets are put into, if that is what the FAR does.
@@ -406,36 +415,37 @@ impl<'t> Rule<'t> {
 
     /// What the FAR does.
     #[inline(always)]
-    pub fn action(self) -> Action {
+    pub fn action(self, tables: &Version) -> Action {
         let brief = self.brief();
         let port = || PortId::new((brief >> 16) as usize % PortId::MAX);
         match (brief >> 8) as u8 & kind::MASK {
             kind::ROUTE => Action::Route(port()),
-            kind::ROUTE_MARKED => Action::RouteMarked(port(), self.marking()),
+            kind::ROUTE_MARKED => Action::RouteMarked(port(), self.marking(tables)),
             kind::TUNNEL => self.tunnel().map_or(Action::Drop(DropReason::FarDrop), Action::Tunnel),
-            kind::RELAY => Action::Relay(self.relay()),
-            kind::BUFFER => Action::Buffer(self.waiting()),
+            kind::RELAY => Action::Relay(self.relay(tables)),
+            kind::BUFFER => Action::Buffer(self.waiting(tables)),
             _ => Action::Drop(reason((brief >> 16) as u8 & 0x7f)),
         }
     }
 
     /// How packets wait, where they do.
-    pub fn waiting(self) -> Waiting {
-        let (Origin { up_seid, pdr }, manner) = (self.origin(), self.act_word(MANNER));
-        let duration = BufferingDuration(self.act_word(OTHER_PATHS) as u8);
+    pub fn waiting(self, tables: &Version) -> Waiting {
+        let (Origin { up_seid, pdr }, manner) = (self.origin(tables), self.second_word(tables, MANNER));
+        let duration = BufferingDuration(self.second_word(tables, OTHER_PATHS) as u8);
         Waiting { up_seid, pdr, max_packets: (manner >> 32) as u16, notify: manner >> 48 & 1 != 0, duration }
     }
 
     #[inline(never)]
-    fn marking(self) -> Marking {
-        let manner = self.act_word(MANNER);
+    fn marking(self, tables: &Version) -> Marking {
+        let manner = self.second_word(tables, MANNER);
         Marking { tos: (manner >> 16) as u8, mask: (manner >> 24) as u8 }
     }
 
     #[inline(never)]
-    fn relay(self) -> Relay {
-        let (tunnel, other) = (self.act_word(RELAY_OR_QFIS), self.act_word(OTHER_PATHS));
-        let (manner, direction) = (self.act_word(MANNER), self.brief() >> 16);
+    fn relay(self, tables: &Version) -> Relay {
+        let [tunnel, other, manner] =
+            [RELAY_OR_QFIS, OTHER_PATHS, MANNER].map(|word: usize| self.second_word(tables, word));
+        let direction = self.brief() >> 16;
         Relay {
             bare: other as u32,
             marked: tunnel as u32,
@@ -447,9 +457,9 @@ impl<'t> Rule<'t> {
     }
 
     #[inline(always)]
-    fn flow_matches(self, flow: Option<u8>) -> bool {
+    fn flow_matches(self, tables: &Version, flow: Option<u8>) -> bool {
         let is_tunnel = (self.brief() >> 8) as u8 & kind::MASK == kind::TUNNEL;
-        matches(if is_tunnel { self.act_word(RELAY_OR_QFIS) } else { self.word(QFIS_OR_TUNNEL) }, flow)
+        matches(if is_tunnel { self.second_word(tables, RELAY_OR_QFIS) } else { self.word(QFIS_OR_TUNNEL) }, flow)
     }
 
     #[inline(always)]
@@ -463,7 +473,7 @@ impl<'t> Rule<'t> {
 
     #[inline(never)]
     fn is_more_ue(self, tables: &Version, v6: bool, bits: u128) -> bool {
-        let Some((head, framed)) = self.more(tables) else { return false };
+        let Some((head, framed)) = self.addresses(tables) else { return false };
         let is_own = v6 && head[0] & 1 != 0 && bits & wide(head[4], head[5]) == wide(head[2], head[3]);
         is_own
             || framed.chunks_exact(5).any(|words| {
@@ -476,22 +486,22 @@ impl<'t> Rule<'t> {
     fn is_local(self, tables: &Version, outer: &Outer) -> bool {
         match outer.v6 {
             false => self.has(flag::HAS_LOCAL_V4) && self.word(V4) as u32 == outer.local as u32,
-            true => {
-                self.more(tables).is_some_and(|(head, _)| head[0] & 2 != 0 && wide(head[6], head[7]) == outer.local)
-            }
+            true => self
+                .addresses(tables)
+                .is_some_and(|(head, _)| head[0] & 2 != 0 && wide(head[6], head[7]) == outer.local),
         }
     }
 
     /// Addresses that few rules have.
     #[inline(never)]
-    fn more(self, tables: &Version) -> Option<([u64; LINE_WORDS], &[AtomicU64])> {
-        let behind = self.word(BEHIND) as u16;
+    fn addresses(self, tables: &Version) -> Option<([u64; LINE_WORDS], &[AtomicU64])> {
+        let behind = self.quarter(quarter::ADDRESSES);
         if behind == 0 {
             return None;
         }
-        let head: &[_; LINE_WORDS] = self.behind(tables, behind.into(), LINE_WORDS).try_into().ok()?;
+        let head: &[_; LINE_WORDS] = self.behind(tables, behind, LINE_WORDS).try_into().ok()?;
         let head = head.each_ref().map(|word| word.load(Relaxed));
-        let framed = self.behind(tables, usize::from(behind) + 1, 5 * (head[1] as u16 as usize));
+        let framed = self.behind(tables, behind + 1, 5 * (head[1] as u16 as usize));
         Some((head, framed))
     }
 }

@@ -197,12 +197,16 @@ impl Version {
 
     /// The UPF's SEID of the session with this TEID.
     pub(super) fn owner_of_teid(&self, teid: u32) -> Option<u64> {
-        self.by_teid(teid).and_then(owner)
+        self.by_teid(teid).and_then(|rules| self.owner(rules))
     }
 
     /// The UPF's SEID of the session with this address, or with just this network.
     pub(super) fn owner_of_ue(&self, port: PortId, ue: UeKey) -> Option<u64> {
-        self.network(port).at(ue).and_then(|list| owner(self.rules(list)))
+        self.network(port).at(ue).and_then(|list| self.owner(self.rules(list)))
+    }
+
+    fn owner(&self, rules: Rules<'_>) -> Option<u64> {
+        rules.first().map(|rule| rule.origin(self).up_seid)
     }
 
     /// Where rules lie.
@@ -279,10 +283,6 @@ impl Version {
             Change::Neighbour(port, address, index) => self.networks[port.number()].set_neighbour(address, index),
         }
     }
-}
-
-fn owner(rules: Rules<'_>) -> Option<u64> {
-    rules.first().map(|rule| rule.origin().up_seid)
 }
 
 #[cfg(test)]

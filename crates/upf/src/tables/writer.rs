@@ -83,10 +83,9 @@ impl Ground {
             });
             let body = blocks.body(found.block).0;
             let lines = blocks.lines();
-            let is_owner = |record: &Record| {
-                record.lists(body).all(|list| rule::owner(lines.lines(), list) == Some(record.up_seid))
-            };
-            let record = record.filter(is_owner);
+            let are_here =
+                |record: &Record| record.lists(body).all(|list| rule::block(lines.lines(), list) == Some(found.block));
+            let record = record.filter(are_here);
             let Some(record) = record.filter(|record| policers.restore(record)) else {
                 blocks.free(found.block);
                 continue;

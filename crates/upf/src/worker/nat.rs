@@ -54,7 +54,7 @@ impl Hands {
     ) -> Option<Fate> {
         let at = usize::from(user.at);
         let found = tables.rule(user.rule).and_then(|rule| {
-            let (Action::Route(port) | Action::RouteMarked(port, _)) = rule.action() else { return None };
+            let (Action::Route(port) | Action::RouteMarked(port, _)) = rule.action(tables) else { return None };
             let inner = Packet::parse(&packet.head()[at..], user.len.into()).ok()?;
             Some((Leaving { from, class, rule, port, at, len: inner.len() }, inner))
         });
@@ -63,7 +63,7 @@ impl Hands {
             return None;
         };
         let Leaving { rule, port, len, .. } = leaving;
-        let up_seid = rule.origin().up_seid;
+        let up_seid = rule.origin(tables).up_seid;
         if !is_reached(tables, port, inner.source(), up_seid) {
             return self.refuse(tables, &leaving, &whole(packet, *behind), DropReason::NatNoBinding, now);
         }
@@ -222,7 +222,7 @@ impl Hands {
     ) -> Option<Fate> {
         admitted.translation.apply(&mut packet.head_mut()[ETHERNET_LEN..]);
         let class = classify(tables, from, packet.head(), packet.len() + behind.len());
-        let up_seid = class.first_rule(tables).map(|rule| rule.origin().up_seid);
+        let up_seid = class.first_rule(tables).map(|rule| rule.origin(tables).up_seid);
         if up_seid != Some(admitted.up_seid) || self.owner(tables, &class) != self.index {
             self.drops.count(DropReason::NatNoBinding);
             return None;
@@ -285,7 +285,7 @@ impl Hands {
 /// Whether what comes for the address in the data network goes to the session. A binding would be for nothing otherwise.
 fn is_reached(tables: &Version, port: PortId, ue: u128, up_seid: u64) -> bool {
     let rules = tables.by_ue(port, false, ue);
-    rules.and_then(|rules| rules.first()).is_some_and(|rule| rule.origin().up_seid == up_seid)
+    rules.and_then(|rules| rules.first()).is_some_and(|rule| rule.origin(tables).up_seid == up_seid)
 }
 
 /// Where a packet goes that is not too long.
@@ -303,7 +303,7 @@ fn way<'t>(tables: &'t Version, leaving: &Leaving<'t, '_>, inner: &Packet<'_, fa
         return Err(DropReason::TooLong);
     }
     let forward = out_of(tables, port, inner, at as u16, counted(tables, rule))?;
-    let forward = match rule.action() {
+    let forward = match rule.action(tables) {
         Action::RouteMarked(_, marking) => remark(forward, marking),
         _ => forward,
     };

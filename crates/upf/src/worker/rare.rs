@@ -199,7 +199,7 @@ impl Hands {
     fn keep(&mut self, tables: &Version, rule: u32, from: PortId, class: &Class, packet: &PacketRef<'_>, now: u64) {
         let Some(rule) = tables.rule(rule) else { return };
         let Some(home) = class.home(tables) else { return };
-        let waiting = rule.waiting();
+        let waiting = rule.waiting(tables);
         let kept = self.state.buffers.keep(home, &waiting, from, packet, now);
         if kept.is_news && self.state.alarms.tell(Alarm::Data { up_seid: waiting.up_seid, pdr: waiting.pdr }) {
             self.state.buffers.told(home, &waiting);

@@ -215,7 +215,7 @@ fn found(tables: &Tables, teids: impl IntoIterator<Item = u32>) -> Vec<Option<(O
     tables.look(|version| {
         let rule = |rules: Rules<'_>| {
             let rule = rules.first().unwrap();
-            (rule.origin(), rule.action(), rule.meters(version).collect())
+            (rule.origin(version), rule.action(version), rule.meters(version).collect())
         };
         teids.into_iter().map(|teid| version.by_teid(teid).map(rule)).collect()
     })

@@ -1,6 +1,7 @@
 //! Rules that are yet to be written, and how they are.
 
 use super::super::Bucket;
+use super::super::blocks::BEFORE_BODY;
 use super::super::filter;
 use super::super::image::{Image, quarters};
 use super::Action;
@@ -27,7 +28,6 @@ pub(in super::super) struct Draft {
     pub meters: Vec<Meter>,
     /// Places of what counts the packets.
     pub usages: Vec<u32>,
-    pub up_seid: u64,
     pub pdr: u16,
     /// Whether any UE address matches.
     pub any_ue: bool,
@@ -74,8 +74,8 @@ pub(in super::super) enum Net {
 impl Draft {
     /// Writes a list of rules, which all have this home, to the end of `image`. Returns where it begins.
     pub fn write_list(rules: &[Self], home: Bucket, image: &mut Image) -> usize {
-        let first = image.add(rules.len() * RULE_LINES);
-        let at = |number: usize| first + number * RULE_LINES;
+        let first = image.add(rules.len());
+        let at = |number: usize| first + number;
         for (number, rule) in rules.iter().enumerate() {
             rule.write(at(number), home, rules.len() - number, image);
         }
@@ -91,7 +91,7 @@ impl Draft {
         }
         let written = filter::Draft::write_all(&filters, image);
         image[at(begin)][BRIEF] |= flag::FILTERED;
-        image[at(begin) + 1][FILTERS] = whole((written - at(begin)) as u32, filters.len() as u32);
+        set_second(at(begin), FILTERS, whole((written - at(begin)) as u32, filters.len() as u32), image);
         first
     }
 
@@ -115,14 +115,14 @@ impl Draft {
         image[at][QFIS_OR_TUNNEL] = matched;
         self.write_usages(at, image);
         let meters = self.write_meters(at, image);
-        let more = self.write_more(at, image);
-        image[at][BEHIND] = quarters([more, meters, 0, 0]);
-        let manner = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8 | u64::from(self.translated) << 56;
-        let acts = at + 1;
-        image[acts][UP_SEID] = self.up_seid;
-        image[acts][RELAY_OR_QFIS] = relay;
-        image[acts][MANNER] = manner | u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24 | waiting;
-        image[acts][OTHER_PATHS] = other;
+        let addresses = self.write_addresses(at, image);
+        image[at][BEHIND] = quarters([addresses, meters, 0, BEFORE_BODY + at]);
+        let flow = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8;
+        let marking = u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24;
+        let manner = flow | marking | waiting | u64::from(self.translated) << 56;
+        set_second(at, RELAY_OR_QFIS, relay, image);
+        set_second(at, MANNER, manner, image);
+        set_second(at, OTHER_PATHS, other, image);
         self.write_copies(at, image);
         self.write_substitutes(at, home, image);
     }
@@ -176,7 +176,7 @@ impl Draft {
     }
 
     /// UE's network and mask, local address, how many framed networks, and these.
-    fn write_more(&self, at: usize, image: &mut Image) -> usize {
+    fn write_addresses(&self, at: usize, image: &mut Image) -> usize {
         if self.v6 == AddressesV6::default() && self.framed.is_empty() {
             return 0;
         }
@@ -196,24 +196,78 @@ impl Draft {
     }
 
     fn write_copies(&self, at: usize, image: &mut Image) {
+        if self.copies.is_empty() {
+            return;
+        }
         let words = self.copies.iter().flat_map(|copy| match *copy {
             Ok(Tunnel { path, teid, flow }) => [u64::from(flow) << 8, whole(path, teid)],
             Err(reason) => [1 | u64::from(reason as u8) << 8, 0],
         });
-        let behind = if self.copies.is_empty() { 0 } else { image.append(words) - at };
-        image[at + 1][COPIES] = whole(behind as u32, self.copies.len() as u32);
+        let behind = image.append(words) - at;
+        set_second(at, COPIES, whole(behind as u32, self.copies.len() as u32), image);
     }
 
     fn write_substitutes(&self, at: usize, home: Bucket, image: &mut Image) {
         if self.substitutes.is_empty() {
             return;
         }
-        let first = image.add(self.substitutes.len() * RULE_LINES);
-        for (number, (usage, rule)) in self.substitutes.iter().enumerate() {
-            let own = first + number * RULE_LINES;
+        let first = image.add(self.substitutes.len());
+        for (own, (usage, rule)) in (first..).zip(&self.substitutes) {
             rule.write(own, home, 1, image);
-            image[own + 1][STANDS_FOR] = *usage as u64;
+            set_second(own, STANDS_FOR, *usage as u64, image);
         }
-        image[at + 1][SUBSTITUTES] = whole((first - at) as u32, self.substitutes.len() as u32);
+        set_second(at, SUBSTITUTES, whole((first - at) as u32, self.substitutes.len() as u32), image);
+    }
+}
+
+/// Sets a word of the second line of the rule at `at`, which gets one if it has none and needs it.
+fn set_second(at: usize, word: usize, value: u64, image: &mut Image) {
+    if value == 0 {
+        return;
+    }
+    let behind = usize::from((image[at][BEHIND] >> (16 * quarter::SECOND)) as u16);
+    let second = if behind == 0 { image.add(1) } else { at + behind };
+    image[at][BEHIND] |= quarters([0, 0, second - at, 0]);
+    image[second][word] = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Draft {
+        Draft {
+            qfis: 0,
+            v4: AddressesV4 { ue: Some(1), local: None },
+            v6: AddressesV6::default(),
+            framed: vec![],
+            filters: vec![],
+            meters: vec![Meter::new(1_000, 50, 0, 1)],
+            usages: vec![7],
+            pdr: 1,
+            any_ue: false,
+            removes_header: false,
+            open: true,
+            uplink: false,
+            action: Action::Tunnel(Tunnel { path: 1, teid: 2, flow: 9 }),
+            translated: false,
+            copies: vec![],
+            substitutes: vec![],
+        }
+    }
+
+    fn lines(rules: &[Draft]) -> usize {
+        let mut image = Image::default();
+        Draft::write_list(rules, 0, &mut image);
+        image.len()
+    }
+
+    #[test]
+    fn only_what_few_rules_have_takes_more_than_a_line() {
+        assert_eq!((lines(&[usual()]), lines(&[usual(), usual()])), (1, 2));
+        assert_eq!(lines(&[Draft { qfis: 1 << 9, ..usual() }]), 2, "QFIs of what comes by a tunnel");
+        assert_eq!(lines(&[Draft { translated: true, qfis: 1 << 9, ..usual() }]), 2, "share a second line");
+        let copies = vec![Ok(Tunnel { path: 1, teid: 3, flow: 0 })];
+        assert_eq!(lines(&[usual(), Draft { copies, ..usual() }]), 4);
     }
 }

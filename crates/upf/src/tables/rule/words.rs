@@ -1,9 +1,9 @@
-//! The words of a rule's two lines.
+//! The words of a rule's line, and of the second one that few rules have.
 
 use crate::drops::DropReason;
 use crate::side::PortId;
 
-// Words of a rule's first line.
+// Words of a rule's line.
 
 /// Octets: flags, kind of the action with one more flag, port or reason or the tunnel's QoS flow, home; then, of 16 bits each, the
 /// number of rules from here on in the list, and the PDR's ID.
@@ -18,34 +18,41 @@ pub(super) const USAGES: usize = 3;
 pub(super) const METER: usize = 4;
 pub(super) const METER_RATE: usize = 5;
 pub(super) const METER_BURST: usize = 6;
-/// Quarters: where addresses of few rules lie, and how many meters there are.
+/// Quarters, as in [`quarter`].
 pub(super) const BEHIND: usize = 7;
 
-// Words of its second line.
+/// Quarters of [`BEHIND`], the lowest first. Lines are counted from the rule's own on, and 0 stands for none.
+pub(super) mod quarter {
+    /// Where addresses of few rules lie.
+    pub const ADDRESSES: usize = 0;
+    /// How many meters there are.
+    pub const METERS: usize = 1;
+    /// Where the second line lies.
+    pub const SECOND: usize = 2;
+    /// How many lines before the rule the block begins.
+    pub const BLOCK: usize = 3;
+}
 
-pub(super) const UP_SEID: usize = 0;
+// Words of its second line, each of which is 0 where there is no such line.
+
 /// Of a relay: path of packets with a PDU session container, and in the upper half the TEID. Where packets are put into a tunnel,
 /// the QFIs.
-pub(super) const RELAY_OR_QFIS: usize = 1;
+pub(super) const RELAY_OR_QFIS: usize = 0;
 /// Octets: QoS flow, whether there is one, marking's octet and its mask; in the upper half most packets that wait, whether N4 is
 /// told of them, and whether packets are translated.
-pub(super) const MANNER: usize = 2;
+pub(super) const MANNER: usize = 1;
 /// Of a relay: path of packets without a PDU session container, and in the upper half that of end markers. Where packets wait, for
 /// how long.
-pub(super) const OTHER_PATHS: usize = 3;
+pub(super) const OTHER_PATHS: usize = 2;
 /// Where copies lie, and in the upper half how many there are.
-pub(super) const COPIES: usize = 4;
+pub(super) const COPIES: usize = 3;
 /// The same of substitutes.
-pub(super) const SUBSTITUTES: usize = 5;
+pub(super) const SUBSTITUTES: usize = 4;
 /// In a substitute, the number of the usage for which it stands in.
-pub(super) const STANDS_FOR: usize = 6;
-
-/// Of the second line: where filters lie, of this rule and of all behind it in the list; in the upper half how many there are.
-/// Only the first rule with filters has them.
-pub(super) const FILTERS: usize = 7;
-
-/// Lines of a rule.
-pub(super) const RULE_LINES: usize = 2;
+pub(super) const STANDS_FOR: usize = 5;
+/// Where filters lie, of this rule and of all behind it in the list; in the upper half how many there are. Only the first rule
+/// with filters has them.
+pub(super) const FILTERS: usize = 6;
 
 /// Bits of [`BRIEF`].
 pub(super) mod flag {
@@ -75,6 +82,3 @@ pub(super) mod kind {
     pub const BUFFER: u8 = 5;
     pub const MASK: u8 = 0x7f;
 }
-
-/// Kinds of which the first line says all, as bits.
-pub(super) const ON_FIRST_LINE: u32 = 1 << kind::DROP | 1 << kind::ROUTE | 1 << kind::TUNNEL;
