@@ -1,7 +1,7 @@
 //! A bare loop that touches as many cold lines a packet as the UPF does, and asks for them ahead in the same order, into the same cache:
 //! what sessions that are not in the caches cost at least. It does nothing else.
 //!
-//! These are the slot of the TEID or of the UE's address, the first line of the rule, and the policer, each found by the one before.
+//! These are the slot of the TEID or of the UE's address, the rule, and the policer, each found by the one before.
 
 use std::hint::black_box;
 

@@ -1,6 +1,6 @@
 //! Finds the sessions of a whole burst, and has what its packets will need of them on the way before any of them is decided upon.
 //!
-//! Of many sessions little is in the caches. A packet that is classified and decided upon waits for four or five lines, one
+//! Of many sessions little is in the caches. A packet that is classified and decided upon waits for three to five lines, one
 //! after the other, and the processor does not look far enough ahead to have the next packet's lines come meanwhile. So the lines
 //! of many packets are asked for together, in loops that do as little else as they can: where it says where the rules lie, the rules,
 //! and what these point to. Whoever asks for a line whose page's address is not at hand waits for that, and only what is close
