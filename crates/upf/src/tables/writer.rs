@@ -300,6 +300,10 @@ impl Writer {
                 record.plain.extend(downlink.ues.into_iter().map(|ue| Plain { port: downlink.port, ue, list }));
             }
             let packed = record.pack();
+            // Rules of blocks with an even number of lines, one behind the other, would share half of a cache's sets, or fewer.
+            if blocks::lines_of(packed.len(), image.len()).is_multiple_of(2) {
+                image.add(1);
+            }
             after = Some((record, packed, image));
         }
         if before.as_ref().is_some_and(|(_, record)| record.buffers) {

@@ -193,6 +193,25 @@ fn applying_returns_only_when_every_worker_sees_it() {
     assert_eq!(tables.apply(vec![SessionUpdate::Remove(1)]), Err(ApplyError::Stopped));
 }
 
+/// So that they are spread over all sets of a cache.
+#[test]
+fn sessions_whatever_they_have_lie_an_odd_number_of_lines_apart() {
+    let (tables, _) = tables(20, 0);
+    for qers in 0..4 {
+        let put = |seid: u64| {
+            let mut session = session(seid, 0x10 + seid as u32, seid as u32);
+            session.qers = (0..qers).map(|id| qer(id, Some(1_000_000))).collect();
+            session.pdrs.iter_mut().for_each(|pdr| pdr.qer_ids = (0..qers).collect());
+            SessionUpdate::Put(session)
+        };
+        // The path to the base station lies behind the very first one.
+        let seids = [1, 2, 3].map(|number| u64::from(3 * qers) + number);
+        seids.into_iter().for_each(|seid| tables.apply(vec![put(seid)]).unwrap());
+        let list = |seid: u64| tables.look(|version| version.by_teid(0x10 + seid as u32).unwrap().list());
+        assert_eq!((list(seids[2]) - list(seids[1])) % 2, 1, "{qers} QERs");
+    }
+}
+
 /// Tables with what an earlier process left in `file`.
 fn kept(file: &std::path::Path, max_sessions: usize, address: &str) -> Tables {
     let mut n3 = PortInfo::named("n3");
