@@ -18,7 +18,7 @@ use vport::tally::{LINE_WORDS, Line, Tallies};
 
 use super::Bucket;
 
-/// Lines for each session that may be held, on the average. A usual one has three, one with 64 PDRs and filters some 400. What is
+/// Lines for each session that may be held, on the average. A usual one has three, one with 64 PDRs and filters less than 400. What is
 /// not used takes no memory.
 const LINES_PER_SESSION: usize = 512;
 /// Lines besides.
