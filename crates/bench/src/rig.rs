@@ -18,7 +18,6 @@ use upf::clock::Clock;
 use upf::drops::DropReason;
 use upf::ip::UDP;
 use upf::mail::{self, Inbox};
-use upf::policer::Policers;
 use upf::rules::{
     CpFSeid, Endpoint, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting,
     Pdi, Pdr, Qer, SdfFilter, Session, UeIp,
@@ -163,12 +162,7 @@ impl Upf {
             tracer: Tracer::unread(),
             assembly: Assembly::new(1),
         };
-        let habits = Habits {
-            policers: Policers::new(settings.max_policers())?,
-            room: Room::new(0),
-            ipv6_zero_checksum: false,
-            clock: Clock::new(),
-        };
+        let habits = Habits { room: Room::new(0), ipv6_zero_checksum: false, clock: Clock::new() };
         let worker = Worker::new(reader, n3, n6, links, habits);
         Ok(Self { worker, sent, _tables: tables, _slow_path: slow_path, _alarms: heard })
     }

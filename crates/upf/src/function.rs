@@ -22,7 +22,6 @@ use crate::model::{Lanes, Model, Shifting};
 use crate::nat::log::LogReader;
 use crate::nat::{self, Nat, SourceNat};
 use crate::pipeline::Dispatcher;
-use crate::policer::Policers;
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
 use crate::tables::{Memory, Settings, Tables};
@@ -254,7 +253,7 @@ impl Upf {
             let _ = wanted.send((port, address));
             wake.ring();
         });
-        let (tables, readers) = Tables::over(&settings, sides, memory, tell);
+        let (tables, readers) = Tables::over(&settings, sides, memory, tell)?;
         let bells: Vec<_> = (0..count).map(|worker| readers[worker].bell(worker)).collect();
         let clock = plan.clock;
         let n4_bell = Arc::new(Bell::new()?);
@@ -266,7 +265,6 @@ impl Upf {
         slow_links.nat_logs = nat_logs;
         let echo_line = slow_links.echo_line();
         let habits = Habits {
-            policers: Policers::new(settings.max_policers())?,
             room: Room::for_at_most(plan.max_buffered_octets, plan.max_buffered),
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,

@@ -28,7 +28,6 @@ use crate::packet::{
     Class, ETHERNET_LEN, Forward, Punt, UDP6_CHECKSUM, classify, classify_all, decide_usual, is_of_neighbours, uncount,
 };
 use crate::path::Path;
-use crate::policer::Policers;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
 use crate::tables::{BUCKETS, Reader, Version};
@@ -109,8 +108,6 @@ pub struct Links {
 /// How workers treat packets.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// The policers of all workers, so many as [`crate::tables::Settings::max_policers`] says.
-    pub policers: Policers,
     /// Where frames may wait for their UEs, at all workers.
     pub room: Room,
     /// Leave the UDP checksum of outer IPv6 headers zero.
@@ -204,7 +201,7 @@ impl Worker {
             counts: None,
             is_crowded: false,
             kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
-            state: State { policers: habits.policers, buffers: Buffers::new(habits.room), alarms: links.alarms },
+            state: State { buffers: Buffers::new(habits.room), alarms: links.alarms },
             nat: Nat::none(),
             before: None,
             held: Held::default(),
@@ -336,6 +333,10 @@ impl Worker {
         }
         if let Some(owner) = &mut self.owner {
             self.is_unsettled = owner.settle(&mut self.hands);
+            // Whatever has come, the news of the version at hand are done before another one is taken.
+            if self.hands.moving.is_stirred() {
+                self.hands.catch_up(self.reader.version(), &mut self.tx);
+            }
             // No packet of a bucket that has come is treated by an older version than its former owner had.
             if self.hands.moving.is_outdated() && self.reader.refresh() {
                 self.hear();
@@ -343,9 +344,6 @@ impl Worker {
         }
         let tables = self.reader.version();
         let exits = &mut *self.tx;
-        if self.hands.moving.is_stirred() {
-            self.hands.catch_up(tables, exits);
-        }
         let (mut worked, before) = (false, self.packets);
         for (from, inbox) in self.inboxes.iter_mut().enumerate() {
             worked |= self.hands.read(tables, from, inbox, exits);
@@ -429,7 +427,7 @@ impl Hands {
         self.tracer.look();
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
-        classify_all::<TUNNELS>(tables, tables.network(from), &self.state.policers, &burst, &mut classes[..count]);
+        classify_all::<TUNNELS>(tables, tables.network(from), &burst, &mut classes[..count]);
         if let Some(board) = &self.counts {
             classes[..count].iter().filter_map(|class| class.home(tables)).for_each(|home| board.count(home));
         }

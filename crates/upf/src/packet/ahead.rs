@@ -13,7 +13,6 @@ use port::{BURST_MAX, Burst, CacheLevel};
 use super::classify::classify_to;
 use super::{Class, ETHERNET_LEN};
 use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, half, word};
-use crate::policer::Policers;
 use crate::tables::{Network, Version};
 
 const ETHERTYPE: usize = ETHERNET_LEN - 2;
@@ -43,14 +42,13 @@ const NOWHERE: u32 = u32::MAX;
 pub(super) fn classify_ahead<const TUNNELS: bool>(
     tables: &Version,
     from: &Network,
-    policers: &Policers,
     burst: &Burst<'_>,
     classes: &mut [Class],
 ) {
     // A constant in each, at which loops need not look.
     match tables.level() {
-        CacheLevel::First => classify_into::<TUNNELS>(CacheLevel::First, tables, from, policers, burst, classes),
-        CacheLevel::Second => classify_into::<TUNNELS>(CacheLevel::Second, tables, from, policers, burst, classes),
+        CacheLevel::First => classify_into::<TUNNELS>(CacheLevel::First, tables, from, burst, classes),
+        CacheLevel::Second => classify_into::<TUNNELS>(CacheLevel::Second, tables, from, burst, classes),
     }
 }
 
@@ -60,7 +58,6 @@ fn classify_into<const TUNNELS: bool>(
     level: CacheLevel,
     tables: &Version,
     from: &Network,
-    policers: &Policers,
     burst: &Burst<'_>,
     classes: &mut [Class],
 ) {
@@ -85,7 +82,7 @@ fn classify_into<const TUNNELS: bool>(
             let list = (list != NOWHERE).then_some(list);
             classify_to::<TUNNELS>(tables, from, packet.head, packet.len(), list, &mut classes[at]);
         }
-        lists[chunk].iter().for_each(|list| tables.rules(*list).ask_behind(policers, level));
+        lists[chunk].iter().for_each(|list| tables.rules(*list).ask_behind(level));
     }
 }
 

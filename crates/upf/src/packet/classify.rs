@@ -9,7 +9,6 @@ use super::ahead::classify_ahead;
 use super::{Arrival, Class, ETHERNET_LEN, Punt, usual};
 use crate::drops::DropReason;
 use crate::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Packet, UDP};
-use crate::policer::Policers;
 use crate::side::PortId;
 use crate::tables::{Network, Version};
 
@@ -27,12 +26,11 @@ const UDP_LEN: usize = 8;
 pub(crate) fn classify_all<const TUNNELS: bool>(
     tables: &Version,
     from: &Network,
-    policers: &Policers,
     burst: &Burst<'_>,
     classes: &mut [Class],
 ) {
     if tables.is_large() && classes.len() > 1 {
-        return classify_ahead::<TUNNELS>(tables, from, policers, burst, classes);
+        return classify_ahead::<TUNNELS>(tables, from, burst, classes);
     }
     for (at, class) in classes.iter_mut().enumerate() {
         let packet = burst.get(at);

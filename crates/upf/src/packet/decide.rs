@@ -327,17 +327,7 @@ pub(super) fn admit(
     if rule.is_counted() && !rule.usages(tables).admit(uplink, len, &mut state.alarms) {
         return Err(DropReason::QuotaExhausted);
     }
-    let conforms = match rule.meter_count() {
-        0 => true,
-        1 => state.policers.admit(&rule.meter(), len, now),
-        _ => conforms_to_all(tables, state, rule, len, now),
-    };
-    if conforms { Ok(()) } else { Err(DropReason::MbrExceeded) }
-}
-
-#[inline(never)]
-fn conforms_to_all(tables: &Version, state: &mut State, rule: Rule<'_>, len: usize, now: u64) -> bool {
-    state.policers.admit_all(rule.meters(tables), len, now)
+    if rule.admit(tables, len, now) { Ok(()) } else { Err(DropReason::MbrExceeded) }
 }
 
 /// Counts a packet that is to be sent.

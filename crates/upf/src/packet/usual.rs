@@ -178,7 +178,6 @@ mod tests {
     use crate::buffers::{Buffers, Room};
     use crate::drops::DropReason;
     use crate::ip::{checksum, sum};
-    use crate::policer::Policers;
     use crate::rules::{
         CpFSeid, FTeid, Far, FarAction, Forwarding, Interface, OuterHeaderCreation, OuterHeaderRemoval, Parting, Pdi,
         Pdr, Qer, Session, UeIp,
@@ -286,7 +285,7 @@ mod tests {
         let states = std::array::from_fn(|_| {
             let (alarms, receiver) = alarms::channel(Arc::new(Bell::new().expect("a bell")));
             heard.push(receiver);
-            State { policers: Policers::new(64).expect("memory"), buffers: Buffers::new(Room::new(0)), alarms }
+            State { buffers: Buffers::new(Room::new(0)), alarms }
         });
         let mut reader = readers.remove(0);
         reader.refresh();

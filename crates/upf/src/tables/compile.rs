@@ -3,17 +3,18 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use gtpu::{Direction, PduSession};
+use hashbrown::HashSet;
 use serde::{Deserialize, Serialize};
 use vport::steering::teid_bucket;
 
 use super::filter;
-use super::rule::{Action, AddressesV4, AddressesV6, Draft, Net};
+use super::policers::Policer;
+use super::rule::{Action, AddressesV4, AddressesV6, Draft, Limit, Net, SLOTS_MOST};
 use super::version::UeKey;
 use super::{ApplyError, Bucket, home_bucket};
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::path::{Form, PathKey, Relay, Tunnel};
-use crate::policer::Meter;
 use crate::rules::{Buffering, FTeid, Far, FarAction, Forwarding, Interface, Pdr, Qer, Session};
 use crate::side::{self, PortId, Sides};
 use crate::usage::Usage;
@@ -36,8 +37,8 @@ impl MeterKey {
 
 /// What compiling needs from its surroundings.
 pub(super) trait Context {
-    /// The policer of a QER, which keeps its state over changes of the session.
-    fn meter(&mut self, key: MeterKey, rate: u64) -> Meter;
+    /// The policer that the session shares with others.
+    fn share(&mut self, key: MeterKey) -> Policer;
     /// The number of a path, to which a route leads.
     fn path(&mut self, key: PathKey) -> u32;
 }
@@ -89,17 +90,19 @@ pub(super) fn compile(session: &Session, sides: &Sides, context: &mut dyn Contex
     compiled
 }
 
-/// Whether every rule that the session's PDRs name is there.
+/// Whether every rule that the session's PDRs name is there, and there are not too many policers.
 pub(super) fn check(session: &Session) -> Result<(), ApplyError> {
     let complete = |pdr: &&Pdr| {
         far(session, pdr).is_some()
             && pdr.qer_ids.iter().all(|id| session.qers.iter().any(|qer| qer.id == *id))
             && pdr.urr_ids.iter().all(|id| session.urrs.iter().any(|urr| urr.id == *id))
     };
-    match session.pdrs.iter().find(|pdr| !complete(pdr)) {
-        Some(pdr) => Err(ApplyError::DanglingRule { pdr: pdr.id }),
-        None => Ok(()),
+    if let Some(pdr) = session.pdrs.iter().find(|pdr| !complete(pdr)) {
+        return Err(ApplyError::DanglingRule { pdr: pdr.id });
     }
+    let rates = session.pdrs.iter().flat_map(|pdr| rates(qers_of(session, pdr), is_uplink(pdr)));
+    let policers: HashSet<_> = rates.map(|(key, _)| key).collect();
+    if policers.len() > SLOTS_MOST { Err(ApplyError::TooLarge) } else { Ok(()) }
 }
 
 /// TEIDs by which the session is found.
@@ -158,13 +161,13 @@ fn framed_key(route: (IpAddr, u8)) -> UeKey {
     }
 }
 
-/// QERs with a maximum bit rate, by direction.
-pub(super) fn meters(session: &Session) -> Vec<MeterKey> {
-    let up = session.qers.iter().filter(|qer| qer.uplink_mbr_bps.is_some());
-    let down = session.qers.iter().filter(|qer| qer.downlink_mbr_bps.is_some());
-    let key = |uplink| move |qer: &Qer| MeterKey::of(qer, uplink);
+/// Policers that the session shares with others, both ways.
+pub(super) fn shared(session: &Session) -> Vec<MeterKey> {
+    let correlated = || session.qers.iter().filter(|qer| qer.correlation_id.is_some());
+    let up = correlated().filter(|qer| qer.uplink_mbr_bps.is_some()).map(|qer| MeterKey::of(qer, true));
+    let down = correlated().filter(|qer| qer.downlink_mbr_bps.is_some()).map(|qer| MeterKey::of(qer, false));
     let mut keys = Vec::new();
-    for key in up.map(key(true)).chain(down.map(key(false))) {
+    for key in up.chain(down) {
         if !keys.contains(&key) {
             keys.push(key);
         }
@@ -187,6 +190,27 @@ fn far<'s>(session: &'s Session, pdr: &Pdr) -> Option<&'s Far> {
     session.fars.iter().find(|far| far.id == pdr.far_id)
 }
 
+fn is_uplink(pdr: &Pdr) -> bool {
+    pdr.pdi.source_interface == Interface::Access
+}
+
+fn qers_of<'s>(session: &'s Session, pdr: &'s Pdr) -> impl Iterator<Item = &'s Qer> {
+    session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id))
+}
+
+/// Maximum bit rates that packets of these QERs count towards.
+fn rates<'s>(qers: impl Iterator<Item = &'s Qer>, uplink: bool) -> Vec<(MeterKey, u64)> {
+    let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
+    let mut rates = vec![];
+    for (key, rate) in qers.filter_map(|qer| Some((MeterKey::of(qer, uplink), rate(qer)?))) {
+        // A packet counts once towards a rate that several QERs share.
+        if rates.iter().all(|(other, _)| *other != key) {
+            rates.push((key, rate));
+        }
+    }
+    rates
+}
+
 struct Compiler<'c> {
     session: &'c Session,
     sides: &'c Sides,
@@ -195,8 +219,8 @@ struct Compiler<'c> {
 
 impl Compiler<'_> {
     fn rule(&mut self, pdr: &Pdr) -> Draft {
-        let uplink = pdr.pdi.source_interface == Interface::Access;
-        let qers: Vec<_> = self.session.qers.iter().filter(|qer| pdr.qer_ids.contains(&qer.id)).copied().collect();
+        let uplink = is_uplink(pdr);
+        let qers: Vec<_> = qers_of(self.session, pdr).copied().collect();
         let action = self.action(pdr, pdr.far_id, &qers);
         let mut rule = Draft {
             qfis: pdr.pdi.qfis.iter().fold(0, |bits, qfi| bits | 1 << (qfi & 63)),
@@ -208,7 +232,7 @@ impl Compiler<'_> {
             // Which header came is the F-TEID's to say: some session managers go by the PDU session's type.
             removes_header: pdr.outer_header_removal.is_some(),
             open: qers.iter().all(|qer| if uplink { qer.uplink_gate_open } else { qer.downlink_gate_open }),
-            meters: self.meters(&qers, uplink),
+            limits: self.limits(&qers, uplink),
             uplink,
             usages: counting(self.session, pdr).map(|(usage, _)| usage.place().0).collect(),
             translated: self.is_translated(&action),
@@ -245,16 +269,9 @@ impl Compiler<'_> {
         fars.into_iter().enumerate().filter_map(substitute).collect()
     }
 
-    fn meters(&mut self, qers: &[Qer], uplink: bool) -> Vec<Meter> {
-        let rate = |qer: &Qer| if uplink { qer.uplink_mbr_bps } else { qer.downlink_mbr_bps };
-        let mut limited: Vec<(MeterKey, u64)> = vec![];
-        for (key, rate) in qers.iter().filter_map(|qer| Some((MeterKey::of(qer, uplink), rate(qer)?))) {
-            // A packet counts once towards a rate that several QERs share.
-            if limited.iter().all(|(other, _)| *other != key) {
-                limited.push((key, rate));
-            }
-        }
-        limited.into_iter().map(|(key, rate)| self.context.meter(key, rate)).collect()
+    fn limits(&mut self, qers: &[Qer], uplink: bool) -> Vec<Limit> {
+        let mut shared = |key: MeterKey| key.correlated.then(|| self.context.share(key));
+        rates(qers.iter(), uplink).into_iter().map(|(key, rate)| Limit { key, rate, shared: shared(key) }).collect()
     }
 
     /// Tunnels for copies of packets.

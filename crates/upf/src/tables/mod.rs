@@ -35,6 +35,7 @@ use vport::steering;
 pub use blocks::Blocks;
 
 use crate::counters::Counters;
+use crate::policer::Policers;
 use crate::rules::{Interface, Session, UeIp};
 use crate::side::{PortId, PortKind, Side, Sides};
 pub(crate) use filter::Key;
@@ -77,10 +78,10 @@ pub enum ApplyError {
         /// The PDR's ID.
         pdr: u16,
     },
-    /// A session has more rules than lie together.
+    /// A session has more rules than lie together, or more maximum bit rates.
     #[error("the session has too many rules")]
     TooLarge,
-    /// The configured number of sessions is reached, or the number of policers that goes with it.
+    /// The configured number of sessions is reached, or the number of shared policers that goes with it.
     #[error("no room for another session")]
     Full,
     /// The workers have ended.
@@ -100,8 +101,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Most policers: QERs with a maximum bit rate, counted once for each direction.
-    pub fn max_policers(&self) -> usize {
+    /// Most policers that sessions share: QER correlation IDs with a maximum bit rate, counted once for each direction.
+    fn max_shared_policers(&self) -> usize {
         self.max_sessions * 4
     }
 
@@ -153,14 +154,15 @@ impl Tables {
     pub fn new(settings: &Settings, n3: Side, n6: Side, wanted: Wanted) -> (Self, Vec<Reader>) {
         let sides = Sides::new(vec![n3.of_kind(PortKind::N3), n6.of_kind(PortKind::N6)]);
         let memory = Memory::private(settings.max_sessions).expect("memory");
-        Self::over(settings, sides, memory, wanted)
+        Self::over(settings, sides, memory, wanted).expect("memory")
     }
 
     /// Tables, and the readers of the workers. `wanted` is told which neighbours to resolve. The sessions that an earlier process
-    /// with the same ports and settings left in `memory` are in force.
-    pub fn over(settings: &Settings, sides: Sides, memory: Memory, wanted: Wanted) -> (Self, Vec<Reader>) {
+    /// with the same ports and settings left in `memory` are in force. Fails if there is no memory.
+    pub fn over(settings: &Settings, sides: Sides, memory: Memory, wanted: Wanted) -> io::Result<(Self, Vec<Reader>)> {
         let Memory { blocks, counters } = memory;
-        let mut version = Version::new(&sides, settings.max_teids(), blocks.lines(), counters.clone());
+        let policers = Policers::new(settings.policer_burst_ms, settings.max_shared_policers())?;
+        let mut version = Version::new(&sides, settings.max_teids(), blocks.lines(), counters.clone(), policers);
         let ground = Ground::new(settings, &sides, blocks, &mut version);
         let (publisher, readers) = publish::channel(version, settings.workers);
         let writer = Writer::new(settings, sides.clone(), ground, publisher, wanted);
@@ -168,17 +170,20 @@ impl Tables {
         let (teids, writer) = (Mutex::new(teids), Mutex::new(writer));
         let homes = Homes::new(settings.workers);
         let shared = Shared { sides, counters, homes, teids, writer, incomplete: AtomicBool::new(false) };
-        (Self { shared: Arc::new(shared) }, readers)
+        Ok((Self { shared: Arc::new(shared) }, readers))
     }
 
     /// Tables that no worker reads, so that everything takes effect at once. Local N3 addresses are `local`.
+    ///
+    /// # Panics
+    /// If there is no memory.
     pub fn without_workers(max_sessions: usize, local: &[IpAddr], memory: Memory) -> Self {
         let mut info = port::PortInfo::named("n3");
         info.addresses = local.iter().map(|&address| (address, if address.is_ipv4() { 24 } else { 64 })).collect();
         let settings = Settings { max_sessions, policer_burst_ms: 50, workers: 0 };
         let n3 = Side::new(&info, &[]).of_kind(PortKind::N3);
         let n6 = Side::new(&port::PortInfo::named("n6"), &[]).of_kind(PortKind::N6);
-        Self::over(&settings, Sides::new(vec![n3, n6]), memory, Box::new(|_, _| {})).0
+        Self::over(&settings, Sides::new(vec![n3, n6]), memory, Box::new(|_, _| {})).expect("memory").0
     }
 
     /// What sessions count by.

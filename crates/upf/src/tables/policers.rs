@@ -1,29 +1,37 @@
-//! Which policers sessions have.
+//! Policers that sessions share. What is one session's alone has its state in the session's block ([`super::rule`]).
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
 use super::compile::MeterKey;
 use super::record::Record;
-use crate::policer::Meter;
+use crate::usage::whole;
 
 /// A policer in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Policer {
-    index: u32,
-    generation: u32,
+    pub index: u32,
+    /// By which workers notice that it starts anew. 0 is that of a state which nobody has used.
+    pub generation: NonZeroU32,
 }
 
-/// Policers in use and free. A freed policer gets another generation, by which workers notice that it starts anew.
-pub(super) struct PolicerPool {
-    burst_ms: u32,
+impl Policer {
+    /// The word that it is named by.
+    pub fn word(self) -> u64 {
+        whole(self.index, self.generation.get())
+    }
+}
+
+/// Policers that sessions of a session manager share, in use and free.
+pub(super) struct SharedPolicers {
+    /// The last one of each.
     generations: Vec<u32>,
     max: usize,
     freed: Vec<u32>,
-    /// Those that several sessions of a session manager share, by its address.
+    /// Those in use, by the session manager's address.
     shared: HashMap<(IpAddr, MeterKey), Shared>,
 }
 
@@ -33,51 +41,36 @@ struct Shared {
     sessions: u32,
 }
 
-impl PolicerPool {
-    pub fn new(settings: &Settings) -> Self {
-        Self {
-            burst_ms: settings.policer_burst_ms,
-            generations: vec![],
-            max: settings.max_policers(),
-            freed: vec![],
-            shared: HashMap::new(),
-        }
+impl SharedPolicers {
+    /// So many at most.
+    pub fn new(max: usize) -> Self {
+        Self { generations: vec![], max, freed: vec![], shared: HashMap::new() }
     }
 
-    /// The meter of a policer.
-    pub fn meter(&self, key: MeterKey, rate: u64, policer: Policer) -> Meter {
-        let meter = Meter::new(rate, self.burst_ms, policer.index, policer.generation);
-        if key.correlated { meter.shared() } else { meter }
-    }
-
-    /// The policers that a session has from an earlier process are in use. False if they cannot be: each is one session's, or
-    /// that of those which share it.
+    /// The policers that a session has from an earlier process are in use. False if they cannot be: each is of those sessions that
+    /// share it.
     pub fn restore(&mut self, record: &Record) -> bool {
+        let Some(manager) = record.manager else { return record.shared.is_empty() };
         let mut own = vec![];
-        for &(key, policer) in &record.policers {
+        for &(key, policer) in &record.shared {
             let is_free = self.generations.get(policer.index as usize).is_none_or(|&generation| generation == 0);
-            let manager = record.manager.filter(|_| key.correlated);
-            let shared = manager.and_then(|manager| self.shared.get(&(manager, key)));
-            let fits = match shared {
+            let fits = match self.shared.get(&(manager, key)) {
                 Some(shared) => shared.policer == policer,
-                None => is_free && key.correlated == manager.is_some(),
+                None => is_free,
             };
             let is_twice = own.iter().any(|&(other, index)| other == key || index == policer.index);
-            if !fits || is_twice || policer.index as usize >= self.max || policer.generation == 0 {
+            if !fits || is_twice || policer.index as usize >= self.max {
                 return false;
             }
             own.push((key, policer.index));
         }
-        for &(key, policer) in &record.policers {
+        for &(key, policer) in &record.shared {
             let at = policer.index as usize;
             if at >= self.generations.len() {
                 self.generations.resize(at + 1, 0);
             }
-            self.generations[at] = self.generations[at].max(policer.generation);
-            if let Some(manager) = record.manager.filter(|_| key.correlated) {
-                let shared = self.shared.entry((manager, key)).or_insert(Shared { policer, sessions: 0 });
-                shared.sessions += 1;
-            }
+            self.generations[at] = policer.generation.get();
+            self.shared.entry((manager, key)).or_insert(Shared { policer, sessions: 0 }).sessions += 1;
         }
         true
     }
@@ -105,29 +98,25 @@ impl PolicerPool {
 
     /// # Panics
     /// If none is free.
-    pub fn take(&mut self) -> Policer {
+    fn take(&mut self) -> Policer {
         let index = self.freed.pop().unwrap_or_else(|| {
             assert!(self.generations.len() < self.max, "checked before anything was changed");
             self.generations.push(0);
             self.generations.len() as u32 - 1
         });
         let generation = &mut self.generations[index as usize];
-        // 0 is the generation of a state that nobody has used.
-        *generation = generation.checked_add(1).unwrap_or(1);
-        Policer { index, generation: *generation }
+        let next = NonZeroU32::new(generation.wrapping_add(1)).unwrap_or(NonZeroU32::MIN);
+        *generation = next.get();
+        Policer { index, generation: next }
     }
 
     /// A session of `manager` does not use the policer any more.
-    pub fn give_back(&mut self, manager: Option<IpAddr>, key: MeterKey, policer: Policer) {
-        if let Some(manager) = manager.filter(|_| key.correlated)
-            && let Some(shared) = self.shared.get_mut(&(manager, key))
-        {
-            shared.sessions -= 1;
-            if shared.sessions > 0 {
-                return;
-            }
+    pub fn give_back(&mut self, manager: IpAddr, key: MeterKey) {
+        let Some(shared) = self.shared.get_mut(&(manager, key)) else { return };
+        shared.sessions -= 1;
+        if shared.sessions == 0 {
+            self.freed.push(shared.policer.index);
             self.shared.remove(&(manager, key));
         }
-        self.freed.push(policer.index);
     }
 }

@@ -17,7 +17,9 @@ pub(super) struct Record {
     pub up_seid: u64,
     pub tunnelled: Vec<Tunnelled>,
     pub plain: Vec<Plain>,
-    pub policers: Vec<(MeterKey, Policer)>,
+    /// Policers of its own: at which word of the body their tokens are.
+    pub policers: Vec<(MeterKey, u32)>,
+    pub shared: Vec<(MeterKey, Policer)>,
     /// Whose correlation IDs its QERs have.
     pub manager: Option<IpAddr>,
     /// Paths of its tunnels, as often as they are named.
@@ -50,8 +52,14 @@ impl Record {
         postcard::from_bytes(bytes).ok()
     }
 
-    pub fn policer(&self, key: &MeterKey) -> Option<Policer> {
-        self.policers.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
+    /// Where the tokens of a policer of its own are.
+    pub fn policer(&self, key: &MeterKey) -> Option<u32> {
+        self.policers.iter().find(|(other, _)| other == key).map(|(_, place)| *place)
+    }
+
+    /// The policer that it shares.
+    pub fn shared(&self, key: &MeterKey) -> Option<Policer> {
+        self.shared.iter().find(|(other, _)| other == key).map(|(_, policer)| *policer)
     }
 
     /// By what its rules are found: TEIDs, and addresses in data networks.

@@ -7,8 +7,10 @@
 //! soon at an end, as numbers are read with 16 bits; what they mean is then up to them.
 
 mod draft;
+mod policing;
 mod words;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pfcp::rule::BufferingDuration;
@@ -16,6 +18,7 @@ use port::CacheLevel;
 use vport::tally::{LINE_BYTES, LINE_WORDS, Line};
 
 pub(super) use self::draft::{AddressesV4, AddressesV6, Draft, Net};
+pub(super) use self::policing::{Limit, Policing, SLOTS_MOST};
 use self::words::*;
 use super::filter::{self, Key};
 use super::{Bucket, Version, blocks};
@@ -24,7 +27,7 @@ use crate::drops::DropReason;
 use crate::ip::Packet;
 use crate::marking::Marking;
 use crate::path::{Relay, Tunnel};
-use crate::policer::{Meter, Policers};
+use crate::policer::{Meter, admit_all};
 use crate::side::PortId;
 use crate::usage::{Gauges, Places, whole};
 
@@ -123,14 +126,16 @@ impl<'t> Rules<'t> {
 
     /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
     #[inline(always)]
-    pub(crate) fn ask_behind(&self, policers: &Policers, level: CacheLevel) {
+    pub(crate) fn ask_behind(&self, level: CacheLevel) {
         let Some(rule) = self.first() else { return };
         let second = rule.quarter(quarter::SECOND);
         if second != 0 {
             self.tables.ask_line(self.first.wrapping_add(second as u32), level);
         }
-        if rule.meter_count() == 1 {
-            policers.ask(rule.word(METER) as u32, level);
+        if rule.quarter(quarter::POLICING) == policed::SLOTS {
+            // Where there are several, they mostly lie together.
+            let slot = rule.word(POLICERS).trailing_zeros() as usize;
+            self.tables.ask_line(rule.body(self.tables).wrapping_add(slot / 2) as u32, level);
         }
         if rule.is_counted() {
             // Where it is several that count, in vain.
@@ -294,8 +299,19 @@ impl<'t> Rule<'t> {
     #[inline(always)]
     fn up_seid(self, tables: &Version) -> &AtomicU64 {
         static NONE: AtomicU64 = AtomicU64::new(0);
-        let block = (self.index(tables) as usize).wrapping_sub(self.quarter(quarter::BLOCK));
-        tables.lines().get(block).map_or(&NONE, |line| &line[UP_SEID])
+        tables.lines().get(self.block(tables)).map_or(&NONE, |line| &line[UP_SEID])
+    }
+
+    /// The line where the block begins in which it lies.
+    #[inline(always)]
+    fn block(self, tables: &Version) -> usize {
+        (self.index(tables) as usize).wrapping_sub(self.quarter(quarter::BLOCK))
+    }
+
+    /// The line where the block's body begins.
+    #[inline(always)]
+    fn body(self, tables: &Version) -> usize {
+        self.block(tables).wrapping_add(blocks::BEFORE_BODY)
     }
 
     /// Whether packets come from the UE.
@@ -315,29 +331,92 @@ impl<'t> Rule<'t> {
         self.has(flag::OPEN)
     }
 
-    /// How many maximum bit rates the packet counts towards.
+    /// Whether a packet of `len` bytes conforms to all maximum bit rates that it counts towards, at time `now` (nanoseconds). If so
+    /// it is charged to them.
     #[inline(always)]
-    pub fn meter_count(self) -> usize {
-        self.quarter(quarter::METERS)
+    pub fn admit(self, tables: &Version, len: usize, now: u64) -> bool {
+        match self.quarter(quarter::POLICING) {
+            policed::NONE => true,
+            policed::OWN => self.meter(tables).admit(len, now),
+            _ => self.admit_by_slots(tables, len, now),
+        }
     }
 
-    /// The only maximum bit rate.
+    #[inline(never)]
+    fn admit_by_slots(self, tables: &Version, len: usize, now: u64) -> bool {
+        match self.slot_words() {
+            [first, 0, 0] if first.is_power_of_two() => {
+                self.slot_meter(tables, first.trailing_zeros() as usize).is_none_or(|meter| meter.admit(len, now))
+            }
+            _ => admit_all(self.meters(tables), len, now),
+        }
+    }
+
+    /// The maximum bit rate that is this rule's alone.
     #[inline(always)]
-    pub fn meter(self) -> Meter {
-        let state = self.word(METER);
-        Meter::of_parts(self.word(METER_RATE), self.word(METER_BURST), state as u32, (state >> 32) as u32)
+    fn meter(self, tables: &'t Version) -> Meter<'t> {
+        const { assert!(POLICERS + POLICERS_WORDS <= LINE_WORDS && slot::TOKENS + 2 == POLICERS_WORDS) };
+        let tokens = self.0[POLICERS + slot::TOKENS..].first_chunk().expect("so many words are there");
+        tables.policers().own(self.word(POLICERS), tokens)
     }
 
     /// Maximum bit rates that the packet counts towards.
-    pub fn meters(self, tables: &'t Version) -> impl Iterator<Item = Meter> + Clone + use<'t> {
-        let count = self.meter_count();
-        let words = match count {
-            1 => &self.0[METER..METER + 3],
-            _ => self.behind(tables, self.word(METER) as usize, 3 * count),
+    pub fn meters(self, tables: &'t Version) -> impl Iterator<Item = Meter<'t>> + Clone + use<'t> {
+        let own = (self.quarter(quarter::POLICING) == policed::OWN).then(|| self.meter(tables));
+        own.into_iter().chain(self.slots().filter_map(move |number| self.slot_meter(tables, number)))
+    }
+
+    /// A bit for each policer that is not in its line.
+    #[inline(always)]
+    fn slot_words(self) -> [u64; POLICERS_WORDS] {
+        match self.quarter(quarter::POLICING) {
+            policed::SLOTS => [0, 1, 2].map(|word: usize| self.word(POLICERS + word)),
+            _ => [0; POLICERS_WORDS],
+        }
+    }
+
+    /// The numbers of these.
+    fn slots(self) -> impl Iterator<Item = usize> + Clone {
+        let left = |word| std::iter::successors(Some(word), |left: &u64| Some(left & left.wrapping_sub(1)));
+        let bits = move |word| left(word).take_while(|left| *left != 0).map(|left| left.trailing_zeros() as usize);
+        self.slot_words().into_iter().enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| 64 * at + bit))
+    }
+
+    /// Such a policer; none if it is nowhere.
+    #[inline(always)]
+    fn slot(self, tables: &'t Version, number: usize) -> Option<&'t [AtomicU64; slot::WORDS]> {
+        tables.lines().get(self.body(tables).wrapping_add(number / 2))?.as_chunks().0.get(number % 2)
+    }
+
+    #[inline(always)]
+    fn slot_meter(self, tables: &'t Version, number: usize) -> Option<Meter<'t>> {
+        let slot = self.slot(tables, number)?;
+        let (rate, shared) = (slot[slot::RATE].load(Relaxed), slot[slot::SHARED].load(Relaxed));
+        match NonZeroU32::new((shared >> 32) as u32) {
+            Some(generation) => tables.policers().shared(rate, shared as u32, generation),
+            None => Some(tables.policers().own(rate, slot[slot::TOKENS..].first_chunk()?)),
+        }
+    }
+
+    /// Whether its packets, and those of what stands in for it, are charged to tokens at words for which `is_own`, and to policers of
+    /// which that says `is_shared` which their slots have.
+    pub(super) fn is_policed_by(
+        self,
+        tables: &'t Version,
+        is_own: impl Fn(usize) -> bool,
+        is_shared: impl Fn(u64) -> bool,
+    ) -> bool {
+        let word = |word: &AtomicU64| {
+            std::ptr::from_ref(word).addr().wrapping_sub(tables.lines().as_ptr().addr()) / size_of::<u64>()
         };
-        words.chunks_exact(3).take(count).map(|words| {
-            let [state, rate, burst] = [0, 1, 2].map(|word: usize| words[word].load(Relaxed));
-            Meter::of_parts(rate, burst, state as u32, (state >> 32) as u32)
+        [self].into_iter().chain(self.substitutes(tables)).all(|rule| {
+            let is_in_line = rule.quarter(quarter::POLICING) == policed::OWN;
+            let mut slots = rule.slots().filter_map(|number| rule.slot(tables, number));
+            (!is_in_line || is_own(word(&rule.0[POLICERS + slot::TOKENS])))
+                && slots.all(|slot| match slot[slot::SHARED].load(Relaxed) {
+                    0 => is_own(word(&slot[slot::TOKENS])),
+                    shared => is_shared(shared),
+                })
         })
     }
 
@@ -389,15 +468,18 @@ impl<'t> Rule<'t> {
     /// The rule that stands in for this one where a packet of `octets` octets would go beyond a quota, if one does.
     #[cold]
     pub fn substitute(self, tables: &'t Version, octets: usize) -> Option<Self> {
+        let mut substitutes = self.substitutes(tables).peekable();
+        substitutes.peek()?;
+        let refusing = self.usages(tables).refusing(self.is_uplink(), octets)? as u64;
+        substitutes.find(|rule| rule.second_word(tables, STANDS_FOR) == refusing)
+    }
+
+    /// Rules that stand in for this one.
+    fn substitutes(self, tables: &'t Version) -> impl Iterator<Item = Self> + use<'t> {
         let word = self.second_word(tables, SUBSTITUTES);
         let (behind, count) = (word as u32, (word >> 32) as u16);
-        if count == 0 {
-            return None;
-        }
-        let refusing = self.usages(tables).refusing(self.is_uplink(), octets)? as u64;
-        let first = self.index(tables).checked_add(behind)?;
-        let mut all = (0..u32::from(count)).filter_map(|number| Self::at(tables, first.checked_add(number)?));
-        all.find(|rule| rule.second_word(tables, STANDS_FOR) == refusing)
+        let number = move |number: u32| self.index(tables).checked_add(behind)?.checked_add(number);
+        (0..u32::from(count)).filter_map(move |at| Self::at(tables, number(at)?))
     }
 
     /// The tunnel that packets are put into, if that is what the FAR does.

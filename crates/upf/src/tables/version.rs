@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use port::{CacheLevel, PortInfo};
 use serde::{Deserialize, Serialize};
-use vport::tally::{Line, Tallies};
+use vport::tally::{LINE_WORDS, Line, Tallies};
 
 use super::Bucket;
 use super::direct::Direct;
@@ -13,6 +13,7 @@ use super::network::Network;
 use super::rule::{Rule, Rules};
 use crate::counters::Counters;
 use crate::path::{Form, Path, PathKey, Tunnel};
+use crate::policer::{Policers, Tokens};
 use crate::side::{NextHop, PortId, Side, Sides};
 
 /// The tables. Sessions are found as the places of their lists of rules.
@@ -29,6 +30,7 @@ pub struct Version {
     /// Where the rules lie, and what they count by.
     blocks: Arc<Tallies>,
     counters: Counters,
+    policers: Policers,
     /// The cache that lines of many sessions are asked into.
     level: CacheLevel,
     /// What workers do when they take this version.
@@ -38,6 +40,15 @@ pub struct Version {
 /// What the worker that owns a session does once, between the packets of the version before and those of this one.
 #[derive(Clone, Debug)]
 pub enum News {
+    /// Let a policer go on with what is left in its bucket, which lies elsewhere in this version.
+    CarryOver {
+        /// The word where its tokens were.
+        from: u64,
+        /// The word where they are now.
+        to: u64,
+        /// The session's bucket.
+        home: Bucket,
+    },
     /// Treat what waits by the rules that there are now.
     Release {
         /// The UPF's SEID.
@@ -65,7 +76,10 @@ impl News {
     /// The bucket of the session that it is about.
     pub fn home(&self) -> Bucket {
         match *self {
-            Self::Release { home, .. } | Self::Discard { home, .. } | Self::EndMarker { home, .. } => home,
+            Self::CarryOver { home, .. }
+            | Self::Release { home, .. }
+            | Self::Discard { home, .. }
+            | Self::EndMarker { home, .. } => home,
         }
     }
 }
@@ -104,7 +118,7 @@ pub(super) enum Change {
 
 impl Version {
     /// Empty tables for so many TEIDs of the UPF's choice, a power of two.
-    pub fn new(sides: &Sides, teids: usize, blocks: Arc<Tallies>, counters: Counters) -> Self {
+    pub fn new(sides: &Sides, teids: usize, blocks: Arc<Tallies>, counters: Counters, policers: Policers) -> Self {
         let nowhere = PathKey {
             port: PortId::N3,
             source: Ipv4Addr::UNSPECIFIED.into(),
@@ -124,6 +138,7 @@ impl Version {
             nowhere: Path::new(&nowhere, 0, nowhere.peer).expect("both addresses are of one version"),
             blocks,
             counters,
+            policers,
             level: CacheLevel::here(),
             news: Arc::new([]),
         }
@@ -221,6 +236,23 @@ impl Version {
         self.blocks.ask(line as usize, level);
     }
 
+    /// The tokens of a policer, which are at this word.
+    #[inline(always)]
+    pub(crate) fn tokens(&self, word: u64) -> Option<&Tokens> {
+        self.lines().as_flattened().get(word as usize..)?.first_chunk()
+    }
+
+    /// Asks for the line of that word.
+    pub(crate) fn ask_tokens(&self, word: u64) {
+        self.blocks.ask(word as usize / LINE_WORDS, CacheLevel::First);
+    }
+
+    /// Which policers packets are held against.
+    #[inline(always)]
+    pub(super) fn policers(&self) -> &Policers {
+        &self.policers
+    }
+
     /// What rules count by.
     #[inline(always)]
     pub fn counters(&self) -> &Counters {
@@ -295,7 +327,8 @@ mod tests {
     fn version() -> Version {
         let side = |name, kind| Side::new(&PortInfo::named(name), &[]).of_kind(kind);
         let sides = Sides::new(vec![side("n3", PortKind::N3), side("n6", PortKind::N6)]);
-        Version::new(&sides, 16, Tallies::private(16).unwrap().into(), Counters::private(1).unwrap())
+        let (blocks, counters) = (Tallies::private(16).unwrap().into(), Counters::private(1).unwrap());
+        Version::new(&sides, 16, blocks, counters, Policers::new(50, 1).unwrap())
     }
 
     fn list(rules: Option<Rules<'_>>) -> Option<u32> {

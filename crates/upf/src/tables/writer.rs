@@ -4,20 +4,21 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use hashbrown::{HashMap, HashSet};
+use vport::tally::LINE_WORDS;
 
 use super::blocks::{self, Blocks, Kind};
 use super::compile::{self, Context, MeterKey};
 use super::hops::Hops;
 use super::image::Image;
 use super::paths::Paths;
-use super::policers::{Policer, PolicerPool};
+use super::policers::{Policer, SharedPolicers};
 use super::publish::Publisher;
 use super::record::{Plain, Record, Tunnelled};
-use super::rule::{self, Draft};
+use super::rule::{self, Draft, Policing};
 use super::version::{News, UeKey, Version};
 use super::{Action, ApplyError, Bucket, SessionUpdate, Settings, Wanted};
 use crate::path::PathKey;
-use crate::policer::Meter;
+use crate::policer::{FULL, fill};
 use crate::rules::Session;
 use crate::seids::BySeid;
 use crate::side::{self, PortId, Sides};
@@ -29,7 +30,10 @@ pub(super) struct Writer {
     blocks: Blocks,
     /// Blocks of the sessions in force.
     sessions: BySeid<u32>,
-    policers: PolicerPool,
+    /// Blocks that the last two versions left. Their policers are looked at by whoever has the news of such a version done, which may
+    /// come with a bucket on its way to a worker that has both.
+    left: [Vec<u32>; 2],
+    policers: SharedPolicers,
     hops: Hops,
     paths: Paths,
     wanted: Wanted,
@@ -51,7 +55,7 @@ struct Step {
 pub(super) struct Ground {
     blocks: Blocks,
     sessions: BySeid<u32>,
-    policers: PolicerPool,
+    policers: SharedPolicers,
     hops: Hops,
     paths: Paths,
     /// Neighbours that are to be resolved.
@@ -63,7 +67,7 @@ impl Ground {
     pub fn new(settings: &Settings, sides: &Sides, mut blocks: Blocks, version: &mut Version) -> Self {
         let mut hops = Hops::new(sides, version);
         let mut paths = Paths::new(sides.clone());
-        let mut policers = PolicerPool::new(settings);
+        let mut policers = SharedPolicers::new(settings.max_shared_policers());
         let (mut sessions, mut changes) = (BySeid::default(), vec![]);
         let mut found = blocks.take_over(fits(settings, sides, blocks.name()));
         let mut taken = HashSet::with_capacity(2 * found.len());
@@ -82,16 +86,17 @@ impl Ground {
                     && record.paths.iter().all(|path| paths.has(*path))
             });
             let body = blocks.body(found.block).0;
-            let lines = blocks.lines();
-            let are_here =
-                |record: &Record| record.lists(body).all(|list| rule::block(lines.lines(), list) == Some(found.block));
-            let record = record.filter(are_here);
+            let record = record.filter(|record| is_whole(record, found.block, &blocks, version));
             let Some(record) = record.filter(|record| policers.restore(record)) else {
                 blocks.free(found.block);
                 continue;
             };
             taken.extend(record.keys());
             record.paths.iter().for_each(|path| paths.pin_again(*path));
+            // What was left in its buckets was right at another time.
+            let words = blocks.words(found.block);
+            let tokens = record.policers.iter().filter_map(|&(_, word)| words.get(word as usize..)?.first_chunk());
+            tokens.for_each(fill);
             record.put_in(body, &mut changes);
             changes.drain(..).for_each(|change| version.make(change));
             sessions.insert(record.up_seid, found.block);
@@ -103,6 +108,21 @@ impl Ground {
         changes.into_iter().for_each(|change| version.make(change));
         Self { blocks, sessions, policers, hops, paths, wanted }
     }
+}
+
+/// Whether what a block's record names is in the block, and its rules charge no policers but these.
+fn is_whole(record: &Record, block: u32, blocks: &Blocks, version: &Version) -> bool {
+    let (body, words) = (blocks.body(block).0, blocks.words(block).len());
+    let is_own = |word: usize| {
+        let of_body = word.checked_sub(body as usize * LINE_WORDS);
+        record.policers.iter().any(|&(_, own)| of_body == Some(own as usize))
+    };
+    let is_shared = |word: u64| record.shared.iter().any(|(_, policer)| policer.word() == word);
+    record.policers.iter().all(|&(_, own)| own as usize + FULL.len() <= words)
+        && record.lists(body).all(|list| {
+            rule::block(version.lines(), list) == Some(block)
+                && version.rules(list).iter().all(|rule| rule.is_policed_by(version, is_own, is_shared))
+        })
 }
 
 /// A number by which blocks of other surroundings, or of another store, are told apart.
@@ -122,7 +142,7 @@ impl Writer {
         let Ground { blocks, sessions, policers, hops, paths, wanted: neighbours } = ground;
         neighbours.into_iter().for_each(|(port, address)| wanted(port, address));
         let max_sessions = settings.max_sessions;
-        Self { max_sessions, sides, publisher, blocks, sessions, policers, hops, paths, wanted }
+        Self { max_sessions, sides, publisher, blocks, sessions, left: [vec![], vec![]], policers, hops, paths, wanted }
     }
 
     pub fn sessions(&self) -> usize {
@@ -187,12 +207,13 @@ impl Writer {
         for (_, record) in changed.iter().filter_map(|step| step.before.as_ref()) {
             record.take_out(&mut changes);
         }
-        let mut left = vec![];
+        let (mut left, mut carried) = (vec![], vec![]);
         for step in &changed {
             match &step.after {
                 Some((record, packed, image)) => {
                     let block = self.blocks.put(Kind::Session, step.home, packed, image);
                     record.put_in(self.blocks.body(block).0, &mut changes);
+                    self.carry_over(step, (block, record), &mut carried);
                     self.sessions.insert(step.up_seid, block);
                 }
                 None => {
@@ -204,12 +225,13 @@ impl Writer {
         }
         left.extend(self.paths.settle(&mut self.hops, &mut self.blocks, &mut changes));
         let wanted = self.hops.settle(&mut changes);
-        let result = match changes.is_empty() && news.is_empty() {
+        // What waits is held against the policers that go on.
+        carried.append(&mut news);
+        let result = match changes.is_empty() && carried.is_empty() {
             true => Ok(()),
-            false => self.publisher.publish(&changes, news),
+            false => self.publisher.publish(&changes, carried),
         };
-        // No worker sees them any more.
-        left.into_iter().for_each(|block| self.blocks.free(block));
+        self.leave(left);
         wanted.into_iter().for_each(|(port, address)| (self.wanted)(port, address));
         result
     }
@@ -245,11 +267,11 @@ impl Writer {
                     return Err(ApplyError::UeAddressInUse(address(ue.1)));
                 }
             }
-            let meters = compile::meters(session);
-            if !meters.is_empty() {
+            let shared = compile::shared(session);
+            if !shared.is_empty() {
                 let held = self.record(session.up_seid).map(|(_, record)| record);
-                let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.policer(key).is_none());
-                policers += meters.iter().filter(|key| new(key)).count();
+                let new = |key: &MeterKey| held.as_ref().is_none_or(|held| held.shared(key).is_none());
+                policers += shared.iter().filter(|key| new(key)).count();
             }
         }
         let replaced = updates.keys().filter(|seid| self.sessions.contains_key(seid)).count();
@@ -287,18 +309,22 @@ impl Writer {
             };
             let compiled = compile::compile(session, &self.sides, &mut installing);
             let (mut record, mut image) = (installing.record, Image::default());
+            let rules = compiled.tunnelled.iter().map(|(_, rules)| rules);
+            let rules = rules.chain(compiled.downlinks.iter().map(|downlink| &downlink.rules)).flatten();
+            let mut policing = Policing::write(rules, &mut image);
             home = compiled.home;
             news.extend(compiled.end_markers.into_iter().map(|marker| News::EndMarker { marker, home: had }));
             for (teid, rules) in compiled.tunnelled {
                 record.buffers |= rules.iter().any(buffers);
-                let list = Draft::write_list(&rules, home, &mut image) as u32;
+                let list = Draft::write_list(&rules, home, &mut policing, &mut image) as u32;
                 record.tunnelled.push(Tunnelled { teid, list });
             }
             for downlink in compiled.downlinks {
                 record.buffers |= downlink.rules.iter().any(buffers);
-                let list = Draft::write_list(&downlink.rules, home, &mut image) as u32;
+                let list = Draft::write_list(&downlink.rules, home, &mut policing, &mut image) as u32;
                 record.plain.extend(downlink.ues.into_iter().map(|ue| Plain { port: downlink.port, ue, list }));
             }
+            record.policers = policing.into_own();
             let packed = record.pack();
             // Rules of blocks with an even number of lines, one behind the other, would share half of a cache's sets, or fewer.
             if blocks::lines_of(packed.len(), image.len()).is_multiple_of(2) {
@@ -311,7 +337,9 @@ impl Writer {
         }
         let is_unchanged = match (&before, &after) {
             (Some((block, before)), Some((after, _, image))) => {
-                before == after && self.blocks.home(*block) == home && self.blocks.has_body(*block, image)
+                let is_token =
+                    |word| before.policers.iter().any(|&(_, at)| word == at as usize || word == at as usize + 1);
+                before == after && self.blocks.home(*block) == home && self.blocks.has_body(*block, image, is_token)
             }
             _ => false,
         };
@@ -334,25 +362,47 @@ impl Writer {
     /// Gives back what a session was to get.
     fn undo(&mut self, step: &Step) {
         let Some((after, ..)) = &step.after else { return };
-        let before = step.before.as_ref().map(|(_, record)| record);
-        for &(key, policer) in &after.policers {
-            if before.is_none_or(|before| before.policer(&key) != Some(policer)) {
-                self.policers.give_back(after.manager, key, policer);
-            }
-        }
+        self.give_back(after, step.before.as_ref().map(|(_, record)| record));
         after.paths.iter().for_each(|path| self.paths.unpin(*path));
     }
 
     /// Gives back what a session held before and does not hold now.
     fn retire(&mut self, step: &Step) {
         let Some((_, before)) = &step.before else { return };
-        let now = step.after.as_ref().map(|(record, ..)| record);
-        for &(key, policer) in &before.policers {
-            if now.is_none_or(|now| now.policer(&key) != Some(policer)) {
-                self.policers.give_back(before.manager, key, policer);
+        self.give_back(before, step.after.as_ref().map(|(record, ..)| record));
+        before.paths.iter().for_each(|path| self.paths.unpin(*path));
+    }
+
+    /// Gives back the policers that a session shares by one record, and not by the other.
+    fn give_back(&mut self, one: &Record, other: Option<&Record>) {
+        let Some(manager) = one.manager else { return };
+        for &(key, policer) in &one.shared {
+            if other.is_none_or(|other| other.shared(&key) != Some(policer)) {
+                self.policers.give_back(manager, key);
             }
         }
-        before.paths.iter().for_each(|path| self.paths.unpin(*path));
+    }
+
+    /// Lets the session's policers go on that it has had and still has.
+    fn carry_over(&self, step: &Step, (block, record): (u32, &Record), news: &mut Vec<News>) {
+        let Some((former, before)) = &step.before else { return };
+        let [from, to] = [*former, block].map(|block| u64::from(self.blocks.body(block).0) * LINE_WORDS as u64);
+        let home = self.blocks.home(*former);
+        let kept = before.policers.iter().filter_map(|(key, word)| Some((*word, record.policer(key)?)));
+        news.extend(kept.map(|(was, is)| News::CarryOver {
+            from: from + u64::from(was),
+            to: to + u64::from(is),
+            home,
+        }));
+    }
+
+    /// Blocks that no version leads to any more. What the version before the last one left is nobody's now: no worker has news of it yet to
+    /// do, as each has taken two versions since.
+    fn leave(&mut self, blocks: Vec<u32>) {
+        blocks.iter().for_each(|block| self.blocks.retire(*block));
+        let [older, old] = std::mem::take(&mut self.left);
+        older.into_iter().for_each(|block| self.blocks.free(block));
+        self.left = [old, blocks];
     }
 }
 
@@ -384,40 +434,28 @@ fn last_of_each(updates: Vec<SessionUpdate>) -> HashMap<u64, Option<Session>> {
 struct Installing<'w> {
     session: &'w Session,
     before: Option<&'w Record>,
-    policers: &'w mut PolicerPool,
+    policers: &'w mut SharedPolicers,
     hops: &'w mut Hops,
     paths: &'w mut Paths,
     record: Record,
 }
 
 impl Context for Installing<'_> {
-    fn meter(&mut self, key: MeterKey, rate: u64) -> Meter {
+    fn share(&mut self, key: MeterKey) -> Policer {
         // Several PDRs share a QER and with it the policer.
-        let policer = self.record.policer(&key).unwrap_or_else(|| {
-            let policer = self.policer(key);
-            self.record.policers.push((key, policer));
+        self.record.shared(&key).unwrap_or_else(|| {
+            let manager = self.session.cp_f_seid.address;
+            let has_had = |before: &Record| before.manager == Some(manager) && before.shared(&key).is_some();
+            let policer = self.policers.share(manager, key, self.before.is_some_and(has_had));
+            self.record.manager = Some(manager);
+            self.record.shared.push((key, policer));
             policer
-        });
-        self.policers.meter(key, rate, policer)
+        })
     }
 
     fn path(&mut self, key: PathKey) -> u32 {
         let path = self.paths.pin(key, self.hops);
         self.record.paths.push(path);
         path
-    }
-}
-
-impl Installing<'_> {
-    /// The policer that the session has had, or one that it shares with others, or a new one.
-    fn policer(&mut self, key: MeterKey) -> Policer {
-        let manager = self.session.cp_f_seid.address;
-        let held = self.before.and_then(|before| before.policer(&key));
-        if key.correlated {
-            self.record.manager = Some(manager);
-            let is_held = self.before.is_some_and(|before| before.manager == Some(manager)) && held.is_some();
-            return self.policers.share(manager, key, is_held);
-        }
-        held.unwrap_or_else(|| self.policers.take())
     }
 }

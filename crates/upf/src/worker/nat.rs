@@ -13,6 +13,7 @@ use crate::nat::translator::Admitted;
 use crate::nat::{Incoming, held, outside};
 use crate::packet::{Class, ETHERNET_LEN, Forward, Punt, Rare, Untranslated, Verdict};
 use crate::packet::{classify, count, counted, forgo, neighbour, out_of, remark, uncount};
+use crate::policer::give_back;
 use crate::side::PortId;
 use crate::tables::{Action, Rule, Version};
 
@@ -88,7 +89,7 @@ impl Hands {
                     && self.held.keep(rest_of, up_seid, from, &whole(packet, *behind), now) =>
             {
                 // It is decided about anew once the first one has come.
-                self.state.policers.give_back(rule.meters(tables), len);
+                give_back(rule.meters(tables), len);
                 return None;
             }
             Err(reason) => return self.refuse(tables, &leaving, &whole(packet, *behind), reason, now),

@@ -8,10 +8,14 @@ use crate::drops::DropReason;
 use crate::mail::Outbox;
 use crate::packet::{end_marker_frame, matching};
 use crate::path::Tunnel;
+use crate::policer::carry_over;
 use crate::tables::{BUCKETS, Bucket, News, Version};
 
 /// Packets that have waited long enough and are dropped together: each takes some hundred nanoseconds, and others wait.
 const EXPIRED_AT_ONCE: usize = 256;
+
+/// So many news ahead lines are asked for at which nobody may have looked for long.
+const AHEAD: usize = 16;
 
 impl Hands {
     /// What the new version brings for sessions of this worker: before any packet is treated by it, and after all that were
@@ -32,15 +36,26 @@ impl Hands {
         exits: &mut Exits,
         is_meant: impl Fn(Bucket) -> bool,
     ) {
-        for news in news {
-            let home = news.home();
+        for (at, next) in news.iter().enumerate() {
+            if let Some(News::CarryOver { from, to, home }) = news.get(at + AHEAD)
+                && is_meant(*home)
+            {
+                [from, to].into_iter().for_each(|word| tables.ask_tokens(*word));
+            }
+            let home = next.home();
             if !is_meant(home) {
                 continue;
             }
-            if self.owners[usize::from(home) % BUCKETS] != self.index {
+            let sends = matches!(next, News::EndMarker { .. } | News::Release { .. });
+            if sends && self.owners[usize::from(home) % BUCKETS] != self.index {
                 self.moving.sends();
             }
-            match news {
+            match next {
+                News::CarryOver { from, to, .. } => {
+                    if let (Some(from), Some(to)) = (tables.tokens(*from), tables.tokens(*to)) {
+                        carry_over(from, to);
+                    }
+                }
                 News::EndMarker { marker, .. } => self.send_end_marker(tables, marker, exits),
                 News::Discard { up_seid, .. } => {
                     for frame in self.state.buffers.take(home, *up_seid) {

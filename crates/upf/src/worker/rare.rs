@@ -7,6 +7,7 @@ use crate::alarms::Alarm;
 use crate::drops::DropReason;
 use crate::mail::Letter;
 use crate::packet::{Class, Duplicate, Forward, Rare, Relayed, Verdict, besides, decide, forgo, matching, neighbour};
+use crate::policer::give_back;
 use crate::side::PortId;
 use crate::tables::Version;
 
@@ -230,7 +231,7 @@ impl Hands {
     ) {
         fate(&forward).uncount(tables);
         if let Some(rule) = matching(tables, class, packet.head) {
-            self.state.policers.give_back(rule.meters(tables), forward.keep.into());
+            give_back(rule.meters(tables), forward.keep.into());
         }
         if !self.may_wait(tables, class, now) {
             return self.drops.count(DropReason::NeighbourUnresolved);

@@ -139,13 +139,8 @@ impl Scene {
             self.sources[N3].push(Source::new(Flow { ue: number, kind: Kind::ToN9 }, teids.0));
             self.sources[N9].push(Source::new(Flow { ue: number, kind: Kind::FromN9 }, teids.1));
         }
-        for number in UES + 11..=UES + 20 {
-            let mut policed = anchored(&self.upf.tables, number).0;
-            policed.qers = vec![qer(1, Some(8))];
-            policed.pdrs[1].qer_ids = vec![1];
-            updates.push(SessionUpdate::Put(policed));
-            self.sources[N6].push(Source::new(Flow { ue: number, kind: Kind::Policed }, 0));
-        }
+        updates.extend((0..POLICED).map(|n| policed(n, false)));
+        self.sources[N6].extend((0..POLICED).map(|n| Source::new(Flow { ue: UES + 11 + n, kind: Kind::Policed }, 0)));
         updates.extend((0..PAGED).map(|n| paged(&self.upf.tables, n, false)));
         self.sources[N6].extend((0..PAGED).map(|n| Source::new(Flow { ue: UES + 21 + n, kind: Kind::Paged }, 0)));
         self.upf.tables.apply(updates).unwrap();
@@ -389,9 +384,25 @@ pub fn paged(tables: &Tables, n: u32, is_awake: bool) -> SessionUpdate {
     SessionUpdate::Put(session)
 }
 
-/// Has UEs sleep and wake, all together.
+/// UEs with a maximum bit rate.
+const POLICED: u32 = 10;
+
+/// A UE with a rate by which no bucket is filled in time: that of one PDR, or of two of them.
+fn policed(n: u32, is_of_two: bool) -> SessionUpdate {
+    let number = UES + 11 + n;
+    let mut session = session(number.into(), 0x7100_0000 + number, number);
+    session.qers = vec![qer(1, Some(if is_of_two { 9 } else { 8 }))];
+    session.pdrs[1].qer_ids = vec![1];
+    if is_of_two {
+        session.pdrs.push(Pdr { id: 9, precedence: 1_000, ..session.pdrs[1].clone() });
+    }
+    SessionUpdate::Put(session)
+}
+
+/// Has UEs sleep and wake, all together. Others' sessions change as well.
 pub fn page(tables: &Tables, is_awake: bool) {
-    tables.apply((0..PAGED).map(|n| paged(tables, n, is_awake)).collect()).unwrap();
+    let updates = (0..PAGED).map(|n| paged(tables, n, is_awake)).chain((0..POLICED).map(|n| policed(n, is_awake)));
+    tables.apply(updates.collect()).unwrap();
 }
 
 fn wake_all(tables: &Tables) {

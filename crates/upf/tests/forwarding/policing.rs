@@ -9,7 +9,6 @@ use upf::bell::Bell;
 use upf::buffers::{Buffers, Room};
 use upf::drops::DropReason;
 use upf::packet::{Rare, classify, decide};
-use upf::policer::Policers;
 use upf::rules::{Endpoint, Qer, SdfFilter, Session};
 use upf::side::{PortId, Side};
 use upf::state::State;
@@ -41,11 +40,7 @@ impl Upf {
             .set_neighbours(&neighbours.map(|(port, address)| (port, address.parse().unwrap(), Some([2; 6]))))
             .unwrap();
         let (alarms, heard) = alarms::channel(Arc::new(Bell::new().unwrap()));
-        let state = State {
-            policers: Policers::new(settings.max_policers()).unwrap(),
-            buffers: Buffers::new(Room::new(0)),
-            alarms,
-        };
+        let state = State { buffers: Buffers::new(Room::new(0)), alarms };
         let mut reader = readers.remove(0);
         reader.refresh();
         Self { reader, state, _tables: tables, _heard: heard }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sessions::{qer, session, ue};
 use port::PortInfo;
 use upf::counters::Counters;
-use upf::policer::Meter;
 use upf::side::{PortId, PortKind, Side, Sides};
 use upf::tables::{Action, ApplyError, Blocks, Memory, Origin, Reader, Rules, SessionUpdate, Settings, Tables};
 
@@ -77,14 +76,13 @@ fn sessions_share_a_policer_by_correlation_id_whoever_owns_them() {
     other.cp_f_seid = CpFSeid { address: [10, 4, 0, 9].into(), ..other.cp_f_seid };
     tables.apply(put(other)).unwrap();
 
-    let meters = |reader: &mut Reader, teid: u32| {
-        reader.refresh();
-        reader.version().by_teid(teid).unwrap().first().unwrap().meters(reader.version()).collect::<Vec<_>>()
-    };
-    let first = meters(&mut readers[0], 0x11);
+    readers[0].refresh();
+    let version = readers[0].version();
+    let meters = |teid: u32| version.by_teid(teid).unwrap().first().unwrap().meters(version).collect::<Vec<_>>();
+    let first = meters(0x11);
     assert_eq!(first.len(), 1);
-    assert_eq!(meters(&mut readers[0], 0x10 + elsewhere), first);
-    assert_ne!(meters(&mut readers[0], 0x10 + another), first);
+    assert_eq!(meters(0x10 + elsewhere), first);
+    assert_ne!(meters(0x10 + another), first);
 }
 
 #[test]
@@ -129,14 +127,15 @@ fn what_cannot_be_applied_changes_nothing() {
 }
 
 #[test]
-fn policers_are_bounded_and_come_back() {
+fn shared_policers_are_bounded_and_come_back() {
+    use upf::rules::Qer;
     let (tables, _) = tables(1, 0);
     let with = |qers: std::ops::Range<u32>| {
         let mut session = session(1, 0x10, 1);
-        session.qers = qers.map(|id| qer(id, Some(1_000))).collect();
+        session.qers = qers.map(|id| Qer { correlation_id: Some(id), ..qer(id, Some(1_000)) }).collect();
         vec![SessionUpdate::Put(session)]
     };
-    // Four policers go with one session: two QERs, both ways.
+    // Four of them go with one session: two QERs, both ways.
     assert_eq!(tables.apply(with(0..3)), Err(ApplyError::Full));
     for round in 0..20 {
         tables.apply(with(round..round + 1)).unwrap();
@@ -226,15 +225,16 @@ fn kept(file: &std::path::Path, max_sessions: usize, address: &str) -> Tables {
         counters: Counters::private(max_sessions).unwrap(),
     };
     let settings = Settings { max_sessions, policer_burst_ms: 50, workers: 0 };
-    Tables::over(&settings, sides, memory, Box::new(|_, _| {})).0
+    Tables::over(&settings, sides, memory, Box::new(|_, _| {})).unwrap().0
 }
 
 /// By each of these TEIDs: session, PDR, what becomes of packets, maximum bit rates.
-fn found(tables: &Tables, teids: impl IntoIterator<Item = u32>) -> Vec<Option<(Origin, Action, Vec<Meter>)>> {
+fn found(tables: &Tables, teids: impl IntoIterator<Item = u32>) -> Vec<Option<(Origin, Action, Vec<u64>)>> {
     tables.look(|version| {
         let rule = |rules: Rules<'_>| {
             let rule = rules.first().unwrap();
-            (rule.origin(version), rule.action(version), rule.meters(version).collect())
+            let rates = rule.meters(version).map(|meter| meter.rate_bps());
+            (rule.origin(version), rule.action(version), rates.collect())
         };
         teids.into_iter().map(|teid| version.by_teid(teid).map(rule)).collect()
     })
@@ -275,12 +275,84 @@ fn the_next_process_has_in_force_what_was_and_takes_the_same_again_without_a_cha
     next.apply((30..40).map(|number| limited(number.into(), 0x400 + number, number)).collect()).unwrap();
     let after = found(&next, teids());
     assert!(after.iter().flatten().filter(|(origin, ..)| origin.up_seid < 30).eq(before.iter().flatten()));
-    let all: Vec<_> = after.iter().flatten().flat_map(|(.., meters)| meters).map(Meter::index).collect();
-    assert_eq!(all.len(), 29 * 2);
-    assert_eq!(BTreeSet::from_iter(&all).len(), all.len(), "each session has policers of its own");
+    next.look(|version| {
+        let rules = teids().into_iter().filter_map(|teid| version.by_teid(teid)?.first());
+        let all: Vec<_> = rules.flat_map(|rule| rule.meters(version)).collect();
+        assert_eq!(all.len(), 29 * 2);
+        let is_alone = |one| all.iter().filter(|other| *other == one).count() == 1;
+        assert!(all.iter().all(is_alone), "each session has policers of its own");
+    });
 
     let of_others = kept(&file, 40, "10.3.0.9");
     assert_eq!(of_others.sessions(), 0, "rules of other surroundings are of no use");
+}
+
+#[test]
+fn what_a_session_leaves_is_used_again_when_two_more_versions_are_in_force() {
+    let (tables, _) = tables(10, 0);
+    let put = |mbr_bps| {
+        let mut session = session(1, 0x10, 1);
+        session.qers = vec![qer(1, Some(mbr_bps))];
+        session.pdrs.iter_mut().for_each(|pdr| pdr.qer_ids = vec![1]);
+        tables.apply(vec![SessionUpdate::Put(session)]).unwrap();
+        tables.look(|version| version.by_teid(0x10).unwrap().list())
+    };
+    let places: Vec<_> = (1..20).map(put).collect();
+    assert!(places.windows(4).all(|of| BTreeSet::from_iter(of).len() == 4), "{places:?}");
+    assert_eq!(BTreeSet::from_iter(&places).len(), 4);
+}
+
+#[test]
+fn a_session_has_as_many_maximum_bit_rates_as_rules_have_room_for() {
+    let (tables, _) = tables(10, 0);
+    let with = |count: u32| {
+        let mut session = session(1, 0x10, 1);
+        // What has none does not count.
+        session.qers = (0..count).map(|id| qer(id, Some(1_000))).chain([qer(count, None)]).collect();
+        session.pdrs[1].qer_ids = (0..=count).collect();
+        tables.apply(vec![SessionUpdate::Put(session)])
+    };
+    assert_eq!(with(192), Ok(()));
+    tables.look(|version| {
+        let rule = version.by_ue(PortId::N6, false, ue(1).to_bits().into()).unwrap().first().unwrap();
+        assert_eq!(rule.meters(version).count(), 192);
+    });
+    assert_eq!(with(193), Err(ApplyError::TooLarge));
+}
+
+#[test]
+fn buckets_are_full_for_the_next_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tables");
+    let meters_admit = |tables: &Tables| {
+        tables.look(|version| {
+            let mut meters = version.by_teid(0x10).unwrap().first().unwrap().meters(version);
+            meters.all(|meter| meter.admit(9_600, 0))
+        })
+    };
+    let tables = kept(&file, 40, "10.3.0.1");
+    tables.apply(vec![limited(1, 0x10, 1)]).unwrap();
+    assert!((0..10).any(|_| !meters_admit(&tables)), "more than a bucket");
+    assert!(meters_admit(&kept(&file, 40, "10.3.0.1")));
+}
+
+#[test]
+fn rules_that_would_charge_what_is_not_their_session_s_are_not_taken_over() {
+    const LINE: usize = 64;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tables");
+    let tables = kept(&file, 40, "10.3.0.1");
+    tables.apply(vec![SessionUpdate::Put(session(1, 0x10, 1))]).unwrap();
+    let mut left = std::fs::read(&file).unwrap();
+    assert_eq!(kept(&file, 40, "10.3.0.1").sessions(), 1);
+    // Behind the file's line and the block's head comes the first rule. It has no policer: words for one, and how packets are policed.
+    let (slots, policing) = (2 * LINE + 4 * 8, 2 * LINE + 7 * 8 + 2);
+    assert!(left[slots..][..3 * 8].iter().chain(&left[policing..][..2]).all(|octet| *octet == 0));
+    for (policed, slot) in [(1, 0), (2, 1), (2, 2), (2, 0x80)] {
+        (left[policing], left[slots]) = (policed, slot);
+        std::fs::write(&file, &left).unwrap();
+        assert_eq!(kept(&file, 40, "10.3.0.1").sessions(), 0, "{policed}, {slot}");
+    }
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use crate::sessions::{downlink, info, mark, qer, session, stop, ue};
 use port::synthetic::{Captured, Synthetic};
 use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
+use rustix::event::{PollFd, PollFlags};
 use upf::drops::DropReason;
 use upf::function::{AssemblyError, Plan, Upf};
-use upf::rules::FarAction;
+use upf::rules::{FarAction, Pdr, Session};
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
 use vport::steering::address_bucket;
@@ -220,33 +221,56 @@ fn of_what_leaves_behind_a_burst_there_is_so_much_and_a_packet_leaves_in_all_its
     assert_eq!(upf.counts.all(), [("drop.handover_full", dropped)]);
 }
 
-#[test]
-fn a_changed_rule_holds_from_the_next_burst_on_and_policers_keep_their_state() {
+/// Puts a session into force by which two downlink packets pass, since they fill the smallest bucket and a rate like this refills
+/// none of it in time; then changes it. How many packets pass from then on.
+fn passed_after(before: Session, after: Session) -> usize {
     let (n3, to_n3, n6) = ports(1, Steering::None, (0..100).map(|round| downlink(1, round, 4_780)).collect());
     let mut upf = upf(n3, n6, 0);
     upf.tables.set_neighbours(&[(PortId::N3, "10.3.0.2".parse().unwrap(), Some([2; 6]))]).unwrap();
-    let limited = |mbr_bps| {
-        let mut session = session(1, 1, 1);
-        session.qers = vec![qer(1, Some(mbr_bps))];
-        session.pdrs[1].qer_ids = vec![1];
-        vec![SessionUpdate::Put(session)]
-    };
-    // Two packets fill the smallest bucket; a rate like this refills none of it in time.
-    upf.tables.apply(limited(8)).unwrap();
+    upf.tables.apply(vec![SessionUpdate::Put(before)]).unwrap();
     assert!(upf.workers[0].run_once());
     assert_eq!(to_n3.take().len(), 2);
     let tables = upf.tables.clone();
+    let bell = upf.workers[0].bell();
+    bell.doze();
     std::thread::scope(|scope| {
-        let change = scope.spawn(move || tables.apply(limited(16)));
+        let change = scope.spawn(move || tables.apply(vec![SessionUpdate::Put(after)]));
+        // No packet comes before there is a new version.
+        rustix::event::poll(&mut [PollFd::new(&*bell, PollFlags::IN)], None).unwrap();
+        bell.wake();
+        bell.silence();
         while !change.is_finished() {
             upf.workers[0].run_once();
         }
         change.join().unwrap().unwrap();
     });
     while upf.workers[0].run_once() {}
-    assert_eq!(to_n3.take().len(), 0, "a new rate does not fill the bucket");
     stop(&mut upf);
-    assert_eq!(upf.counts.dropped(DropReason::MbrExceeded), 98);
+    let passed = to_n3.take().len();
+    assert_eq!(upf.counts.dropped(DropReason::MbrExceeded), 98 - passed as u64);
+    passed
+}
+
+/// A session whose downlink PDR names QERs with these IDs and maximum bit rates, as do `others` by which no packet goes.
+fn limited(qers: &[(u32, u64)], others: u16) -> Session {
+    let mut session = session(1, 1, 1);
+    session.qers = qers.iter().map(|&(id, mbr_bps)| qer(id, Some(mbr_bps))).collect();
+    session.pdrs[1].qer_ids = qers.iter().map(|&(id, _)| id).collect();
+    let other = |number| Pdr { id: 10 + number, precedence: 1_000, ..session.pdrs[1].clone() };
+    let others: Vec<_> = (0..others).map(other).collect();
+    session.pdrs.extend(others);
+    session
+}
+
+#[test]
+fn a_changed_rule_holds_from_the_next_burst_on_and_policers_go_on_wherever_they_are() {
+    let alone = || limited(&[(1, 8)], 0);
+    let (of_two, of_several) = (|| limited(&[(1, 8)], 1), || limited(&[(2, 1 << 40), (1, 8)], 0));
+    assert_eq!(passed_after(alone(), limited(&[(1, 16)], 0)), 0, "a new rate does not fill the bucket");
+    assert_eq!(passed_after(alone(), of_two()), 0, "nor does a second rule that takes from it");
+    assert_eq!(passed_after(of_two(), of_several()), 0, "nor another bucket beside it");
+    assert_eq!(passed_after(of_several(), alone()), 0, "nor that it is alone again");
+    assert_eq!(passed_after(alone(), limited(&[(2, 8)], 0)), 2, "but another QER's is full");
 }
 
 #[test]

@@ -5,12 +5,12 @@ use super::super::blocks::BEFORE_BODY;
 use super::super::filter;
 use super::super::image::{Image, quarters};
 use super::Action;
+use super::policing::{Limit, Policing};
 use super::words::*;
 use crate::buffers::Waiting;
 use crate::drops::DropReason;
 use crate::marking::Marking;
 use crate::path::{Relay, Tunnel};
-use crate::policer::Meter;
 use crate::usage::whole;
 
 /// A rule that is yet to be written.
@@ -24,8 +24,8 @@ pub(in super::super) struct Draft {
     pub framed: Vec<Net>,
     /// Any of these matches; everything does if there are none.
     pub filters: Vec<filter::Draft>,
-    /// Maximum bit rates.
-    pub meters: Vec<Meter>,
+    /// Maximum bit rates that packets count towards.
+    pub limits: Vec<Limit>,
     /// Places of what counts the packets.
     pub usages: Vec<u32>,
     pub pdr: u16,
@@ -72,12 +72,17 @@ pub(in super::super) enum Net {
 }
 
 impl Draft {
+    /// The rule, and those that stand in for it.
+    pub(super) fn with_substitutes(&self) -> impl Iterator<Item = &Self> + Clone {
+        std::iter::once(self).chain(self.substitutes.iter().map(|(_, rule)| rule))
+    }
+
     /// Writes a list of rules, which all have this home, to the end of `image`. Returns where it begins.
-    pub fn write_list(rules: &[Self], home: Bucket, image: &mut Image) -> usize {
+    pub fn write_list(rules: &[Self], home: Bucket, policing: &mut Policing, image: &mut Image) -> usize {
         let first = image.add(rules.len());
         let at = |number: usize| first + number;
         for (number, rule) in rules.iter().enumerate() {
-            rule.write(at(number), home, rules.len() - number, image);
+            rule.write(at(number), home, rules.len() - number, policing, image);
         }
         // From the first rule with filters on all have some, and packets are held against one after the other.
         let is_filtered = |rule: &Self| !rule.filters.is_empty();
@@ -95,7 +100,7 @@ impl Draft {
         first
     }
 
-    fn write(&self, at: usize, home: Bucket, left: usize, image: &mut Image) {
+    fn write(&self, at: usize, home: Bucket, left: usize, policing: &mut Policing, image: &mut Image) {
         let (kind, port, flow, marking, tunnel, other, waiting) = self.action_words();
         let (matched, relay) = if kind == kind::TUNNEL { (tunnel, self.qfis) } else { (self.qfis, tunnel) };
         let flags = [
@@ -114,9 +119,9 @@ impl Draft {
         image[at][V4] = whole(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
         image[at][QFIS_OR_TUNNEL] = matched;
         self.write_usages(at, image);
-        let meters = self.write_meters(at, image);
+        let policed = policing.write_rule(at, &self.limits, image);
         let addresses = self.write_addresses(at, image);
-        image[at][BEHIND] = quarters([addresses, meters, 0, BEFORE_BODY + at]);
+        image[at][BEHIND] = quarters([addresses, policed, 0, BEFORE_BODY + at]);
         let flow = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8;
         let marking = u64::from(marking.tos) << 16 | u64::from(marking.mask) << 24;
         let manner = flow | marking | waiting | u64::from(self.translated) << 56;
@@ -124,7 +129,7 @@ impl Draft {
         set_second(at, MANNER, manner, image);
         set_second(at, OTHER_PATHS, other, image);
         self.write_copies(at, image);
-        self.write_substitutes(at, home, image);
+        self.write_substitutes(at, home, policing, image);
     }
 
     /// Kind, port, flow, marking, tunnel, other paths, and how packets wait.
@@ -159,22 +164,6 @@ impl Draft {
         image[at][USAGES] = whole(place, self.usages.len() as u32);
     }
 
-    fn write_meters(&self, at: usize, image: &mut Image) -> usize {
-        let words = |meter: &Meter| {
-            let (rate, burst, index, generation) = meter.parts();
-            [whole(index, generation), rate, burst]
-        };
-        match &self.meters[..] {
-            [] => {}
-            [meter] => image[at][METER..METER + 3].copy_from_slice(&words(meter)),
-            several => {
-                let behind = image.append(several.iter().flat_map(words)) - at;
-                image[at][METER] = behind as u64;
-            }
-        }
-        self.meters.len()
-    }
-
     /// UE's network and mask, local address, how many framed networks, and these.
     fn write_addresses(&self, at: usize, image: &mut Image) -> usize {
         if self.v6 == AddressesV6::default() && self.framed.is_empty() {
@@ -207,13 +196,13 @@ impl Draft {
         set_second(at, COPIES, whole(behind as u32, self.copies.len() as u32), image);
     }
 
-    fn write_substitutes(&self, at: usize, home: Bucket, image: &mut Image) {
+    fn write_substitutes(&self, at: usize, home: Bucket, policing: &mut Policing, image: &mut Image) {
         if self.substitutes.is_empty() {
             return;
         }
         let first = image.add(self.substitutes.len());
         for (own, (usage, rule)) in (first..).zip(&self.substitutes) {
-            rule.write(own, home, 1, image);
+            rule.write(own, home, 1, policing, image);
             set_second(own, STANDS_FOR, *usage as u64, image);
         }
         set_second(at, SUBSTITUTES, whole((first - at) as u32, self.substitutes.len() as u32), image);
@@ -233,7 +222,13 @@ fn set_second(at: usize, word: usize, value: u64, image: &mut Image) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::compile::MeterKey;
+    use super::super::super::policers::Policer;
     use super::*;
+
+    fn limit(id: u32) -> Limit {
+        Limit { key: MeterKey { id, correlated: false, uplink: false }, rate: 1_000, shared: None }
+    }
 
     fn usual() -> Draft {
         Draft {
@@ -242,7 +237,7 @@ mod tests {
             v6: AddressesV6::default(),
             framed: vec![],
             filters: vec![],
-            meters: vec![Meter::new(1_000, 50, 0, 1)],
+            limits: vec![limit(1)],
             usages: vec![7],
             pdr: 1,
             any_ue: false,
@@ -258,16 +253,29 @@ mod tests {
 
     fn lines(rules: &[Draft]) -> usize {
         let mut image = Image::default();
-        Draft::write_list(rules, 0, &mut image);
+        let mut policing = Policing::write(rules.iter(), &mut image);
+        Draft::write_list(rules, 0, &mut policing, &mut image);
         image.len()
     }
 
     #[test]
     fn only_what_few_rules_have_takes_more_than_a_line() {
-        assert_eq!((lines(&[usual()]), lines(&[usual(), usual()])), (1, 2));
+        let other = || Draft { limits: vec![limit(2)], ..usual() };
+        assert_eq!((lines(&[usual()]), lines(&[usual(), other()])), (1, 2));
         assert_eq!(lines(&[Draft { qfis: 1 << 9, ..usual() }]), 2, "QFIs of what comes by a tunnel");
         assert_eq!(lines(&[Draft { translated: true, qfis: 1 << 9, ..usual() }]), 2, "share a second line");
         let copies = vec![Ok(Tunnel { path: 1, teid: 3, flow: 0 })];
-        assert_eq!(lines(&[usual(), Draft { copies, ..usual() }]), 4);
+        assert_eq!(lines(&[usual(), Draft { copies, ..other() }]), 4);
+    }
+
+    #[test]
+    fn policers_of_several_rules_and_several_of_one_have_half_a_line_each() {
+        assert_eq!(lines(&[usual(), usual()]), 3);
+        assert_eq!(lines(&[Draft { limits: vec![limit(1), limit(2)], ..usual() }]), 2);
+        assert_eq!(lines(&[usual(), Draft { limits: vec![limit(1), limit(2), limit(3)], ..usual() }]), 4);
+        let policer = Policer { index: 7, generation: std::num::NonZeroU32::MIN };
+        assert_eq!(lines(&[Draft { limits: vec![Limit { shared: Some(policer), ..limit(1) }], ..usual() }]), 2);
+        let substitutes = vec![(1, usual())];
+        assert_eq!(lines(&[Draft { substitutes, ..usual() }]), 5, "what stands in, and the second line of both");
     }
 }

@@ -1,5 +1,7 @@
 //! The words of a rule's line, and of the second one that few rules have.
 
+use vport::tally::LINE_WORDS;
+
 use crate::drops::DropReason;
 use crate::side::PortId;
 
@@ -14,10 +16,11 @@ pub(super) const V4: usize = 1;
 pub(super) const QFIS_OR_TUNNEL: usize = 2;
 /// Places of counters: the only one, or where they lie; in the upper half how many there are.
 pub(super) const USAGES: usize = 3;
-/// The only meter's state: index, and in the upper half generation; or where several meters lie.
-pub(super) const METER: usize = 4;
-pub(super) const METER_RATE: usize = 5;
-pub(super) const METER_BURST: usize = 6;
+/// Where the only maximum bit rate is this rule's alone, its policer: rate in bit/s, and tokens ([`crate::policer::Tokens`]). Else a
+/// bit for each policer that is one of the rule's, by the number of its slot.
+pub(super) const POLICERS: usize = 4;
+/// Words of these.
+pub(super) const POLICERS_WORDS: usize = 3;
 /// Quarters, as in [`quarter`].
 pub(super) const BEHIND: usize = 7;
 
@@ -25,8 +28,8 @@ pub(super) const BEHIND: usize = 7;
 pub(super) mod quarter {
     /// Where addresses of few rules lie.
     pub const ADDRESSES: usize = 0;
-    /// How many meters there are.
-    pub const METERS: usize = 1;
+    /// How packets are policed, as in [`super::policed`].
+    pub const POLICING: usize = 1;
     /// Where the second line lies.
     pub const SECOND: usize = 2;
     /// How many lines before the rule the block begins.
@@ -81,4 +84,25 @@ pub(super) mod kind {
     pub const RELAY: u8 = 4;
     pub const BUFFER: u8 = 5;
     pub const MASK: u8 = 0x7f;
+}
+
+/// Of [`quarter::POLICING`].
+pub(super) mod policed {
+    /// There is no maximum bit rate.
+    pub const NONE: usize = 0;
+    /// The policer is in the rule's line.
+    pub const OWN: usize = 1;
+    /// By some that are in slots.
+    pub const SLOTS: usize = 2;
+}
+
+/// Words of a policer that is not in its rule's line, half a line at the beginning of the body.
+pub(super) mod slot {
+    pub const WORDS: usize = super::LINE_WORDS / 2;
+    /// Bit/s.
+    pub const RATE: usize = 0;
+    /// Where it is not shared, its tokens.
+    pub const TOKENS: usize = 1;
+    /// Of one that sessions share, its index, and in the upper half its generation, which is not 0.
+    pub const SHARED: usize = 3;
 }
