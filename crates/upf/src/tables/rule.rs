@@ -127,7 +127,7 @@ impl<'t> Rules<'t> {
     /// Asks for what the first rule points to: what it is held against, and what counts by it. Waits for the rule.
     #[inline(always)]
     pub(crate) fn ask_behind(&self, level: CacheLevel) {
-        let Some(rule) = self.first() else { return };
+        let Some(rule) = self.first().filter(|rule| rule.has(flag::BEHIND)) else { return };
         let second = rule.quarter(quarter::SECOND);
         if second != 0 {
             self.tables.ask_line(self.first.wrapping_add(second as u32), level);

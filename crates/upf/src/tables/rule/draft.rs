@@ -110,7 +110,7 @@ impl Draft {
             (self.uplink, flag::UPLINK),
             (self.v4.ue.is_some(), flag::HAS_UE_V4),
             (self.v4.local.is_some(), flag::HAS_LOCAL_V4),
-            (!self.usages.is_empty(), flag::COUNTED),
+            (!self.usages.is_empty(), flag::COUNTED | flag::BEHIND),
             (self.translated || !self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
         ];
         let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
@@ -120,6 +120,7 @@ impl Draft {
         image[at][QFIS_OR_TUNNEL] = matched;
         self.write_usages(at, image);
         let policed = policing.write_rule(at, &self.limits, image);
+        image[at][BRIEF] |= if policed == policed::SLOTS { flag::BEHIND } else { 0 };
         let addresses = self.write_addresses(at, image);
         image[at][BEHIND] = quarters([addresses, policed, 0, BEFORE_BODY + at]);
         let flow = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8;
@@ -217,6 +218,7 @@ fn set_second(at: usize, word: usize, value: u64, image: &mut Image) {
     let behind = usize::from((image[at][BEHIND] >> (16 * quarter::SECOND)) as u16);
     let second = if behind == 0 { image.add(1) } else { at + behind };
     image[at][BEHIND] |= quarters([0, 0, second - at, 0]);
+    image[at][BRIEF] |= flag::BEHIND;
     image[second][word] = value;
 }
 
@@ -266,6 +268,21 @@ mod tests {
         assert_eq!(lines(&[Draft { translated: true, qfis: 1 << 9, ..usual() }]), 2, "share a second line");
         let copies = vec![Ok(Tunnel { path: 1, teid: 3, flow: 0 })];
         assert_eq!(lines(&[usual(), Draft { copies, ..other() }]), 4);
+    }
+
+    #[test]
+    fn a_rule_says_whether_more_lines_are_looked_at_for_it() {
+        let is_behind = |rule: Draft| {
+            let mut image = Image::default();
+            let mut policing = Policing::write([&rule].into_iter(), &mut image);
+            let at = Draft::write_list(&[rule], 0, &mut policing, &mut image);
+            image[at][BRIEF] & flag::BEHIND != 0
+        };
+        let bare = || Draft { usages: vec![], ..usual() };
+        assert!(!is_behind(bare()));
+        assert!(is_behind(usual()), "counters");
+        assert!(is_behind(Draft { qfis: 1 << 9, ..bare() }), "a second line");
+        assert!(is_behind(Draft { limits: vec![limit(1), limit(2)], ..bare() }), "policers in slots");
     }
 
     #[test]

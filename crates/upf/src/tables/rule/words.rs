@@ -61,6 +61,8 @@ pub(super) const FILTERS: usize = 6;
 pub(super) mod flag {
     pub const ANY_UE: u64 = 1;
     pub const REMOVES_HEADER: u64 = 2;
+    /// It has a second line, or policers in slots, or something counts the packets: what more lines are looked at for.
+    pub const BEHIND: u64 = 4;
     pub const OPEN: u64 = 8;
     pub const UPLINK: u64 = 16;
     pub const HAS_UE_V4: u64 = 32;
