@@ -26,7 +26,7 @@ pub struct Meter<'t> {
     burst: u64,
     tokens: &'t Tokens,
     /// Of a bucket that sessions share.
-    turn: Option<Turn<'t>>,
+    generation: Option<Generation<'t>>,
 }
 
 /// The tokens in a bucket, and when they were right in nanoseconds.
@@ -41,9 +41,9 @@ const AT: usize = 1;
 /// A bucket that nobody has taken from yet: there is no more in it than it can hold.
 pub(crate) const FULL: [u64; 2] = [u64::MAX, 0];
 
-/// Whose turn it is with a state that has had other users: the words of who uses it, and of who is to.
+/// By which a bucket that others have shared before starts anew: the one that its tokens are of, and that of who shares it now.
 #[derive(Clone, Copy, Debug)]
-struct Turn<'t> {
+struct Generation<'t> {
     seen: &'t AtomicU64,
     own: NonZeroU32,
 }
@@ -71,14 +71,14 @@ impl Policers {
     /// One for `rate` bit/s with these tokens, which one worker takes from. A rate of zero lets nothing pass.
     #[inline(always)]
     pub(crate) fn own<'t>(&self, rate: u64, tokens: &'t Tokens) -> Meter<'t> {
-        Meter { rate, burst: self.burst(rate), tokens, turn: None }
+        Meter { rate, burst: self.burst(rate), tokens, generation: None }
     }
 
     /// The one with this index that sessions share, for `rate` bit/s. `generation` distinguishes it from former ones.
     pub(crate) fn shared(&self, rate: u64, index: u32, generation: NonZeroU32) -> Option<Meter<'_>> {
         let state = self.shared.lines().as_flattened().get(index as usize * SHARED_WORDS..)?;
-        let turn = Some(Turn { seen: state.get(GENERATION)?, own: generation });
-        Some(Meter { rate, burst: self.burst(rate), tokens: state.first_chunk()?, turn })
+        let generation = Some(Generation { seen: state.get(GENERATION)?, own: generation });
+        Some(Meter { rate, burst: self.burst(rate), tokens: state.first_chunk()?, generation })
     }
 
     #[inline(always)]
@@ -100,8 +100,8 @@ impl Meter<'_> {
     /// Whether a packet of `len` bytes conforms at time `now` (nanoseconds). If so it is charged.
     #[inline(always)]
     pub fn admit(&self, len: usize, now: u64) -> bool {
-        if let Some(turn) = &self.turn {
-            return self.admit_shared(turn, len, now);
+        if let Some(generation) = &self.generation {
+            return self.admit_shared(generation, len, now);
         }
         // Workers take the time once a burst, so it may seem to stand still; it never counts twice.
         let at = self.tokens[AT].load(Relaxed);
@@ -115,17 +115,17 @@ impl Meter<'_> {
 
     /// The same where other workers may do so at this moment. None of them waits for another.
     #[inline(never)]
-    fn admit_shared(&self, turn: &Turn<'_>, len: usize, now: u64) -> bool {
-        self.refill_shared(turn, now);
+    fn admit_shared(&self, generation: &Generation<'_>, len: usize, now: u64) -> bool {
+        self.refill_shared(generation, now);
         self.tokens[HELD].fetch_update(Relaxed, Relaxed, |held| held.checked_sub(cost(len))).is_ok()
     }
 
     /// Whoever moves the time on refills for it.
-    fn refill_shared(&self, turn: &Turn<'_>, now: u64) {
-        let (seen, own) = (turn.seen.load(Relaxed), u64::from(turn.own.get()));
+    fn refill_shared(&self, generation: &Generation<'_>, now: u64) {
+        let (seen, own) = (generation.seen.load(Relaxed), u64::from(generation.own.get()));
         if seen != own {
             // A packet of another worker may find the former tokens for a moment.
-            if turn.seen.compare_exchange(seen, own, Relaxed, Relaxed).is_ok() {
+            if generation.seen.compare_exchange(seen, own, Relaxed, Relaxed).is_ok() {
                 self.tokens[AT].store(now, Relaxed);
                 self.tokens[HELD].store(self.burst, Relaxed);
             }
@@ -169,7 +169,7 @@ pub fn admit_all<'t>(meters: impl Iterator<Item = Meter<'t>> + Clone, len: usize
 #[cold]
 pub fn give_back<'t>(meters: impl Iterator<Item = Meter<'t>>, len: usize) {
     let is_charged =
-        |meter: &Meter<'_>| meter.turn.is_none_or(|turn| turn.seen.load(Relaxed) == u64::from(turn.own.get()));
+        |meter: &Meter<'_>| meter.generation.is_none_or(|of| of.seen.load(Relaxed) == u64::from(of.own.get()));
     meters.filter(is_charged).for_each(|meter| meter.put_back(cost(len)));
 }
 

@@ -163,16 +163,8 @@ fn framed_key(route: (IpAddr, u8)) -> UeKey {
 
 /// Policers that the session shares with others, both ways.
 pub(super) fn shared(session: &Session) -> Vec<MeterKey> {
-    let correlated = || session.qers.iter().filter(|qer| qer.correlation_id.is_some());
-    let up = correlated().filter(|qer| qer.uplink_mbr_bps.is_some()).map(|qer| MeterKey::of(qer, true));
-    let down = correlated().filter(|qer| qer.downlink_mbr_bps.is_some()).map(|qer| MeterKey::of(qer, false));
-    let mut keys = Vec::new();
-    for key in up.chain(down) {
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-    }
-    keys
+    let rates = [true, false].into_iter().flat_map(|uplink| rates(session.qers.iter(), uplink));
+    rates.map(|(key, _)| key).filter(|key| key.correlated).collect()
 }
 
 /// The session's bucket: that of its UE address, or of its first TEID.

@@ -103,6 +103,7 @@ impl Draft {
     fn write(&self, at: usize, home: Bucket, left: usize, policing: &mut Policing, image: &mut Image) {
         let (kind, port, flow, marking, tunnel, other, waiting) = self.action_words();
         let (matched, relay) = if kind == kind::TUNNEL { (tunnel, self.qfis) } else { (self.qfis, tunnel) };
+        let policed = policing.write_rule(at, &self.limits, image);
         let flags = [
             (self.any_ue, flag::ANY_UE),
             (self.removes_header, flag::REMOVES_HEADER),
@@ -111,16 +112,15 @@ impl Draft {
             (self.v4.ue.is_some(), flag::HAS_UE_V4),
             (self.v4.local.is_some(), flag::HAS_LOCAL_V4),
             (!self.usages.is_empty(), flag::COUNTED | flag::BEHIND),
+            (policed == policed::SLOTS, flag::BEHIND),
             (self.translated || !self.copies.is_empty() || !self.substitutes.is_empty(), flag::ASIDE),
         ];
-        let flags: u64 = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
         let octets = flags | u64::from(kind) << 8 | u64::from(port) << 16 | u64::from(home) << 24;
         image[at][BRIEF] = octets | (left as u64 & 0xffff) << 32 | u64::from(self.pdr) << 48;
         image[at][V4] = whole(self.v4.local.unwrap_or(0), self.v4.ue.unwrap_or(0));
         image[at][QFIS_OR_TUNNEL] = matched;
         self.write_usages(at, image);
-        let policed = policing.write_rule(at, &self.limits, image);
-        image[at][BRIEF] |= if policed == policed::SLOTS { flag::BEHIND } else { 0 };
         let addresses = self.write_addresses(at, image);
         image[at][BEHIND] = quarters([addresses, policed, 0, BEFORE_BODY + at]);
         let flow = u64::from(flow.unwrap_or(0)) | u64::from(flow.is_some()) << 8;
