@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::json;
+use upf::model::Model;
 
 mod callgrind;
 mod frames;
@@ -26,6 +27,7 @@ use crate::link::Kind;
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
 use crate::rig::{Load, Plain, Subject, Upf, Way};
+use crate::upf::Whole;
 
 /// Packets that are sent while instructions are counted; less than a burst more.
 const PACKETS: u64 = 100_000;
@@ -35,6 +37,8 @@ const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 }
 const SLACK: f64 = 2.0;
 /// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.
 const MANY_PDRS: u16 = 16;
+/// Workers among whom a dispatcher has to choose.
+const SEVERAL_WORKERS: usize = 2;
 /// So many that their lines are asked for ahead.
 const MANY_SESSIONS: u32 = 4_096;
 
@@ -67,6 +71,14 @@ pub enum Counted {
         pdrs: u16,
         /// Sessions, all with packets
         sessions: u32,
+    },
+    /// A pipeline over synthetic ports, dispatcher and worker in turns
+    Pipeline {
+        /// Where its packets go
+        #[arg(value_enum)]
+        way: Way,
+        /// Workers, of whom one has all packets
+        workers: usize,
     },
     /// Packets to and fro over a link
     Hop {
@@ -104,7 +116,21 @@ fn count_all(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
     let many = Load { pdrs: MANY_PDRS, ..LOAD };
     count_function(Subject::Upf, many, &format!(".{MANY_PDRS}_pdrs"), samples, progress)?;
     let many = Load { sessions: MANY_SESSIONS, active: MANY_SESSIONS, ..LOAD };
-    count_function(Subject::Upf, many, &format!(".{MANY_SESSIONS}_sessions"), samples, progress)
+    count_function(Subject::Upf, many, &format!(".{MANY_SESSIONS}_sessions"), samples, progress)?;
+    count_pipelines(samples, progress)
+}
+
+/// With one worker, and with several.
+fn count_pipelines(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
+    progress.step("counting instructions.pipeline")?;
+    for (workers, several) in [(1, String::new()), (SEVERAL_WORKERS, format!(".{SEVERAL_WORKERS}_workers"))] {
+        let what = |way: Way| vec!["pipeline".into(), way.name().into(), workers.to_string()];
+        for (way, count) in Way::BOTH.into_iter().zip(count_each(&Way::BOTH.map(what))?) {
+            let name = format!("instructions.pipeline.{}{several}", way.name());
+            samples.add(name, of_packet(count.instructions), "instructions");
+        }
+    }
+    Ok(())
 }
 
 fn count_hops(samples: &mut Samples, progress: &Progress) -> anyhow::Result<()> {
@@ -249,6 +275,10 @@ pub fn be_counted(counted: &Counted) -> anyhow::Result<()> {
                 }
             }
         }
+        Counted::Pipeline { way, workers } => {
+            let mut whole = Whole::new(Model::Pipeline, workers, way, LOAD)?;
+            forward(|| whole.pass())
+        }
         Counted::Hop { kind } => {
             let mut hops = Hops::over(kind)?;
             forward(|| hops.turn())
@@ -331,6 +361,9 @@ mod tests {
                 be_counted(&Counted::Function { subject, way, pdrs: 1, sessions: MANY_SESSIONS })
                     .expect("packets flow");
             }
+        }
+        for workers in [1, SEVERAL_WORKERS] {
+            be_counted(&Counted::Pipeline { way: Way::Uplink, workers }).expect("packets flow");
         }
         for kind in Kind::USUAL {
             be_counted(&Counted::Hop { kind }).expect("packets flow");

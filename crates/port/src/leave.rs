@@ -69,11 +69,11 @@ impl Leave {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PacketRef;
     use crate::relay::{RelayRx, RelayTx, relay};
-    use crate::{PacketRef, Steering};
 
     fn channel() -> (RelayTx, RelayRx) {
-        relay(128 << 10, 192, (Steering::None, 192)).unwrap()
+        relay(128 << 10, 192).unwrap()
     }
 
     fn send(tx: &mut RelayTx) {

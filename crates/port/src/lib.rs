@@ -11,7 +11,7 @@ use std::time::Duration;
 pub use kinds::{Kind, add_kind};
 pub use leave::Leave;
 pub use vport::counters::{RxCounters, TxCounters};
-pub use vport::held::{Held, Look};
+pub use vport::held::Held;
 pub use vport::info::{PortInfo, Route};
 pub use vport::owner::{self, Buckets, Decider, GroupError, Owner, PortSteering};
 pub use vport::packet::{
@@ -46,7 +46,7 @@ pub trait RxQueue: Send {
 
     /// As [`RxQueue::recv`], of packets that stay where their sender put them until they are given back, so that another thread can
     /// take them from there by a [`relay`]. None where that is not possible; that may change when all is given back.
-    fn recv_held(&mut self, _look: Look) -> Option<Held<'_>> {
+    fn recv_held(&mut self) -> Option<Held<'_>> {
         None
     }
 

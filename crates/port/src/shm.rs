@@ -3,7 +3,6 @@
 use std::os::fd::BorrowedFd;
 
 use vport::client::{AttachError, Coming, attach_as};
-use vport::held::Look;
 use vport::packet::{Burst, PacketRef};
 use vport::{RxRing, TxRing};
 
@@ -43,8 +42,8 @@ impl RxQueue for RxRing {
         Self::set_burst_max(self, packets);
     }
 
-    fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
-        Self::recv_held(self, look)
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        Self::recv_held(self)
     }
 
     fn give_back(&mut self, position: u64) {

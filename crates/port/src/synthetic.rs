@@ -8,8 +8,7 @@ use vport::local::{LocalSink, LocalSource, Then};
 use vport::steering::BucketTable;
 
 use crate::{
-    Burst, FRAME_MAX, Held, Look, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters,
-    TxQueue,
+    Burst, FRAME_MAX, Held, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
 };
 
 /// A synthetic port in the making. Its queues run the same code as shared-memory ones, over private memory.
@@ -106,8 +105,8 @@ impl RxQueue for Rx {
         self.0.recv()
     }
 
-    fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
-        Some(self.0.recv_held(look))
+    fn recv_held(&mut self) -> Option<Held<'_>> {
+        Some(self.0.recv_held())
     }
 
     fn give_back(&mut self, position: u64) {

@@ -7,7 +7,6 @@ use std::time::Instant;
 use anyhow::Result;
 use vport::broker::LinkKind;
 use vport::client::{Attachment, attach};
-use vport::held::Look;
 use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
@@ -132,19 +131,19 @@ struct Way {
 impl Way {
     fn new() -> Result<Self> {
         const BYTES: u64 = 64 << 10;
-        let (to, from) = relay(BYTES, 192, (STEERING, 192))?;
+        let (to, from) = relay(BYTES, 192)?;
         Ok(Self { to, from, end: 0 })
     }
 
     /// Receives, and tells the other end. None where nothing can be held.
     fn receive(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> Option<bool> {
-        let held = rx.recv_held(Look::Heads)?;
+        let held = rx.recv_held()?;
         let burst = held.burst();
         inspector.look_at(burst);
-        for at in 0..burst.len() {
-            self.to.push_held(&held, at, STEERING.bucket(burst.get(at).head));
-        }
-        self.to.publish();
+        let buckets = held.buckets(STEERING, 192);
+        let chosen = (0..burst.len()).filter(|&at| usize::from(buckets[at]) < BUCKETS).fold(0, |all, at| all | 1 << at);
+        // What there is no room for is dropped.
+        self.to.send_chosen(&held, chosen);
         self.end = held.end();
         Some(!burst.is_empty())
     }

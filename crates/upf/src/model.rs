@@ -115,8 +115,7 @@ impl Lanes {
         }
         let (mut ways, mut fords) = (vec![], vec![]);
         for ((queues, exits), bell) in queues.iter_mut().zip(exits).zip(bells) {
-            let (to_worker, from_dispatcher, passed) =
-                relays(intakes.iter().map(Intake::spread), OpenOptions::default().peek_bytes)?;
+            let (to_worker, from_dispatcher, passed) = relays(intakes.len(), OpenOptions::default().peek_bytes)?;
             let pairs = from_dispatcher.into_iter().zip(exits);
             queues.extend(pairs.map(|(rx, tx)| QueuePair { rx: Box::new(rx), tx }));
             ways.push((to_worker, bell.clone()));

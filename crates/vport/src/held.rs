@@ -5,18 +5,11 @@ use std::sync::Arc;
 
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, Slot};
+use crate::steering::{KEY_WITHIN, Steering};
+use crate::sync;
 
 /// Where a frame's bytes begin, in memory that its sender may write.
 pub(crate) type Origin = *const u8;
-
-/// What its caller looks at of a burst that a queue is to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// The packets' heads, as of a receive.
-    Heads,
-    /// Nothing, or only what any packet is sent on by: heads may be empty, with all bytes behind them.
-    Nothing,
-}
 
 /// What a queue has received and holds: a burst to look at, and where its frames lie.
 pub struct Held<'q> {
@@ -33,10 +26,32 @@ impl<'q> Held<'q> {
         Self { burst, origins, mapping, end }
     }
 
-    /// The packets, as a receive would have returned them, but for what the caller did not want to look at.
+    /// The packets. Heads may be empty, with all bytes behind them.
     #[inline]
     pub fn burst(&self) -> &Burst<'q> {
         &self.burst
+    }
+
+    /// The buckets of the packets, as steering finds them in the first so many bytes of each, in order. Whoever sent them may make others
+    /// of them at any time: who takes one from where it lies has to look itself what it is.
+    #[inline]
+    pub fn buckets(&self, steering: Steering, bytes: usize) -> [u8; BURST_MAX] {
+        // A loop for each kind, so that none asks for the kind.
+        match steering {
+            Steering::Teid => self.buckets_by(Steering::Teid, bytes),
+            Steering::UeAddress => self.buckets_by(Steering::UeAddress, bytes),
+            other => self.buckets_by(other, bytes),
+        }
+    }
+
+    #[inline(always)]
+    fn buckets_by(&self, steering: Steering, bytes: usize) -> [u8; BURST_MAX] {
+        let mut buckets = [0; BURST_MAX];
+        for ((origin, len), bucket) in self.places().zip(&mut buckets) {
+            // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
+            *bucket = unsafe { bucket_at(origin, len.min(bytes), steering) };
+        }
+        buckets
     }
 
     /// Position behind everything that was read, to be given back when all up to there has been taken.
@@ -64,6 +79,43 @@ impl<'q> Held<'q> {
     }
 }
 
+/// The bucket of a frame by so many of its first bytes, without a copy where it is as most are.
+///
+/// # Safety
+/// They must be mapped. Others may write them meanwhile.
+#[inline(always)]
+unsafe fn bucket_at(origin: Origin, len: usize, steering: Steering) -> u8 {
+    let word = |at: usize| {
+        // SAFETY: by contract; no word is asked for that is not within the frame.
+        let mut word = unsafe {
+            sync::reads(origin.add(at), 8);
+            origin.add(at).cast::<u64>().read_unaligned()
+        };
+        // Nor is it read again: for all that the compiler knows, it is another one now.
+        // SAFETY: no instructions.
+        unsafe { core::arch::asm!("/* {} */", inout(reg) word, options(nomem, nostack, preserves_flags)) };
+        word
+    };
+    // SAFETY: the same.
+    steering.usual_bucket(len, word).unwrap_or_else(|| unsafe { bucket_of_copy(origin, len, steering) })
+}
+
+/// The same of a copy of them.
+///
+/// # Safety
+/// As for [`bucket_at`].
+#[cold]
+unsafe fn bucket_of_copy(origin: Origin, len: usize, steering: Steering) -> u8 {
+    let (mut copy, len) = ([0; KEY_WITHIN], len.min(KEY_WITHIN));
+    // SAFETY: by contract.
+    unsafe {
+        sync::reads(origin, len);
+        core::ptr::copy_nonoverlapping(origin, copy.as_mut_ptr(), len);
+        core::arch::asm!("", options(nostack, preserves_flags));
+    }
+    steering.bucket(&copy[..len])
+}
+
 /// Room for where the frames of a burst lie.
 #[derive(Debug)]
 pub(crate) struct Origins([Origin; BURST_MAX]);
@@ -88,5 +140,43 @@ impl Origins {
     #[inline(always)]
     pub(crate) fn of(&self, count: usize) -> &[Origin] {
         &self.0[..count]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::local::{LocalSource, Then};
+
+    /// One of G-PDUs over either version of IP, with a tag or without, and of what is none, cut off anywhere.
+    fn frame(seed: usize) -> Vec<u8> {
+        let gtpu = [&[0x34, 255, 0, 60][..], &(seed as u32).wrapping_mul(0x9e37_79b9).to_be_bytes()].concat();
+        let udp = [&[8, 0x68, 8, 0x68, 0, 68, 0, 0][..], &gtpu].concat();
+        let version_4 =
+            [&[0x45, 0, 0, 88, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, seed as u8, 7][..], &udp].concat();
+        let version_6 = [&[0x60, 0, 0, 0, 0, 68, 17, 64][..], &[seed as u8; 32], &udp].concat();
+        let (ethertype, packet): (&[u8], _) = match seed % 4 {
+            0 => (&[8, 0], version_4),
+            1 => (&[0x86, 0xdd], version_6),
+            2 => (&[0x81, 0, 0, 5, 8, 0], version_4),
+            _ => (&[8, 6], version_4),
+        };
+        let mut frame = [&[2; 12], ethertype, &packet, &[0; 60]].concat();
+        frame.truncate(if seed.is_multiple_of(5) { 1 + seed * 7 % 80 } else { frame.len() });
+        frame
+    }
+
+    #[test]
+    fn the_buckets_of_frames_where_they_lie_are_those_of_copies() {
+        let frames: Vec<Vec<u8>> = (0..BURST_MAX).map(frame).collect();
+        for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
+            for bytes in [64, 128] {
+                let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
+                let held = source.recv_held();
+                let of_copy = |frame: &Vec<u8>| steering.bucket(&frame[..bytes.min(frame.len())]);
+                let buckets: Vec<u8> = frames.iter().map(of_copy).collect();
+                assert_eq!(held.buckets(steering, bytes)[..], buckets, "{steering:?} {bytes}");
+            }
+        }
     }
 }

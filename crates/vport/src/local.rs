@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
-use crate::held::{Held, Look, Origins};
+use crate::held::{Held, Origins};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
@@ -150,12 +150,12 @@ impl LocalSource {
 
     /// The same, of packets which stay where they are until they are given back.
     #[inline]
-    pub fn recv_held(&mut self, look: Look) -> Held<'_> {
-        registers::dispatch!(self.registers, self.hold(look))
+    pub fn recv_held(&mut self) -> Held<'_> {
+        registers::dispatch!(self.registers, self.hold())
     }
 
     #[inline(always)]
-    fn hold(&mut self, look: Look) -> Held<'_> {
+    fn hold(&mut self) -> Held<'_> {
         self.counters.polls += 1;
         let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
         let note = |_: &Slot, at| {
@@ -163,10 +163,7 @@ impl LocalSource {
             taken += 1;
             Wanted::Yes
         };
-        let filled = match look {
-            Look::Heads => self.reader.fill(self.source.seen(), &mut self.slots, self.peek, note),
-            Look::Nothing => self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note),
-        };
+        let filled = self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note);
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
         Held::new(burst, self.origins.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
@@ -330,7 +327,7 @@ mod tests {
         for len in [60, 100, 1_514] {
             let mut source = LocalSource::new(&vec![vec![1; len]; 3 * BURST_MAX - 1], Then::Stop, 192).unwrap();
             let expected = source.recv().coming().places(BURST_MAX);
-            let held = source.recv_held(Look::Heads);
+            let held = source.recv_held();
             let places: Vec<_> = held.places().map(|(place, _)| place).collect();
             assert_eq!(expected, places);
             let end = held.end();

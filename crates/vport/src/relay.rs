@@ -19,7 +19,6 @@ use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
 use crate::prefetch;
 use crate::registers::{self, Registers};
 use crate::ring::Ring;
-use crate::steering::{BUCKETS, Steering};
 use crate::sync::{self, AtomicBool, AtomicU64};
 use crate::writer::is_sendable;
 
@@ -32,20 +31,20 @@ const COPY_AHEAD: u64 = 512;
 /// So many frames ahead lines are asked for to be read.
 const AHEAD: u64 = 12;
 
-/// How many frames are refused at once: they must not keep the caller for the whole ring.
-const REFUSED_MAX: u32 = 4 * BURST_MAX as u32;
+/// The receiver says what it has dealt with when nothing waits, or when that are so many entries, or frames of so many bytes: each time the
+/// line is the sender's again soon, and stores behind it wait until it has come back.
+const SAID_EVERY: u64 = 4 * BURST_MAX as u64;
+const SAID_EVERY_BYTES: u64 = 32 << 10;
 /// Entries of a line, and how far ahead their lines are asked for.
 const ENTRIES_A_LINE: u64 = 4;
 const ENTRIES_AHEAD: u64 = 48;
 
-/// Where a frame lies, and what is said of it: length, bucket, and up to where the ring for copies was filled then.
+/// Where a frame lies, its length, and up to where the ring for copies was filled then.
 type Entry = [AtomicU64; 2];
 
 const LEN_BITS: u32 = 16;
-/// From this bit on: the bucket that the frame was sent here for, and one. 0: whatever bucket it is of.
-const BUCKET_SHIFT: u32 = LEN_BITS;
 /// From this bit on: the lowest bits of a position in the ring for copies.
-const COPIED_SHIFT: u32 = 24;
+const COPIED_SHIFT: u32 = LEN_BITS;
 
 /// The sending end.
 #[derive(Debug)]
@@ -80,9 +79,10 @@ pub struct RelayRx {
     tail: u64,
     /// Entries before this one are there.
     head: u64,
+    /// Entries before this one are dealt with as far as the sender can know, and the bytes counted then.
+    said: u64,
+    said_bytes: u64,
     peek: usize,
-    /// How the sender found buckets, and in how many bytes of a frame at most.
-    steering: (Steering, usize),
     counters: RxCounters,
     registers: Registers,
 }
@@ -135,17 +135,17 @@ struct Done(AtomicU64);
 pub struct Ford(Arc<Shared>);
 
 /// A channel with so many bytes for copies, a power of two of at least 64 KiB; up to `peek` bytes of each frame are copied on
-/// receive. The sender finds buckets by this steering, in the first so many bytes of a frame.
+/// receive.
 ///
 /// # Errors
 /// It cannot have so many bytes, or there is no memory.
-pub fn relay(ring_bytes: u64, peek: usize, steering: (Steering, usize)) -> io::Result<(RelayTx, RelayRx)> {
+pub fn relay(ring_bytes: u64, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
     const LEAST: u64 = 64 << 10;
     let ring = Ring::new(ring_bytes).filter(|ring| ring.size() >= LEAST).ok_or(io::ErrorKind::InvalidInput)?;
-    relay_over(ring, peek, steering)
+    relay_over(ring, peek)
 }
 
-fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Result<(RelayTx, RelayRx)> {
+fn relay_over(ring: Ring, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
     let shared = Arc::new(Shared {
         entries: (0..ring.size() / BYTES_AN_ENTRY).map(|_| Entry::default()).collect(),
         copies: Mapping::anonymous(ring.size() as usize + RECORDS_PAD)?,
@@ -162,8 +162,9 @@ fn relay_over(ring: Ring, peek: usize, steering: (Steering, usize)) -> io::Resul
         slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
         tail: 0,
         head: 0,
+        said: 0,
+        said_bytes: 0,
         peek: peek.clamp(64, HEAD_MAX),
-        steering,
         counters: RxCounters::default(),
         registers: Registers::here(),
     };
@@ -181,6 +182,29 @@ impl Shared {
 #[inline(always)]
 fn entry(entries: &[Entry], at: u64) -> &Entry {
     &entries[at as usize & (entries.len() - 1)]
+}
+
+/// The numbers of the bits that are set, in order.
+#[inline(always)]
+fn ones(mut set: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(
+        #[inline(always)]
+        move || {
+            let at = set.trailing_zeros() as usize;
+            set &= set.wrapping_sub(1);
+            (at < BURST_MAX).then_some(at)
+        },
+    )
+}
+
+/// So many of the lowest bits that are set, or all, and the others.
+#[inline(always)]
+fn first(set: u64, count: usize) -> (u64, u64) {
+    if set.count_ones() as usize <= count {
+        return (set, 0);
+    }
+    let left = (0..count).fold(set, |left, _| left & left.wrapping_sub(1));
+    (set & !left, left)
 }
 
 /// Writes entry number `at`, and asks for a line that will be written soon.
@@ -218,6 +242,25 @@ impl RelayTx {
         sent
     }
 
+    /// Sends those packets of a burst that is held of which the bits of `chosen` are set, from where they lie, in order, and lets the
+    /// receiver see them. The bits of those that there was no room for.
+    #[inline]
+    pub fn send_chosen(&mut self, held: &Held<'_>, chosen: u64) -> u64 {
+        if self.room() < chosen.count_ones() as usize {
+            self.look_for_room();
+        }
+        let (sent, left) = first(chosen, self.room());
+        if sent != 0 {
+            self.put_all(ones(sent).map(
+                #[inline(always)]
+                |at| held.place(at),
+            ));
+            self.keep(held.mapping());
+            self.publish();
+        }
+        left
+    }
+
     /// Writes an entry for each of these places, for which there is room.
     #[inline(always)]
     fn put_all(&mut self, places: impl Iterator<Item = (Origin, usize)>) {
@@ -229,18 +272,6 @@ impl RelayTx {
             head = head.wrapping_add(1);
         }
         self.head = head;
-    }
-
-    /// Puts a packet that is held behind those that were sent, for its bucket; the receiver sees it after [`RelayTx::publish`]. False
-    /// while there is no room.
-    #[inline]
-    pub fn push_held(&mut self, held: &Held<'_>, at: usize, bucket: u8) -> bool {
-        let (origin, len) = held.place(at);
-        let has_room = self.put(origin, len, u64::from(bucket) % BUCKETS as u64 + 1);
-        if has_room {
-            self.keep(held.mapping());
-        }
-        has_room
     }
 
     /// Puts a copy of a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no
@@ -267,7 +298,7 @@ impl RelayTx {
             }
         }
         let before = std::mem::replace(&mut self.copied, next);
-        let has_room = self.put(copy, packet.len(), 0);
+        let has_room = self.put(copy, packet.len());
         if !has_room {
             self.copied = before;
         }
@@ -287,17 +318,16 @@ impl RelayTx {
         (next.wrapping_sub(self.needed) <= ring.size()).then_some((at, next))
     }
 
-    /// Writes an entry. False while there is no room.
+    /// Writes the entry of a copy. False while there is no room.
     #[inline(always)]
-    fn put(&mut self, origin: Origin, len: usize, bucket: u64) -> bool {
+    fn put(&mut self, origin: Origin, len: usize) -> bool {
         if self.is_full() {
             self.look_for_room();
             if self.is_full() {
                 return false;
             }
         }
-        let words = [origin as u64, len as u64 | bucket << BUCKET_SHIFT | self.copied << COPIED_SHIFT];
-        write(&self.shared.entries, self.head, words);
+        write(&self.shared.entries, self.head, [origin as u64, len as u64 | self.copied << COPIED_SHIFT]);
         self.head = self.head.wrapping_add(1);
         true
     }
@@ -396,12 +426,32 @@ impl RelayRx {
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
-        self.shared.done.0.store(self.tail, Ordering::Release);
+        let (dealt_with, bytes) = (self.tail, self.counters.bytes);
         let packets = self.fill();
+        if packets == 0 || self.is_to_say(dealt_with, bytes) {
+            self.say(dealt_with, bytes);
+        }
         self.counters.packets += packets as u64;
         self.counters.empty_polls += u64::from(packets == 0);
         self.shared.taken.0.store(self.tail, Ordering::Release);
         Burst::new(&mut self.slots[..packets])
+    }
+
+    /// Whether the sender is to know by now that entries before this one are dealt with.
+    #[inline(always)]
+    fn is_to_say(&self, dealt_with: u64, bytes: u64) -> bool {
+        // A short ring is not to stand still for it.
+        let every = SAID_EVERY.min(self.shared.entries.len() as u64 / 4);
+        dealt_with.wrapping_sub(self.said) >= every || bytes - self.said_bytes >= SAID_EVERY_BYTES
+    }
+
+    /// Gives entries before this one back.
+    #[inline(always)]
+    fn say(&mut self, dealt_with: u64, bytes: u64) {
+        if self.said != dealt_with {
+            (self.said, self.said_bytes) = (dealt_with, bytes);
+            self.shared.done.0.store(dealt_with, Ordering::Release);
+        }
     }
 
     #[inline(always)]
@@ -433,19 +483,21 @@ impl RelayRx {
 
     #[inline(always)]
     fn take(&mut self) -> usize {
-        let (shared, head, peek, limit) = (&*self.shared, self.head, self.peek, self.limit());
-        let (mut tail, mut packets, mut bytes, mut refused) = (self.tail, 0, 0, 0);
+        let (head, limit, peek) = (self.head, self.limit(), self.peek);
+        // In registers: what is written to slots could be these, for all that the compiler knows.
+        let entries = &self.shared.entries[..];
+        let (mut tail, mut packets, mut bytes) = (self.tail, 0, 0);
         while tail != limit
             && let Some(slot) = self.slots.get_mut(packets)
         {
             let waiting = head.wrapping_sub(tail);
             if waiting > AHEAD {
-                expect(shared.entry(tail.wrapping_add(AHEAD)), peek);
+                expect(entry(entries, tail.wrapping_add(AHEAD)), peek);
             }
             if waiting > ENTRIES_AHEAD && tail.is_multiple_of(ENTRIES_A_LINE) {
-                crate::packet::prefetch(shared.entry(tail.wrapping_add(ENTRIES_AHEAD)));
+                prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ENTRIES_AHEAD))).cast());
             }
-            let [origin, what] = shared.entry(tail).each_ref().map(|word| word.load(Ordering::Relaxed));
+            let [origin, what] = entry(entries, tail).each_ref().map(|word| word.load(Ordering::Relaxed));
             tail = tail.wrapping_add(1);
             let (origin, len) = (origin as Origin, len_of(what));
             let short = len.min(peek);
@@ -454,16 +506,6 @@ impl RelayRx {
             unsafe {
                 sync::reads(origin, short);
                 slot.copy_head(origin, short, len - short);
-            }
-            let bucket = (what >> BUCKET_SHIFT) as u8;
-            // Whoever sent it may have made another of it since it was looked at: that is not for this receiver.
-            if bucket != 0 && bucket_of(slot.head(), self.steering) != bucket - 1 {
-                self.counters.invalid += 1;
-                refused += 1;
-                if refused == REFUSED_MAX {
-                    break;
-                }
-                continue;
             }
             bytes += len as u64;
             packets += 1;
@@ -475,7 +517,7 @@ impl RelayRx {
 
     /// Gives everything back, and says whether there is more. The burst of the last call must have been dealt with.
     pub fn look(&mut self) -> bool {
-        self.shared.done.0.store(self.tail, Ordering::Release);
+        self.say(self.tail, self.counters.bytes);
         self.has_more()
     }
 
@@ -503,12 +545,6 @@ impl RelayRx {
     pub fn ford(&self) -> Ford {
         Ford(self.shared.clone())
     }
-}
-
-/// As the sender found it, who may have looked at fewer bytes.
-#[inline(always)]
-fn bucket_of(head: &[u8], (steering, bytes): (Steering, usize)) -> u8 {
-    steering.bucket(&head[..bytes.min(head.len())])
 }
 
 #[inline(always)]
@@ -546,7 +582,7 @@ impl Ford {
 /// A channel with one entry, and room for one frame of [`ONE`](self::ONE) bytes: for models.
 #[cfg(test)]
 pub(crate) fn narrow() -> (RelayTx, RelayRx) {
-    relay_over(Ring::new(ONE as u64).unwrap(), 64, (Steering::UeAddress, 64)).unwrap()
+    relay_over(Ring::new(ONE as u64).unwrap(), 64).unwrap()
 }
 
 #[cfg(test)]
@@ -567,6 +603,7 @@ impl RelayTx {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::local::{LocalSource, Then};
 
     fn frame(number: u32) -> Vec<u8> {
         let len = 20 + number as usize * 61 % 1_500;
@@ -589,7 +626,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_and_in_order_between_two_threads() {
         const COUNT: u32 = 20_000;
-        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192).unwrap();
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {
                 while tx.send(&[PacketRef::from_slice(&frame(number))]) == 0 {
@@ -612,7 +649,7 @@ mod tests {
     /// There are entries for as many of these as there is room for.
     #[test]
     fn frames_arrive_whole_however_full_the_channel_is() {
-        let (mut tx, mut rx) = relay(64 << 10, 64, (Steering::UeAddress, 64)).unwrap();
+        let (mut tx, mut rx) = relay(64 << 10, 64).unwrap();
         let frame = |number: u32| number.to_le_bytes().repeat(ONE / 4);
         let (mut sent, mut received) = (0, 0);
         for _ in 0..1_000 {
@@ -632,8 +669,55 @@ mod tests {
     }
 
     #[test]
+    fn the_chosen_of_a_burst_arrive_in_order_and_those_without_room_are_named() {
+        let frames: Vec<Vec<u8>> = (0..BURST_MAX as u32).map(frame).collect();
+        let mut source = LocalSource::new(&frames, Then::Repeat, 192).unwrap();
+        let (mut tx, mut rx) = relay(64 << 10, 192).unwrap();
+        let entries = tx.shared.entries.len();
+        // So many that one of them finds no room in the end.
+        let chosen = 0x8000_1234_5678_0011;
+        let numbers: Vec<usize> = (0..BURST_MAX).filter(|at| chosen >> at & 1 == 1).collect();
+        let held = source.recv_held();
+        for _ in 0..entries / numbers.len() {
+            assert_eq!(tx.send_chosen(&held, chosen), 0);
+        }
+        let fit = entries % numbers.len();
+        let left = numbers[fit..].iter().fold(0, |left, at| left | 1 << at);
+        assert_eq!((tx.send_chosen(&held, chosen), tx.send_chosen(&held, chosen)), (left, chosen));
+        let all: Vec<Vec<u8>> =
+            std::iter::from_fn(|| Some(take(&mut rx)).filter(|some| !some.is_empty())).flatten().collect();
+        let expected: Vec<&Vec<u8>> = numbers.iter().cycle().take(entries).map(|at| &frames[*at]).collect();
+        assert!(all.iter().eq(expected));
+        assert_eq!(tx.send_chosen(&held, chosen), 0);
+    }
+
+    /// Each time takes a line from the sender. But nobody waits for more than there is.
+    #[test]
+    fn what_was_dealt_with_is_said_when_nothing_waits_or_when_it_is_much() {
+        let (mut tx, mut rx) = relay(2 << 20, 192).unwrap();
+        let said = |rx: &RelayRx| rx.shared.done.0.load(Ordering::Relaxed);
+        let mut send = |count: usize, len: usize| {
+            (0..count).for_each(|_| assert!(tx.push(&PacketRef::from_slice(&vec![1; len]))));
+            tx.publish();
+        };
+        send(2 * SAID_EVERY as usize, 60);
+        let mut taken = 0;
+        while said(&rx) == 0 {
+            taken += rx.recv().len() as u64;
+        }
+        assert_eq!((said(&rx), taken), (SAID_EVERY, SAID_EVERY + BURST_MAX as u64));
+        while !rx.recv().is_empty() {}
+        assert_eq!(said(&rx), 2 * SAID_EVERY);
+        send(3 * BURST_MAX, 1_500);
+        (0..2).for_each(|_| assert_eq!(rx.recv().len(), BURST_MAX));
+        assert_eq!(said(&rx), 2 * SAID_EVERY + BURST_MAX as u64);
+        rx.look();
+        assert_eq!(said(&rx), 2 * SAID_EVERY + 2 * BURST_MAX as u64);
+    }
+
+    #[test]
     fn an_epoch_is_crossed_when_all_before_it_is_taken_and_entered_when_it_is_open() {
-        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192).unwrap();
         let ford = rx.ford();
         let send = |tx: &mut RelayTx, number| assert_eq!(tx.send(&[PacketRef::from_slice(&frame(number))]), 1);
         assert!(!ford.is_crossed(1), "the sender has not begun it");
@@ -652,7 +736,7 @@ mod tests {
 
     #[test]
     fn what_was_put_and_not_shown_yet_is_of_the_epoch_before() {
-        let (mut tx, mut rx) = relay(128 << 10, 192, (Steering::UeAddress, 192)).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 192).unwrap();
         assert!(tx.push(&PacketRef::from_slice(&frame(0))));
         tx.mark(1);
         assert!(!rx.ford().is_crossed(1));
@@ -663,7 +747,7 @@ mod tests {
 
     #[test]
     fn a_full_channel_refuses_and_has_room_when_all_is_given_back() {
-        let (mut tx, mut rx) = relay(128 << 10, 64, (Steering::UeAddress, 64)).unwrap();
+        let (mut tx, mut rx) = relay(128 << 10, 64).unwrap();
         let long = vec![7; 9_000];
         let mut sent = 0;
         while tx.send(&[PacketRef::from_slice(&long)]) == 1 {

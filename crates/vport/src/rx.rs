@@ -17,7 +17,7 @@ pub(crate) use self::ownership::Ownership;
 use crate::counters::RxCounters;
 use crate::generations::Generations;
 use crate::handover::{Complaints, Handover};
-use crate::held::{Held, Look, Origins};
+use crate::held::{Held, Origins};
 use crate::lent::Lent;
 use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
 use crate::registers::{self, Registers};
@@ -166,12 +166,12 @@ impl RxRing {
     ///
     /// [`RxQueue::give_back`]: RxRing::give_back
     #[inline]
-    pub fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
-        registers::dispatch!(self.registers, self.hold(look))
+    pub fn recv_held(&mut self) -> Option<Held<'_>> {
+        registers::dispatch!(self.registers, self.hold())
     }
 
     #[inline(always)]
-    fn hold(&mut self, look: Look) -> Option<Held<'_>> {
+    fn hold(&mut self) -> Option<Held<'_>> {
         let (is_to_change, is_holding) = (self.handover.version() != self.seen, self.held_to.is_some());
         if !is_holding {
             self.lent.clear();
@@ -184,7 +184,7 @@ impl RxRing {
             return None;
         }
         self.counters.polls += 1;
-        let packets = if is_to_change && is_holding { 0 } else { self.fill_held(look) };
+        let packets = if is_to_change && is_holding { 0 } else { self.fill_held() };
         self.polled(packets);
         let channel = &self.generations.newest.as_ref()?.channels[0];
         let ((_, mapping), end) = (channel.inlet.places()?, channel.inlet.tail());
@@ -202,13 +202,12 @@ impl RxRing {
     }
 
     #[inline(always)]
-    fn fill_held(&mut self, look: Look) -> usize {
+    fn fill_held(&mut self) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         half.channels[0].fill_held(
             &half.generation,
             (&mut self.slots[..BURST_MAX], &mut self.origins),
-            look,
             &by,
             &mut self.counters,
         )

@@ -53,7 +53,7 @@ impl Contained {
 /// What [`Contained`] asks for: measures, and prints nanoseconds of a packet.
 pub fn be_contained(asked: &Contained) -> anyhow::Result<()> {
     let load = Load { sessions: asked.sessions, active: asked.active, payload: asked.payload, pdrs: 1 };
-    let mut whole = Whole::new(Model::RunToCompletion, asked.way, load)?;
+    let mut whole = Whole::new(Model::RunToCompletion, 1, asked.way, load)?;
     whole.pass_all(load)?;
     println!("{}", rtc(&mut whole, Duration::from_millis(asked.milliseconds), asked.core)?);
     Ok(())

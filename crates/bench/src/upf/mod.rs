@@ -42,6 +42,7 @@ mod worker;
 mod workers;
 
 pub use container::{Contained, be_contained};
+pub(crate) use whole::Whole;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]

@@ -4,6 +4,10 @@
 //! that a dispatcher never waits for room within a round, and has an empty round where it would; a worker that the dispatcher
 //! does not feed has empty rounds, too. Neither they count, nor rounds that were interrupted. The clock is read once a round, in all threads alike.
 //!
+//! A dispatcher of one worker need not look at packets. One of several, each with buckets of its own, looks at all of them, and so does the
+//! worker that it gives one to. That is measured, too, with packets that are all one worker's, beside run to completion with as many
+//! workers, over ports without a peer, whose packets nobody looks at to see whose they are.
+//!
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
 //! core's cache. On two, that is in it, but for the packets' own lines: the source's stand in memory as they are, so that both cores can
 //! have them, where a peer on a third core would have written them anew, and whoever reads them first would wait for that.
@@ -26,8 +30,8 @@ use crate::rounds::{Rounds, Taken};
 
 /// Bursts between two turns, on one core.
 const BURSTS: usize = 8;
-/// Rounds of a worker after which what it has been given is not to be expected any more.
-const ROUNDS_MAX: u32 = 1 << 20;
+/// Workers of whom one has traffic, for a dispatcher that has to look whose packets are.
+const SEVERAL: usize = 2;
 /// Part of a run that warms it up.
 const WARM_UP: u32 = 10;
 
@@ -36,6 +40,17 @@ const WARM_UP: u32 = 10;
 struct Costs {
     dispatcher_ns: f64,
     worker_ns: f64,
+}
+
+impl Found {
+    fn mean(turns: impl Iterator<Item = Self> + Clone) -> Self {
+        let two_cores: Vec<Costs> = turns.clone().filter_map(|turn| turn.two_cores).collect();
+        Self {
+            rtc_ns: mean(turns.clone().map(|turn| turn.rtc_ns)),
+            one_core: Costs::mean(turns.map(|turn| turn.one_core)),
+            two_cores: (!two_cores.is_empty()).then(|| Costs::mean(two_cores.iter().copied())),
+        }
+    }
 }
 
 impl Costs {
@@ -59,12 +74,20 @@ pub(super) struct Compared {
     pub pipeline_ns: f64,
 }
 
-/// What was found of one way in a round.
+/// What was found of both models in a round, or a part of it.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
-struct OfWay {
+struct Found {
     rtc_ns: f64,
     one_core: Costs,
     two_cores: Option<Costs>,
+}
+
+/// The same of one way, with one worker, and with [`SEVERAL`].
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct OfWay {
+    #[serde(flatten)]
+    one: Found,
+    several: Found,
 }
 
 /// Measures both ways in turns; on two cores where there are two.
@@ -77,28 +100,27 @@ pub(super) fn measure(
 ) -> anyhow::Result<()> {
     let mut runs = vec![];
     let (pair, core) = (rounds.cores, rounds.cores.map_or(0, |pair| pair[1]));
+    let found = |both: &mut Both| {
+        rounds.progress.go_on()?;
+        let window = window / TURNS;
+        let (rtc_ns, one_core) = (rtc(&mut both.rtc, window, core)?, both.one_core(window, core)?);
+        let two_cores = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
+        anyhow::Ok(Found { rtc_ns, one_core, two_cores })
+    };
     let of_way = |way: Way| {
-        let mut both = Both::new(way, load)?;
-        let turn = |_| {
-            rounds.progress.go_on()?;
-            let window = window / TURNS;
-            let (rtc_ns, one_core) = (rtc(&mut both.rtc, window, core)?, both.one_core(window, core)?);
-            let two_cores = pair.map(|pair| two_cores(&mut both.pipeline, window, pair)).transpose()?;
-            Ok(OfWay { rtc_ns, one_core, two_cores })
-        };
-        let turns: Vec<OfWay> = (0..TURNS).map(turn).collect::<anyhow::Result<_>>()?;
-        let two_cores: Vec<Costs> = turns.iter().filter_map(|turn| turn.two_cores).collect();
-        let of_way = OfWay {
-            rtc_ns: mean(turns.iter().map(|turn| turn.rtc_ns)),
-            one_core: Costs::mean(turns.iter().map(|turn| turn.one_core)),
-            two_cores: pair.map(|_| Costs::mean(two_cores.iter().copied())),
-        };
-        anyhow::Ok((way.name(), of_way))
+        let (mut one, mut several) = (Both::new(1, way, load)?, Both::new(SEVERAL, way, load)?);
+        let turns = (0..TURNS).map(|_| Ok(OfWay { one: found(&mut one)?, several: found(&mut several)? }));
+        let turns: Vec<OfWay> = turns.collect::<anyhow::Result<_>>()?;
+        let (one, several) = (turns.iter().map(|turn| turn.one), turns.iter().map(|turn| turn.several));
+        anyhow::Ok((way.name(), OfWay { one: Found::mean(one), several: Found::mean(several) }))
     };
     let measure = |_: &mut Vec<f64>| Way::BOTH.into_iter().map(of_way).collect::<anyhow::Result<BTreeMap<_, _>>>();
     let take = |samples: &mut Samples, run: &Taken<BTreeMap<&str, OfWay>>| {
         if !run.moved {
-            run.value.iter().for_each(|(way, found)| add(way, *found, samples));
+            for (way, OfWay { one, several }) in &run.value {
+                add(way, "", *one, samples);
+                add(way, "several.", *several, samples);
+            }
         }
         runs.push(json!(run));
     };
@@ -106,6 +128,7 @@ pub(super) fn measure(
     *how = json!({
         "what": "busy nanoseconds of a packet: rounds with work, the clock's reading in each; synthetic source, throttled; means of fifty turns in a round, which both models take, without the five fastest and the five slowest",
         "two_cores": if pair.is_some() { "dispatcher and worker have a core each" } else { "not measurable here: one core" },
+        "several": format!("{SEVERAL} workers, one of whom has all packets; the dispatcher looks whose each is"),
         "dispatcher_limit": "its own core: polling the source, finding buckets, telling workers where packets lie",
         "runs": runs,
     });
@@ -113,9 +136,10 @@ pub(super) fn measure(
 }
 
 impl Both {
-    pub fn new(way: Way, load: Load) -> anyhow::Result<Self> {
+    /// With so many workers, of whom one has traffic.
+    pub fn new(workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
         let whole = |model| -> anyhow::Result<Whole> {
-            let mut whole = Whole::new(model, way, load)?;
+            let mut whole = Whole::new(model, workers, way, load)?;
             whole.pass_all(load)?;
             Ok(whole)
         };
@@ -182,16 +206,18 @@ impl Compared {
     }
 }
 
-fn add(way: &str, OfWay { rtc_ns, one_core, two_cores }: OfWay, samples: &mut Samples) {
-    let name = |metric: &str| format!("upf.models.{way}.{metric}");
+/// Under names that say so, with one worker (`workers` is empty) or with several.
+fn add(way: &str, workers: &str, Found { rtc_ns, one_core, two_cores }: Found, samples: &mut Samples) {
+    let name = |metric: &str| format!("upf.models.{way}.{workers}{metric}");
     samples.add(name("rtc_ns"), rtc_ns, "ns");
-    for (prefix, costs) in [("one_core.", Some(one_core)), ("", two_cores)] {
+    for (cores, costs) in [("one_core.", Some(one_core)), ("", two_cores)] {
         let Some(Costs { dispatcher_ns, worker_ns }) = costs else { continue };
-        samples.add(name(&format!("{prefix}dispatcher_ns")), dispatcher_ns, "ns");
-        samples.add(name(&format!("{prefix}worker_ns")), worker_ns, "ns");
-        samples.add(format!("upf.pipeline_over_rtc.{prefix}cycles"), (dispatcher_ns + worker_ns) / rtc_ns, "1");
-        samples.add(format!("upf.pipeline_over_rtc.{prefix}worker_cycles"), worker_ns / rtc_ns, "1");
-        samples.add(format!("upf.pipeline.{prefix}dispatcher_mpps"), 1e3 / dispatcher_ns, "Mpps");
+        samples.add(name(&format!("{cores}dispatcher_ns")), dispatcher_ns, "ns");
+        samples.add(name(&format!("{cores}worker_ns")), worker_ns, "ns");
+        let over = |metric: &str| format!("upf.pipeline_over_rtc.{workers}{cores}{metric}");
+        samples.add(over("cycles"), (dispatcher_ns + worker_ns) / rtc_ns, "1");
+        samples.add(over("worker_cycles"), worker_ns / rtc_ns, "1");
+        samples.add(format!("upf.pipeline.{workers}{cores}dispatcher_mpps"), 1e3 / dispatcher_ns, "Mpps");
     }
 }
 
@@ -213,8 +239,7 @@ pub(super) fn rtc(whole: &mut Whole, window: Duration, core: usize) -> anyhow::R
 /// Dispatcher and worker in turns.
 fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<Costs> {
     traffic::cores::pin(core)?;
-    let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
-    let (worker, never) = (&mut whole.upf.workers[0], AtomicBool::new(false));
+    let never = AtomicBool::new(false);
     let mut run = |time: Duration| {
         let (mut first, mut second) = (Busy::default(), Busy::default());
         let begin = Instant::now();
@@ -223,26 +248,23 @@ fn one_core(whole: &mut Whole, window: Duration, core: usize) -> anyhow::Result<
             // All has left: the source has room for more than is given in a turn.
             whole.passage.look();
             let before = whole.passage.sent();
+            let dispatcher = whole.upf.dispatcher.as_mut().context("a pipeline has a dispatcher")?;
             for _ in 0..BURSTS {
                 dispatcher.run_once(&never);
             }
             let between = Instant::now();
             // What was dropped never leaves: that is told afterwards.
-            let mut rounds = 0;
-            while whole.passage.under_way() > 0 && rounds < ROUNDS_MAX {
-                worker.run_once();
-                rounds += 1;
-            }
+            whole.work_off();
             let end = Instant::now();
             let packets = whole.passage.sent() - before;
             first.add(between - at, packets);
             second.add(end - between, packets);
             at = end;
         }
-        Costs { dispatcher_ns: first.ns(), worker_ns: second.ns() }
+        anyhow::Ok(Costs { dispatcher_ns: first.ns(), worker_ns: second.ns() })
     };
-    run(window / WARM_UP);
-    let costs = run(window);
+    run(window / WARM_UP)?;
+    let costs = run(window)?;
     whole.check()?;
     Ok(costs)
 }
@@ -285,18 +307,20 @@ mod tests {
     fn a_pipeline_has_a_part_for_the_dispatcher_and_one_for_the_worker() {
         let mut samples = Samples::default();
         let costs = |dispatcher_ns, worker_ns| Costs { dispatcher_ns, worker_ns };
-        let found = OfWay { rtc_ns: 50.0, one_core: costs(10.0, 50.0), two_cores: Some(costs(12.5, 55.0)) };
-        add("uplink", found, &mut samples);
+        let found = Found { rtc_ns: 50.0, one_core: costs(10.0, 50.0), two_cores: Some(costs(12.5, 55.0)) };
+        add("uplink", "", found, &mut samples);
+        add("uplink", "several.", found, &mut samples);
         assert_eq!(samples.of("upf.pipeline_over_rtc.cycles"), [67.5 / 50.0]);
         assert_eq!(samples.of("upf.pipeline_over_rtc.worker_cycles"), [1.1]);
         assert_eq!(samples.of("upf.pipeline_over_rtc.one_core.cycles"), [1.2]);
         assert_eq!(samples.of("upf.pipeline.dispatcher_mpps"), [80.0]);
+        assert_eq!(samples.of("upf.pipeline_over_rtc.several.cycles"), [67.5 / 50.0]);
     }
 
     #[test]
     fn both_models_are_compared_again_and_again() {
         let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
-        let mut both = Both::new(Way::Downlink, load).expect("two UPFs");
+        let mut both = Both::new(1, Way::Downlink, load).expect("two UPFs");
         let (progress, mut samples, mut counting) = (Progress::new(), Samples::default(), vec![]);
         for cores in [None, crate::cores::pair().ok()] {
             let rounds = Rounds { count: 1, cores, progress: &progress };

@@ -37,7 +37,7 @@ pub(super) fn measure(
         let prefix = format!("upf.payload.{}.{payload}B", way.name());
         samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
         samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
-        let models = Both::new(way, load)?.compare((rounds, round), window, &prefix, samples)?;
+        let models = Both::new(1, way, load)?.compare((rounds, round), window, &prefix, samples)?;
         runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}));
         Ok(())
     });

@@ -98,7 +98,13 @@ fn of_way(
         rounds.progress.go_on()?;
         let load = Load { sessions, active, payload, pdrs: 1 };
         let bare = BareMisses::new(sessions, order(load));
-        Ok(Rig { load, upf: Upf::new(way, load)?, plain: Plain::new(way, load)?, bare, models: Both::new(way, load)? })
+        Ok(Rig {
+            load,
+            upf: Upf::new(way, load)?,
+            plain: Plain::new(way, load)?,
+            bare,
+            models: Both::new(1, way, load)?,
+        })
     };
     let mut rigs = COUNTS.iter().map(rig).collect::<anyhow::Result<Vec<_>>>()?;
     for round in 1..=rounds.count {

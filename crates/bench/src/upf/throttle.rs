@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use port::synthetic::Synthetic;
-use port::{Burst, Held, Look, RxCounters, RxQueue};
+use port::{Burst, Held, RxCounters, RxQueue};
 
 use crate::line::{Line, Tally};
 
@@ -119,7 +119,7 @@ impl RxQueue for Throttled {
     }
 
     #[inline]
-    fn recv_held(&mut self, look: Look) -> Option<Held<'_>> {
+    fn recv_held(&mut self) -> Option<Held<'_>> {
         let given = self.passage.given();
         if self.source.is_none() {
             self.begin();
@@ -128,7 +128,7 @@ impl RxQueue for Throttled {
         if self.has_refused {
             return None;
         }
-        let held = self.source.as_mut()?.recv_held(look)?;
+        let held = self.source.as_mut()?.recv_held()?;
         self.passage.given.set(given + held.burst().len() as u64);
         Some(held)
     }

@@ -1,15 +1,16 @@
-//! A whole UPF of one worker over synthetic ports, in either execution model: put together as a program does it, its threads'
-//! rounds called by whoever measures.
+//! A whole UPF over synthetic ports, in either execution model: put together as a program does it, its threads' rounds called by
+//! whoever measures. Where it has several workers, all packets are of the first one's buckets.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use port::synthetic::Synthetic;
 use port::{Port, PortInfo, QueuePair, RxQueue};
 use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
+use upf::rules::UeIp;
 use upf::side::PortKind;
 
 use super::throttle::{Passage, Throttled};
@@ -18,21 +19,24 @@ use crate::rig::{self, Load, Way};
 /// How long it may take until a packet of each session has passed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Rounds of a worker after which what it has been given is not to be expected any more.
+const ROUNDS_MAX: u32 = 1 << 20;
+
 /// The UPF, with its sessions in force and packets that go one way waiting.
-pub(super) struct Whole {
+pub(crate) struct Whole {
     pub upf: Upf,
-    pub passage: Arc<Passage>,
+    pub(super) passage: Arc<Passage>,
 }
 
 impl Whole {
-    /// Of this model.
-    pub fn new(model: Model, way: Way, load: Load) -> anyhow::Result<Self> {
+    /// Of this model, with so many workers, of which the first one's sessions have traffic: those of the active ones, if they are all its.
+    pub fn new(model: Model, workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
         let (frames, passage) = (Arc::new(OnceLock::new()), Arc::new(Passage::default()));
         let source = || Box::new(Throttled::new(frames.clone(), passage.clone())) as Box<dyn RxQueue>;
         let port = |info: PortInfo, is_input: bool| -> anyhow::Result<Port> {
-            let mut port = Synthetic::new(vec![]).info(info).open();
-            let QueuePair { rx, tx } = port.queues.pop().context("a port has a queue")?;
-            port.queues.push(rig::counted(if is_input { source() } else { rx }, tx, &passage.sent));
+            let mut port = Synthetic::new(vec![]).info(PortInfo { queues: workers as u16, ..info }).open();
+            let QueuePair { rx, tx } = port.queues.remove(0);
+            port.queues.insert(0, rig::counted(if is_input { source() } else { rx }, tx, &passage.sent));
             Ok(port)
         };
         let places = [
@@ -42,14 +46,37 @@ impl Whole {
         let place = |(kind, port)| Place { kind, network_instances: vec![], port };
         let plan = Plan { max_sessions: load.sessions as usize, model, ..Plan::default() };
         let mut upf = Upf::over(&plan, places.map(place).into())?;
-        let (tables, worker) = (upf.tables.clone(), upf.workers.first_mut().context("a UPF has a worker")?);
+        let (tables, all) = (upf.tables.clone(), &mut upf.workers);
         let refresh = || {
-            worker.run_once();
+            all.iter_mut().for_each(|worker| _ = worker.run_once());
             Ok(())
         };
         let teids = rig::install(&tables, refresh, load)?;
-        ensure!(frames.set(rig::frames(way, load, &teids)).is_ok(), "frames are named once");
+        let is_first_s = |&number: &u32| {
+            let ue = UeIp { v4: Some(rig::ue(number)), v6: None };
+            usize::from(tables.home_bucket(&ue)).is_multiple_of(workers)
+        };
+        let active = rig::order(load).into_iter().filter(is_first_s);
+        let all = active.map(|number| rig::frame(way, load, number, teids[number as usize])).collect();
+        ensure!(frames.set(all).is_ok(), "frames are named once");
         Ok(Self { upf, passage })
+    }
+
+    /// Has a burst pass through a pipeline, in this thread. Packets that have left so far.
+    pub fn pass(&mut self) -> u64 {
+        self.passage.look();
+        self.upf.dispatcher.iter_mut().for_each(|dispatcher| _ = dispatcher.run_once(&AtomicBool::new(false)));
+        self.work_off();
+        self.passage.sent()
+    }
+
+    /// Lets the worker deal with all that it has been given. What was dropped never leaves.
+    pub fn work_off(&mut self) {
+        let mut rounds = 0;
+        while self.passage.under_way() > 0 && rounds < ROUNDS_MAX {
+            self.upf.workers[0].run_once();
+            rounds += 1;
+        }
     }
 
     /// Has every session's packet pass once, so that no memory is touched for the first time while it is measured.
@@ -80,7 +107,7 @@ mod tests {
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
         for model in [Model::RunToCompletion, Model::Pipeline] {
             for way in Way::BOTH {
-                let mut whole = Whole::new(model, way, load).expect("a UPF");
+                let mut whole = Whole::new(model, 1, way, load).expect("a UPF");
                 let never = AtomicBool::new(false);
                 for _ in 0..1_000 {
                     whole.passage.look();
@@ -102,7 +129,7 @@ mod tests {
     fn all_sessions_have_had_a_packet() {
         let load = Load { sessions: 2_000, active: 1_500, payload: 1_400, pdrs: 1 };
         for model in [Model::RunToCompletion, Model::Pipeline] {
-            let mut whole = Whole::new(model, Way::Downlink, load).expect("a UPF");
+            let mut whole = Whole::new(model, 1, Way::Downlink, load).expect("a UPF");
             whole.pass_all(load).expect("packets pass");
             assert!(whole.passage.sent() >= 1_500, "{model:?}");
             whole.check().expect("nothing is dropped");
@@ -110,9 +137,21 @@ mod tests {
     }
 
     #[test]
+    fn a_dispatcher_that_has_several_workers_gives_all_packets_to_the_first() {
+        let load = Load { sessions: 200, active: 200, payload: 64, pdrs: 1 };
+        for way in Way::BOTH {
+            let mut whole = Whole::new(Model::Pipeline, 2, way, load).expect("a UPF");
+            (0..100).for_each(|_| _ = whole.pass());
+            assert!(whole.passage.sent() >= 1_000, "{way:?}: {}", whole.passage.sent());
+            assert!(!whole.upf.workers[1].run_once(), "{way:?}: the second worker has packets");
+            whole.check().expect("nothing is dropped");
+        }
+    }
+
+    #[test]
     fn the_source_waits_where_nothing_leaves() {
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
-        let mut whole = Whole::new(Model::Pipeline, Way::Uplink, load).expect("a UPF");
+        let mut whole = Whole::new(Model::Pipeline, 1, Way::Uplink, load).expect("a UPF");
         let dispatcher = whole.upf.dispatcher.as_mut().expect("a pipeline has a dispatcher");
         let never = AtomicBool::new(false);
         while dispatcher.run_once(&never) {}

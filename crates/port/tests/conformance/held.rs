@@ -1,7 +1,7 @@
 //! Frames that stay where they are, for another thread to take from there.
 
 use port::relay::{RelayRx, RelayTx, relay};
-use port::{BURST_MAX, Look, Port, RxQueue, Steering};
+use port::{BURST_MAX, Port, RxQueue};
 
 use crate::backend::{Backend, Declared};
 use crate::rig::{copied, gather, numbered, ours, packets, receive, until};
@@ -9,12 +9,12 @@ use crate::rig::{copied, gather, numbered, ours, packets, receive, until};
 const RING_BYTES: u64 = 1 << 20;
 
 fn channel() -> (RelayTx, RelayRx) {
-    relay(RING_BYTES, 192, (Steering::FiveTuple, 192)).expect("memory")
+    relay(RING_BYTES, 192).expect("memory")
 }
 
 /// Receives once, and tells the other thread where the frames lie. Position behind them, and how many they are.
-fn hand_on(port: &mut Port, look: Look, to: &mut RelayTx) -> (u64, usize) {
-    let held = port.queues[0].rx.recv_held(look).expect("declared to hold");
+fn hand_on(port: &mut Port, to: &mut RelayTx) -> (u64, usize) {
+    let held = port.queues[0].rx.recv_held().expect("declared to hold");
     assert!(held.burst().len() <= BURST_MAX);
     assert_eq!(to.send_held(&held), held.burst().len());
     (held.end(), held.burst().len())
@@ -36,9 +36,7 @@ pub fn frames_that_are_held_reach_another_thread_whole_and_in_order(backend: &Ba
     let mut received = 0;
     while received < COUNT {
         rig.prompt(received);
-        // In turns, some of them within a burst of the sender's.
-        let look = if received.is_multiple_of(2) { Look::Heads } else { Look::Nothing };
-        let (end, count) = hand_on(&mut rig.port, look, &mut to);
+        let (end, count) = hand_on(&mut rig.port, &mut to);
         received += count;
         let position = to.position();
         until("the other thread has dealt with them", || to.is_done(position) || other.is_finished());
@@ -61,12 +59,12 @@ pub fn what_is_held_stays_as_it_is_while_the_sender_goes_on(backend: &Backend) -
             next += 1;
             assert!(next - first < 1 << 18, "it is never full");
             if (next - first).is_multiple_of(3) {
-                hand_on(&mut rig.port, Look::Nothing, &mut to);
+                hand_on(&mut rig.port, &mut to);
             }
         }
         let mut end = 0;
         until("the rest is there", || {
-            let (position, count) = hand_on(&mut rig.port, Look::Nothing, &mut to);
+            let (position, count) = hand_on(&mut rig.port, &mut to);
             end = position;
             count == 0
         });
@@ -86,7 +84,7 @@ pub fn while_frames_are_held_nothing_else_is_received_and_nobody_sleeps(backend:
     let mut rig = backend.open();
     let (mut to, mut from) = channel();
     assert_eq!(rig.far.tx().send(&packets(&numbered(0, 2))), 2);
-    let (end, count) = hand_on(&mut rig.port, Look::Heads, &mut to);
+    let (end, count) = hand_on(&mut rig.port, &mut to);
     assert_eq!(count, 2);
     assert_eq!(rig.far.tx().send(&packets(&numbered(2, 1))), 1);
     let rx: &mut dyn RxQueue = &mut *rig.port.queues[0].rx;

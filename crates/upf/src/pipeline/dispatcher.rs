@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
-use port::{Burst, Held, Leave, Look, PacketRef, RxQueue, Sleep, Steering, Waiter};
+use port::{Burst, Held, Leave, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
 use super::tenure::Tenure;
@@ -23,11 +23,14 @@ use crate::tables::BUCKETS;
 const SPIN: Duration = Duration::from_micros(50);
 /// How often it looks for room in a full ring before it lets others have its core: a worker makes room within microseconds.
 const SPINS: u32 = 2_000;
+/// Every how many rounds it rings bells while there is more to do: to see who sleeps it waits until its stores have reached the cache, which
+/// takes long where lines come from another core.
+const RING_EVERY: u32 = 4;
 /// Every how many rounds it looks at queues where nothing is expected.
 const LOOK_EVERY: u32 = 64;
 
 /// How packets are spread over buckets, and in how many of their first bytes these are found.
-pub(crate) type Spread = (Steering, usize);
+type Spread = (Steering, usize);
 
 /// Where one port's packets come in.
 pub(crate) struct Intake {
@@ -62,6 +65,10 @@ struct Exits {
     chart: Chart,
     epoch: u64,
     owners: [u8; BUCKETS],
+    /// The worker that has all buckets, if one has: nobody has to look at packets to find theirs.
+    sole: Option<usize>,
+    /// For each worker the packets of the burst at hand that it gets, a bit each.
+    chosen: Vec<u64>,
     /// The workers, a bit each, that were given packets since their bells were rung.
     unrung: u128,
     /// Until when it waits for room, while it works off what is left.
@@ -85,11 +92,6 @@ impl Intake {
         let tenure = Tenure::new(queues.len());
         Self { spread: (kind.steering(), Model::Pipeline.peek_bytes(kind)), queues, is_steered, tenure }
     }
-
-    /// How packets are spread over buckets.
-    pub(crate) fn spread(&self) -> Spread {
-        self.spread
-    }
 }
 
 impl Dispatcher {
@@ -107,8 +109,19 @@ impl Dispatcher {
             rings.iter_mut().zip(ways).for_each(|(rings, ring)| rings.push(ring));
             bells.push(bell);
         }
-        let exits =
-            Exits { rings, bells, epoch: 0, owners: chart.owners(), chart, unrung: 0, until: None, left: vec![] };
+        let (table, chosen) = (chart.owners(), vec![0; bells.len()]);
+        let exits = Exits {
+            rings,
+            bells,
+            epoch: 0,
+            owners: table,
+            sole: sole(&table),
+            chart,
+            chosen,
+            unrung: 0,
+            until: None,
+            left: vec![],
+        };
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
         Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
@@ -154,6 +167,9 @@ impl Dispatcher {
         if !worked && !looks_everywhere {
             worked = self.pass(true, stop);
         }
+        if !worked {
+            self.exits.ring();
+        }
         worked
     }
 
@@ -162,8 +178,8 @@ impl Dispatcher {
         for (port, Intake { spread, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
-                let held = (at == 0).then(|| queue.recv_held(self.exits.look())).flatten();
-                if at == 0 && port == 0 {
+                let held = (at == 0).then(|| queue.recv_held()).flatten();
+                if at == 0 && port == 0 && self.rounds.is_multiple_of(RING_EVERY) {
                     self.exits.ring();
                 }
                 let came = match held {
@@ -262,35 +278,34 @@ impl Exits {
     fn begin_epoch(&mut self) {
         self.epoch = self.chart.epoch();
         self.owners = self.chart.owners();
+        self.sole = sole(&self.owners);
         self.rings.iter_mut().flatten().for_each(|ring| ring.mark(self.epoch));
         self.bells.iter().for_each(|bell| bell.ring());
-    }
-
-    /// Where one worker has all buckets, nobody has to look at packets to find theirs.
-    #[inline(always)]
-    fn look(&self) -> Look {
-        if self.bells.len() == 1 && self.left.is_empty() { Look::Nothing } else { Look::Heads }
     }
 
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
     fn refer(&mut self, port: usize, spread: Spread, held: &Held<'_>, stop: &AtomicBool) {
         let burst = held.burst();
-        if self.look() == Look::Nothing {
-            let done = self.rings[port][0].send_held(held);
-            self.unrung |= 1;
-            return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
+        if let Some(worker) = self.sole.filter(|_| self.left.is_empty()) {
+            let done = self.rings[port][worker].send_held(held);
+            self.unrung |= 1 << worker;
+            return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
-        let mut touched = 0_u128;
-        for at in 0..burst.len() {
-            let bucket = bucket_of(burst.get(at).head, spread);
-            let owner = self.owner(bucket);
-            touched |= 1 << (owner % BUCKETS);
-            if !self.left.is_empty() || !self.rings[port][owner].push_held(held, at, bucket) {
-                self.push_patiently(port, owner, &burst.get(at), stop);
+        let buckets = held.buckets(spread.0, spread.1);
+        for (at, bucket) in buckets[..burst.len()].iter().enumerate() {
+            let owner = self.owner(*bucket);
+            self.chosen[owner] |= 1 << at;
+        }
+        for worker in 0..self.chosen.len() {
+            let chosen = std::mem::take(&mut self.chosen[worker]);
+            if chosen != 0 {
+                self.unrung |= 1 << worker;
+                let left =
+                    if self.left.is_empty() { self.rings[port][worker].send_chosen(held, chosen) } else { chosen };
+                bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
             }
         }
-        self.publish(port, touched);
     }
 
     /// The worker that owns a bucket.
@@ -306,8 +321,8 @@ impl Exits {
         bits(workers).for_each(|worker| self.rings[port][worker].publish());
     }
 
-    /// Rings the bells of workers that were given packets in the pass before. A bell waits until its ringer's stores have reached
-    /// the cache: after a receive, what was published before that has mostly done so.
+    /// Rings the bells of workers that were given packets since. A bell waits until its ringer's stores have reached the cache: after a
+    /// receive, what was published before that has mostly done so.
     #[inline]
     fn ring(&mut self) {
         bits(std::mem::take(&mut self.unrung)).for_each(|worker| self.bells[worker].ring());
@@ -316,10 +331,10 @@ impl Exits {
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
     fn hand_on(&mut self, port: usize, spread: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
-        if self.bells.len() == 1 && self.left.is_empty() {
-            let done = burst.send_views(0, |packets| self.rings[port][0].send(packets));
-            self.unrung |= 1;
-            return (done..burst.len()).for_each(|at| self.push_patiently(port, 0, &burst.get(at), stop));
+        if let Some(worker) = self.sole.filter(|_| self.left.is_empty()) {
+            let done = burst.send_views(0, |packets| self.rings[port][worker].send(packets));
+            self.unrung |= 1 << worker;
+            return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
         let mut touched = 0_u128;
         for at in 0..burst.len() {
@@ -356,6 +371,11 @@ impl Exits {
         ring.publish();
         bell.ring();
     }
+}
+
+/// The worker that has all buckets, if one has.
+fn sole(owners: &[u8; BUCKETS]) -> Option<usize> {
+    owners.iter().all(|owner| *owner == owners[0]).then_some(usize::from(owners[0]))
 }
 
 /// The bucket of a packet, whose receiver may find it again in the same bytes.

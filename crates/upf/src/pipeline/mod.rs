@@ -19,7 +19,7 @@ mod tenure;
 
 pub(crate) use chart::Chart;
 pub use dispatcher::Dispatcher;
-pub(crate) use dispatcher::{Intake, Spread};
+pub(crate) use dispatcher::Intake;
 
 use std::io;
 
@@ -29,12 +29,9 @@ use port::relay::{Ford, RelayRx, RelayTx, relay};
 /// core's own caches the dispatcher writes no faster, but slower.
 const RELAY_RING: u64 = 2 << 20;
 
-/// What connects the dispatcher with one worker: a ring for each port, whose packets are spread like this.
-pub(crate) fn relays(
-    ports: impl Iterator<Item = Spread>,
-    peek: usize,
-) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
-    let ends: Vec<_> = ports.map(|steering| relay(RELAY_RING, peek, steering)).collect::<io::Result<_>>()?;
+/// What connects the dispatcher with one worker: a ring for each port.
+pub(crate) fn relays(ports: usize, peek: usize) -> io::Result<(Vec<RelayTx>, Vec<RelayRx>, Vec<Ford>)> {
+    let ends: Vec<_> = (0..ports).map(|_| relay(RELAY_RING, peek)).collect::<io::Result<_>>()?;
     let (tx, rx): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
     let fords = rx.iter().map(RelayRx::ford).collect();
     Ok((tx, rx, fords))

@@ -72,20 +72,19 @@ impl Tenure {
 mod tests {
     use port::relay::{RelayRx, relay};
     use port::synthetic::Synthetic;
-    use port::{Look, Steering};
 
     use super::*;
 
     /// A queue with frames, and the ring to a worker.
     fn rig() -> (Box<dyn RxQueue>, RelayTx, RelayRx) {
         let queue = Synthetic::new(vec![vec![1; 100]; 64]).open().queues.remove(0).rx;
-        let (tx, rx) = relay(64 << 10, 64, (Steering::UeAddress, 64)).expect("memory");
+        let (tx, rx) = relay(64 << 10, 64).expect("memory");
         (queue, tx, rx)
     }
 
     /// A round that brings a burst, which goes to the worker.
     fn busy(tenure: &mut Tenure, queue: &mut Box<dyn RxQueue>, tx: &mut RelayTx) {
-        let held = queue.recv_held(Look::Nothing).expect("packets are held");
+        let held = queue.recv_held().expect("packets are held");
         assert!(tx.send_held(&held) > 0);
         tenure.received(held.end());
         tenure.look(&mut **queue, std::slice::from_mut(tx));

@@ -9,7 +9,7 @@ use crate::channel::Inlet;
 use crate::counters::RxCounters;
 use crate::epoch::{Crossing, reaches};
 use crate::handover::{Complaint, Complaints, Generation};
-use crate::held::{Look, Origins};
+use crate::held::Origins;
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
@@ -97,23 +97,18 @@ impl RxChannel {
         &mut self,
         generation: &Generation,
         (slots, origins): (&mut [Slot], &mut Origins),
-        look: Look,
         by: &By<'_>,
         counters: &mut RxCounters,
     ) -> usize {
         let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
         let mut taken = 0;
-        let mut note = |at| {
+        let note = |at| {
             origins.note(taken, places.frame(at));
             taken += 1;
         };
-        let filled = match (by.ownership.is_whole(), look) {
-            (true, Look::Nothing) => self.inlet.fill_unseen(slots, note),
-            (true, Look::Heads) => self.inlet.fill(slots, by.peek, |_, at| {
-                note(at);
-                Wanted::Yes
-            }),
-            (false, _) => self.fill_owned(generation, slots, by, note),
+        let filled = match by.ownership.is_whole() {
+            true => self.inlet.fill_unseen(slots, note),
+            false => self.fill_owned(generation, slots, by, note),
         };
         self.filled(filled, generation, by, counters)
     }
