@@ -31,9 +31,9 @@ impl Inlet {
 
     /// The same of every frame, without looking at any where records are copied.
     #[inline(always)]
-    pub(crate) fn fill_unseen(&mut self, slots: &mut [Slot], mut taken: impl FnMut(u64)) -> Filled {
-        let wanted = |_: &Slot, at| {
-            taken(at);
+    pub(crate) fn fill_unseen(&mut self, slots: &mut [Slot], mut taken: impl FnMut(&Slot, u64)) -> Filled {
+        let wanted = |slot: &Slot, at| {
+            taken(slot, at);
             Wanted::Yes
         };
         match self {

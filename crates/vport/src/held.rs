@@ -4,26 +4,52 @@
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, Slot};
+use crate::packet::{BURST_MAX, Burst};
 use crate::steering::{KEY_WITHIN, Steering};
 use crate::sync;
 
 /// Where a frame's bytes begin, in memory that its sender may write.
 pub(crate) type Origin = *const u8;
 
+/// Where a frame lies, and in the lowest bits its length: in one word, for as few lines as can be to go from core to core. Addresses have 48
+/// bits; the system gives longer ones only to whoever asks for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place(pub u64);
+
+impl Place {
+    const LEN_BITS: u32 = 16;
+
+    /// Of a frame of so many bytes.
+    #[inline(always)]
+    pub fn new(origin: Origin, len: usize) -> Self {
+        debug_assert!((origin as u64) < 1 << (u64::BITS - Self::LEN_BITS), "an address of 48 bits");
+        Self((origin as u64) << Self::LEN_BITS | len as u64)
+    }
+
+    #[inline(always)]
+    pub fn origin(self) -> Origin {
+        (self.0 >> Self::LEN_BITS) as Origin
+    }
+
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        self.0 as usize % (1 << Self::LEN_BITS)
+    }
+}
+
 /// What a queue has received and holds: a burst to look at, and where its frames lie.
 pub struct Held<'q> {
     burst: Burst<'q>,
-    origins: &'q [Origin],
+    places: &'q [Place],
     mapping: &'q Arc<Mapping>,
     end: u64,
 }
 
 impl<'q> Held<'q> {
     /// A burst, where each of its frames lies in `mapping`, and the position behind the last one.
-    pub(crate) fn new(burst: Burst<'q>, origins: &'q [Origin], mapping: &'q Arc<Mapping>, end: u64) -> Self {
-        debug_assert_eq!(burst.len(), origins.len());
-        Self { burst, origins, mapping, end }
+    pub(crate) fn new(burst: Burst<'q>, places: &'q [Place], mapping: &'q Arc<Mapping>, end: u64) -> Self {
+        debug_assert_eq!(burst.len(), places.len());
+        Self { burst, places, mapping, end }
     }
 
     /// The packets. Heads may be empty, with all bytes behind them.
@@ -47,9 +73,9 @@ impl<'q> Held<'q> {
     #[inline(always)]
     fn buckets_by(&self, steering: Steering, bytes: usize) -> [u8; BURST_MAX] {
         let mut buckets = [0; BURST_MAX];
-        for ((origin, len), bucket) in self.places().zip(&mut buckets) {
+        for (place, bucket) in self.places.iter().zip(&mut buckets) {
             // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
-            *bucket = unsafe { bucket_at(origin, len.min(bytes), steering) };
+            *bucket = unsafe { bucket_at(place.origin(), place.len().min(bytes), steering) };
         }
         buckets
     }
@@ -66,16 +92,10 @@ impl<'q> Held<'q> {
         self.mapping
     }
 
-    /// Where packet `at` lies, and how many bytes it has.
+    /// Where the packets lie, in order.
     #[inline(always)]
-    pub(crate) fn place(&self, at: usize) -> (Origin, usize) {
-        (self.origins[at], self.burst.slots()[at].frame_len())
-    }
-
-    /// The same of all packets, in order.
-    #[inline(always)]
-    pub(crate) fn places(&self) -> impl Iterator<Item = (Origin, usize)> {
-        self.origins.iter().copied().zip(self.burst.slots().iter().map(Slot::frame_len))
+    pub(crate) fn places(&self) -> &'q [Place] {
+        self.places
     }
 }
 
@@ -118,27 +138,24 @@ unsafe fn bucket_of_copy(origin: Origin, len: usize, steering: Steering) -> u8 {
 
 /// Room for where the frames of a burst lie.
 #[derive(Debug)]
-pub(crate) struct Origins([Origin; BURST_MAX]);
+pub(crate) struct Places([Place; BURST_MAX]);
 
-// SAFETY: nobody follows the pointers but through a `Held`, which borrows them.
-unsafe impl Send for Origins {}
-
-impl Origins {
+impl Places {
     pub(crate) fn new() -> Self {
-        Self([core::ptr::null(); BURST_MAX])
+        Self([Place::default(); BURST_MAX])
     }
 
     /// Notes where frame `at` of a burst lies.
     #[inline(always)]
-    pub(crate) fn note(&mut self, at: usize, origin: Origin) {
-        if let Some(place) = self.0.get_mut(at) {
-            *place = origin;
+    pub(crate) fn note(&mut self, at: usize, place: Place) {
+        if let Some(noted) = self.0.get_mut(at) {
+            *noted = place;
         }
     }
 
     /// Those of a burst of so many frames.
     #[inline(always)]
-    pub(crate) fn of(&self, count: usize) -> &[Origin] {
+    pub(crate) fn of(&self, count: usize) -> &[Place] {
         &self.0[..count]
     }
 }

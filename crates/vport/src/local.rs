@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
-use crate::held::{Held, Origins};
+use crate::held::{Held, Place, Places};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
@@ -36,7 +36,7 @@ pub enum Then {
 /// The receiving half: frames from memory.
 pub struct LocalSource {
     slots: Box<[Slot]>,
-    origins: Origins,
+    places: Places,
     reader: Reader,
     source: Lap,
     index: Arc<Mapping>,
@@ -119,7 +119,7 @@ impl LocalSource {
         let records = Mapped::new(ring, &records, 0, &index, |index| Heads::at(index, HEAD));
         Ok(Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
-            origins: Origins::new(),
+            places: Places::new(),
             reader: Reader::new(ring),
             source: Lap { records, ring, then, head: Cell::new(0) },
             index,
@@ -158,15 +158,15 @@ impl LocalSource {
     fn hold(&mut self) -> Held<'_> {
         self.counters.polls += 1;
         let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
-        let note = |_: &Slot, at| {
-            self.origins.note(taken, places.frame(at));
+        let note = |slot: &Slot, at| {
+            self.places.note(taken, Place::new(places.frame(at), slot.frame_len()));
             taken += 1;
             Wanted::Yes
         };
         let filled = self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note);
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
-        Held::new(burst, self.origins.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
+        Held::new(burst, self.places.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
     }
 
     /// Gives packets back, up to a position that a [`Held`] has said the end of.
@@ -328,7 +328,7 @@ mod tests {
             let mut source = LocalSource::new(&vec![vec![1; len]; 3 * BURST_MAX - 1], Then::Stop, 192).unwrap();
             let expected = source.recv().coming().places(BURST_MAX);
             let held = source.recv_held();
-            let places: Vec<_> = held.places().map(|(place, _)| place).collect();
+            let places: Vec<_> = held.places().iter().map(|place| place.origin()).collect();
             assert_eq!(expected, places);
             let end = held.end();
             source.give_back(end);

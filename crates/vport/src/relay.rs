@@ -6,13 +6,14 @@
 //!
 //! The sender can *mark* the place where an epoch of owners begins. There the receiver stops until it is let on.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::counters::RxCounters;
 use crate::epoch::reaches;
-use crate::held::{Held, Origin};
+use crate::held::{Held, Place};
 use crate::layout::RECORDS_PAD;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
@@ -36,15 +37,11 @@ const AHEAD: u64 = 12;
 const SAID_EVERY: u64 = 4 * BURST_MAX as u64;
 const SAID_EVERY_BYTES: u64 = 32 << 10;
 /// Entries of a line, and how far ahead their lines are asked for.
-const ENTRIES_A_LINE: u64 = 4;
-const ENTRIES_AHEAD: u64 = 48;
+const ENTRIES_A_LINE: u64 = 8;
+const ENTRIES_AHEAD: u64 = 64;
 
-/// Where a frame lies, its length, and up to where the ring for copies was filled then.
-type Entry = [AtomicU64; 2];
-
-const LEN_BITS: u32 = 16;
-/// From this bit on: the lowest bits of a position in the ring for copies.
-const COPIED_SHIFT: u32 = LEN_BITS;
+/// A [`Place`].
+type Entry = AtomicU64;
 
 /// The sending end.
 #[derive(Debug)]
@@ -59,6 +56,8 @@ pub struct RelayTx {
     /// Where the next copy goes, and up to where copies are needed.
     copied: u64,
     needed: u64,
+    /// Entries of copies that are not known to be free again, and where each of these ends.
+    copies: VecDeque<(u64, u64)>,
     /// What holds frames that are not copies, the newest last.
     kept: Vec<Kept>,
 }
@@ -156,7 +155,9 @@ fn relay_over(ring: Ring, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
         done: Done::default(),
         kept: Mutex::default(),
     });
-    let tx = RelayTx { shared: shared.clone(), head: 0, published: 0, tail: 0, copied: 0, needed: 0, kept: vec![] };
+    let copies = VecDeque::with_capacity(shared.entries.len());
+    let tx =
+        RelayTx { shared: shared.clone(), head: 0, published: 0, tail: 0, copied: 0, needed: 0, copies, kept: vec![] };
     let rx = RelayRx {
         shared,
         slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
@@ -171,14 +172,7 @@ fn relay_over(ring: Ring, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
     Ok((tx, rx))
 }
 
-impl Shared {
-    /// Entry number `at`.
-    #[inline(always)]
-    fn entry(&self, at: u64) -> &Entry {
-        entry(&self.entries, at)
-    }
-}
-
+/// Entry number `at`.
 #[inline(always)]
 fn entry(entries: &[Entry], at: u64) -> &Entry {
     &entries[at as usize & (entries.len() - 1)]
@@ -209,11 +203,11 @@ fn first(set: u64, count: usize) -> (u64, u64) {
 
 /// Writes entry number `at`, and asks for a line that will be written soon.
 #[inline(always)]
-fn write(entries: &[Entry], at: u64, words: [u64; 2]) {
+fn write(entries: &[Entry], at: u64, place: Place) {
     if at.is_multiple_of(ENTRIES_A_LINE) {
         prefetch::to_write(core::ptr::from_ref(entry(entries, at.wrapping_add(ENTRIES_AHEAD))).cast());
     }
-    entry(entries, at).iter().zip(words).for_each(|(entry, word)| entry.store(word, Ordering::Relaxed));
+    entry(entries, at).store(place.0, Ordering::Relaxed);
 }
 
 impl RelayTx {
@@ -235,7 +229,7 @@ impl RelayTx {
         }
         let sent = count.min(self.room());
         if sent > 0 {
-            self.put_all(held.places().take(sent));
+            self.put_all(held.places().iter().copied().take(sent));
             self.keep(held.mapping());
             self.publish();
         }
@@ -253,7 +247,7 @@ impl RelayTx {
         if sent != 0 {
             self.put_all(ones(sent).map(
                 #[inline(always)]
-                |at| held.place(at),
+                |at| held.places()[at],
             ));
             self.keep(held.mapping());
             self.publish();
@@ -263,12 +257,12 @@ impl RelayTx {
 
     /// Writes an entry for each of these places, for which there is room.
     #[inline(always)]
-    fn put_all(&mut self, places: impl Iterator<Item = (Origin, usize)>) {
+    fn put_all(&mut self, places: impl Iterator<Item = Place>) {
         // In registers: what is written could be this end itself, for all that the compiler knows.
-        let (shared, mut head, copied) = (&*self.shared, self.head, self.copied << COPIED_SHIFT);
+        let (shared, mut head) = (&*self.shared, self.head);
         let entries = &shared.entries[..];
-        for (origin, len) in places {
-            write(entries, head, [origin as u64, len as u64 | copied]);
+        for place in places {
+            write(entries, head, place);
             head = head.wrapping_add(1);
         }
         self.head = head;
@@ -297,10 +291,10 @@ impl RelayTx {
                 copy_bytes(packet.rest.as_ptr(), copy.add(packet.head.len()), packet.rest.len());
             }
         }
-        let before = std::mem::replace(&mut self.copied, next);
-        let has_room = self.put(copy, packet.len());
-        if !has_room {
-            self.copied = before;
+        let has_room = self.put(Place::new(copy, packet.len()));
+        if has_room {
+            self.copied = next;
+            self.copies.push_back((self.head, next));
         }
         has_room
     }
@@ -320,14 +314,14 @@ impl RelayTx {
 
     /// Writes the entry of a copy. False while there is no room.
     #[inline(always)]
-    fn put(&mut self, origin: Origin, len: usize) -> bool {
+    fn put(&mut self, place: Place) -> bool {
         if self.is_full() {
             self.look_for_room();
             if self.is_full() {
                 return false;
             }
         }
-        write(&self.shared.entries, self.head, [origin as u64, len as u64 | self.copied << COPIED_SHIFT]);
+        write(&self.shared.entries, self.head, place);
         self.head = self.head.wrapping_add(1);
         true
     }
@@ -336,15 +330,9 @@ impl RelayTx {
     #[cold]
     fn look_for_room(&mut self) {
         self.tail = self.shared.done.0.load(Ordering::Acquire);
-        if self.is_full() || self.tail == 0 {
-            // There is no room. The entry before the tail, which would say more, is that before the head.
-            return;
+        while let Some((_, end)) = self.copies.pop_front_if(|(until, _)| reaches(self.tail, *until)) {
+            self.needed = end;
         }
-        // What was copied for the last entry that is free, and all before, is not needed.
-        let [_, what] = self.shared.entry(self.tail.wrapping_sub(1));
-        let since =
-            (self.copied << COPIED_SHIFT >> COPIED_SHIFT).wrapping_sub(what.load(Ordering::Relaxed) >> COPIED_SHIFT);
-        self.needed = self.copied.wrapping_sub(since << COPIED_SHIFT >> COPIED_SHIFT);
     }
 
     /// Whether every entry is the receiver's.
@@ -497,9 +485,9 @@ impl RelayRx {
             if waiting > ENTRIES_AHEAD && tail.is_multiple_of(ENTRIES_A_LINE) {
                 prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ENTRIES_AHEAD))).cast());
             }
-            let [origin, what] = entry(entries, tail).each_ref().map(|word| word.load(Ordering::Relaxed));
+            let place = Place(entry(entries, tail).load(Ordering::Relaxed));
+            let (origin, len) = (place.origin(), place.len());
             tail = tail.wrapping_add(1);
-            let (origin, len) = (origin as Origin, len_of(what));
             let short = len.min(peek);
             // SAFETY: the sender found a frame of so many bytes there, in memory that goes on for 64 bytes behind it, and that is kept
             // mapped until this end has dealt with it, which is when it receives again.
@@ -547,15 +535,11 @@ impl RelayRx {
     }
 }
 
-#[inline(always)]
-fn len_of(what: u64) -> usize {
-    (what & ((1 << LEN_BITS) - 1)) as usize
-}
-
 /// Asks for the lines of a frame's head.
 #[inline(always)]
-fn expect([origin, what]: &Entry, peek: usize) {
-    let (origin, len) = (origin.load(Ordering::Relaxed) as Origin, len_of(what.load(Ordering::Relaxed)).min(peek));
+fn expect(entry: &Entry, peek: usize) {
+    let place = Place(entry.load(Ordering::Relaxed));
+    let (origin, len) = (place.origin(), place.len().min(peek));
     prefetch::to_read(origin);
     // Where the last line is: most frames have two or three.
     prefetch::to_read(origin.wrapping_add(len.saturating_sub(1)));
@@ -595,7 +579,7 @@ impl RelayTx {
         let Shared { entries, copies, head: Head(sent), done: Done(dealt), .. } = &*self.shared;
         sync::checked::share(sent, head);
         sync::checked::share(dealt, done);
-        entries.iter().flatten().for_each(|word| sync::checked::share(word, None));
+        entries.iter().for_each(|word| sync::checked::share(word, None));
         sync::checked::share_bytes(copies.area(0, ONE), ONE);
     }
 }

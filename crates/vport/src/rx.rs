@@ -17,7 +17,7 @@ pub(crate) use self::ownership::Ownership;
 use crate::counters::RxCounters;
 use crate::generations::Generations;
 use crate::handover::{Complaints, Handover};
-use crate::held::{Held, Origins};
+use crate::held::{Held, Places};
 use crate::lent::Lent;
 use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
 use crate::registers::{self, Registers};
@@ -55,7 +55,7 @@ impl HeldUp {
 pub struct RxRing {
     slots: Box<[Slot]>,
     lent: Box<Lent>,
-    origins: Box<Origins>,
+    places: Box<Places>,
     /// Position behind the last packet that [`RxRing::recv_held`] has received, until all up to there is given back.
     held_to: Option<u64>,
     generations: Generations,
@@ -87,7 +87,7 @@ impl RxRing {
         Self {
             slots: (0..BURST_MAX).map(|_| Slot::new()).collect(),
             lent: Box::new(Lent::new()),
-            origins: Box::new(Origins::new()),
+            places: Box::new(Places::new()),
             held_to: None,
             generations: Generations::default(),
             peek: peek.clamp(64, HEAD_MAX),
@@ -192,7 +192,7 @@ impl RxRing {
             self.held_to = Some(end);
         }
         let burst = Burst::new(&mut self.slots[..packets]);
-        Some(Held::new(burst, self.origins.of(packets), mapping, end))
+        Some(Held::new(burst, self.places.of(packets), mapping, end))
     }
 
     #[inline(always)]
@@ -207,7 +207,7 @@ impl RxRing {
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         half.channels[0].fill_held(
             &half.generation,
-            (&mut self.slots[..BURST_MAX], &mut self.origins),
+            (&mut self.slots[..BURST_MAX], &mut self.places),
             &by,
             &mut self.counters,
         )

@@ -41,12 +41,6 @@ impl<'q> Burst<'q> {
         self.coming
     }
 
-    /// The slots of packets that do not stand elsewhere.
-    #[inline(always)]
-    pub(crate) fn slots(&self) -> &[Slot] {
-        self.slots
-    }
-
     /// Number of packets.
     #[inline]
     pub fn len(&self) -> usize {

@@ -9,7 +9,7 @@ use crate::channel::Inlet;
 use crate::counters::RxCounters;
 use crate::epoch::{Crossing, reaches};
 use crate::handover::{Complaint, Complaints, Generation};
-use crate::held::Origins;
+use crate::held::{Place, Places};
 use crate::layout::Index;
 use crate::lent::Lent;
 use crate::mapping::Mapping;
@@ -86,7 +86,7 @@ impl RxChannel {
         let filled = if by.ownership.is_whole() {
             self.inlet.fill_all(slots, lent, by.peek)
         } else {
-            self.fill_owned(generation, slots, by, |_| ())
+            self.fill_owned(generation, slots, by, |_, _| ())
         };
         self.filled(filled, generation, by, counters)
     }
@@ -96,14 +96,14 @@ impl RxChannel {
     pub(super) fn fill_held(
         &mut self,
         generation: &Generation,
-        (slots, origins): (&mut [Slot], &mut Origins),
+        (slots, noted): (&mut [Slot], &mut Places),
         by: &By<'_>,
         counters: &mut RxCounters,
     ) -> usize {
         let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
         let mut taken = 0;
-        let note = |at| {
-            origins.note(taken, places.frame(at));
+        let note = |slot: &Slot, at| {
+            noted.note(taken, Place::new(places.frame(at), slot.frame_len()));
             taken += 1;
         };
         let filled = match by.ownership.is_whole() {
@@ -134,7 +134,7 @@ impl RxChannel {
         generation: &Generation,
         slots: &mut [Slot],
         &By { peek, ownership: mine, .. }: &By<'_>,
-        mut taken: impl FnMut(u64),
+        mut taken: impl FnMut(&Slot, u64),
     ) -> Filled {
         if self.is_paused(&mine.cell) || self.given_up.is_some() {
             return Filled::default();
@@ -149,7 +149,7 @@ impl RxChannel {
             |slot, at| {
                 let wanted = mine.judge(slot, at, &sight, &mut halt);
                 if wanted == Wanted::Yes {
-                    taken(at);
+                    taken(slot, at);
                 }
                 wanted
             },
