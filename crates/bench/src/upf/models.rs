@@ -4,9 +4,9 @@
 //! that a dispatcher never waits for room within a round, and has an empty round where it would; a worker that the dispatcher
 //! does not feed has empty rounds, too. Neither they count, nor rounds that were interrupted. The clock is read once a round, in all threads alike.
 //!
-//! A dispatcher of one worker need not look at packets. One of several, each with buckets of its own, looks at all of them, and so does the
-//! worker that it gives one to. That is measured, too, with packets that are all one worker's, beside run to completion with as many
-//! workers, over ports without a peer, whose packets nobody looks at to see whose they are.
+//! A dispatcher of one worker need not look at packets. One of several, each with buckets of its own, looks whose each is. That is
+//! measured, too, with packets that are all one worker's, beside run to completion with as many workers, over ports without a peer,
+//! where nobody looks whose packets are.
 //!
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
 //! core's cache. On two, that is in it, but for the packets' own lines: the source's stand in memory as they are, so that both cores can

@@ -29,7 +29,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Of this model, with so many workers, of which the first one's sessions have traffic: those of the active ones, if they are all its.
+    /// Of this model, with so many workers. Of the active sessions those of the first worker have traffic.
     pub fn new(model: Model, workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
         let (frames, passage) = (Arc::new(OnceLock::new()), Arc::new(Passage::default()));
         let source = || Box::new(Throttled::new(frames.clone(), passage.clone())) as Box<dyn RxQueue>;
