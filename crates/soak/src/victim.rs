@@ -140,10 +140,12 @@ impl Way {
         let held = rx.recv_held()?;
         let burst = held.burst();
         inspector.look_at(burst);
-        let buckets = held.buckets(STEERING, 192);
-        let chosen = (0..burst.len()).filter(|&at| usize::from(buckets[at]) < BUCKETS).fold(0, |all, at| all | 1 << at);
+        if held.buckets(STEERING, 192).iter().any(|bucket| usize::from(*bucket) >= BUCKETS) {
+            inspector.journal.add(Field::Corrupted, 1);
+        }
+        let all = (0..burst.len()).fold(0, |all, at| all | 1 << at);
         // What there is no room for is dropped.
-        self.to.send_chosen(&held, chosen);
+        self.to.send_chosen(&held, all);
         self.end = held.end();
         Some(!burst.is_empty())
     }
