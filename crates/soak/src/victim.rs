@@ -11,7 +11,7 @@ use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::relay::{RelayRx, RelayTx, relay};
-use vport::steering::{BUCKETS, Steering};
+use vport::steering::{BUCKETS, BucketTable, Steering};
 use vport::{RxRing, TxRing};
 
 use crate::frames::{self, Stamp};
@@ -140,12 +140,15 @@ impl Way {
         let held = rx.recv_held()?;
         let burst = held.burst();
         inspector.look_at(burst);
-        if held.buckets(STEERING, 192).iter().any(|bucket| usize::from(*bucket) >= BUCKETS) {
+        let mut left = (0..burst.len()).fold(0, |all, at| all | 1 << at);
+        for (_, share) in held.shares(STEERING, 192, &BucketTable::fixed(2)) {
+            left ^= share;
+            // What there is no room for is dropped.
+            self.to.send_share(&held, share);
+        }
+        if left != 0 {
             inspector.journal.add(Field::Corrupted, 1);
         }
-        let all = (0..burst.len()).fold(0, |all, at| all | 1 << at);
-        // What there is no room for is dropped.
-        self.to.send_chosen(&held, all);
         self.end = held.end();
         Some(!burst.is_empty())
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst};
-use crate::steering::{KEY_WITHIN, Steering};
+use crate::shares::Shares;
+use crate::steering::{BucketTable, KEY_WITHIN, Steering};
 use crate::sync;
 
 /// Where a frame's bytes begin, in memory that its sender may write.
@@ -58,26 +59,28 @@ impl<'q> Held<'q> {
         &self.burst
     }
 
-    /// The buckets of the packets, as steering finds them in the first so many bytes of each, in order. Whoever sent them may make others
-    /// of them at any time: who takes one from where it lies has to look itself what it is.
+    /// Who owns the packets: the owners of the buckets that steering finds in the first so many bytes of each. Whoever sent them may make
+    /// others of them at any time: who takes one from where it lies has to look itself what it is.
     #[inline]
-    pub fn buckets(&self, steering: Steering, bytes: usize) -> [u8; BURST_MAX] {
+    pub fn shares(&self, steering: Steering, bytes: usize, table: &BucketTable) -> Shares {
         // A loop for each kind, so that none asks for the kind.
-        match steering {
-            Steering::Teid => self.buckets_by(Steering::Teid, bytes),
-            Steering::UeAddress => self.buckets_by(Steering::UeAddress, bytes),
-            other => self.buckets_by(other, bytes),
-        }
+        let owners = match steering {
+            Steering::Teid => self.owners(Steering::Teid, bytes, table),
+            Steering::UeAddress => self.owners(Steering::UeAddress, bytes, table),
+            other => self.owners(other, bytes, table),
+        };
+        Shares::new(owners, self.places.len())
     }
 
     #[inline(always)]
-    fn buckets_by(&self, steering: Steering, bytes: usize) -> [u8; BURST_MAX] {
-        let mut buckets = [0; BURST_MAX];
-        for (place, bucket) in self.places.iter().zip(&mut buckets) {
+    fn owners(&self, steering: Steering, bytes: usize, table: &BucketTable) -> [u8; BURST_MAX] {
+        let mut owners = [0; BURST_MAX];
+        for (place, owner) in self.places.iter().zip(&mut owners) {
             // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
-            *bucket = unsafe { bucket_at(place.origin(), place.len().min(bytes), steering) };
+            let bucket = unsafe { bucket_at(place.origin(), place.len().min(bytes), steering) };
+            *owner = table.owner(bucket);
         }
-        buckets
+        owners
     }
 
     /// Position behind everything that was read, to be given back when all up to there has been taken.
@@ -164,6 +167,7 @@ impl Places {
 mod tests {
     use super::*;
     use crate::local::{LocalSource, Then};
+    use crate::steering::BUCKETS;
 
     /// One of G-PDUs over either version of IP, with a tag or without, and of what is none, cut off anywhere.
     fn frame(seed: usize) -> Vec<u8> {
@@ -191,8 +195,12 @@ mod tests {
                 let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
                 let held = source.recv_held();
                 let of_copy = |frame: &Vec<u8>| steering.bucket(&frame[..bytes.min(frame.len())]);
-                let buckets: Vec<u8> = frames.iter().map(of_copy).collect();
-                assert_eq!(held.buckets(steering, bytes)[..], buckets, "{steering:?} {bytes}");
+                let of_copies: Vec<u8> = frames.iter().map(of_copy).collect();
+                let mut buckets = vec![None; frames.len()];
+                for (bucket, share) in held.shares(steering, bytes, &BucketTable::fixed(BUCKETS)) {
+                    (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
+                }
+                assert_eq!(buckets, of_copies.into_iter().map(Some).collect::<Vec<_>>(), "{steering:?} {bytes}");
             }
         }
     }

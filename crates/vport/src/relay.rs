@@ -236,14 +236,14 @@ impl RelayTx {
         sent
     }
 
-    /// Sends those packets of a burst that is held of which the bits of `chosen` are set, from where they lie, in order, and lets the
-    /// receiver see them. The bits of those that there was no room for.
+    /// Sends those packets of a burst that is held whose bits are set in `share`, from where they lie, in order, and lets the receiver
+    /// see them. The bits of those that there was no room for.
     #[inline]
-    pub fn send_chosen(&mut self, held: &Held<'_>, chosen: u64) -> u64 {
-        if self.room() < chosen.count_ones() as usize {
+    pub fn send_share(&mut self, held: &Held<'_>, share: u64) -> u64 {
+        if self.room() < share.count_ones() as usize {
             self.look_for_room();
         }
-        let (sent, left) = first(chosen, self.room());
+        let (sent, left) = first(share, self.room());
         if sent != 0 {
             self.put_all(ones(sent).map(
                 #[inline(always)]

@@ -128,7 +128,13 @@ impl BucketTable {
     /// The queue that owns `bucket`, of which the low seven bits count.
     #[inline]
     pub fn queue(&self, bucket: u8) -> usize {
-        usize::from(self.0[usize::from(bucket) % BUCKETS])
+        self.owner(bucket).into()
+    }
+
+    /// The same as it stands in the table: below [`BUCKETS`].
+    #[inline(always)]
+    pub(crate) fn owner(&self, bucket: u8) -> u8 {
+        self.0[usize::from(bucket) % BUCKETS]
     }
 }
 

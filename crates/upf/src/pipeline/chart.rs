@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use port::steering::BucketTable;
+
 use crate::tables::BUCKETS;
 
 /// The chart. Whoever decides writes it; it is not changed before all have taken it up.
@@ -33,7 +35,8 @@ impl Chart {
     }
 
     /// Its owners.
-    pub(crate) fn owners(&self) -> [u8; BUCKETS] {
-        std::array::from_fn(|bucket| self.0.owners[bucket].load(Ordering::Relaxed))
+    pub(crate) fn table(&self) -> BucketTable {
+        BucketTable::new(self.0.owners.each_ref().map(|owner| owner.load(Ordering::Relaxed)), BUCKETS)
+            .expect("an owner is one of at most as many workers as there are buckets")
     }
 }

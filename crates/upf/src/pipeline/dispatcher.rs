@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use port::owner::{Buckets, Owner};
 use port::relay::RelayTx;
+use port::steering::BucketTable;
 use port::{Burst, Held, Leave, PacketRef, RxQueue, Sleep, Steering, Waiter};
 
 use super::Chart;
@@ -64,11 +65,9 @@ struct Exits {
     bells: Vec<Arc<Bell>>,
     chart: Chart,
     epoch: u64,
-    owners: [u8; BUCKETS],
+    table: BucketTable,
     /// The worker that has all buckets, if one has: nobody has to look at packets to find theirs.
     sole: Option<usize>,
-    /// For each worker the packets of the burst at hand that it gets, a bit each.
-    chosen: Vec<u64>,
     /// The workers, a bit each, that were given packets since their bells were rung.
     unrung: u128,
     /// Until when it waits for room, while it works off what is left.
@@ -109,19 +108,9 @@ impl Dispatcher {
             rings.iter_mut().zip(ways).for_each(|(rings, ring)| rings.push(ring));
             bells.push(bell);
         }
-        let (table, chosen) = (chart.owners(), vec![0; bells.len()]);
-        let exits = Exits {
-            rings,
-            bells,
-            epoch: 0,
-            owners: table,
-            sole: sole(&table),
-            chart,
-            chosen,
-            unrung: 0,
-            until: None,
-            left: vec![],
-        };
+        let table = chart.table();
+        let exits =
+            Exits { rings, bells, epoch: 0, sole: sole(&table), table, chart, unrung: 0, until: None, left: vec![] };
         let waiter = Waiter::new(Sleep::After(SPIN));
         let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
         Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
@@ -277,8 +266,8 @@ impl Exits {
     #[cold]
     fn begin_epoch(&mut self) {
         self.epoch = self.chart.epoch();
-        self.owners = self.chart.owners();
-        self.sole = sole(&self.owners);
+        self.table = self.chart.table();
+        self.sole = sole(&self.table);
         self.rings.iter_mut().flatten().for_each(|ring| ring.mark(self.epoch));
         self.bells.iter().for_each(|bell| bell.ring());
     }
@@ -292,26 +281,11 @@ impl Exits {
             self.unrung |= 1 << worker;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
-        let buckets = held.buckets(spread.0, spread.1);
-        for (at, bucket) in buckets[..burst.len()].iter().enumerate() {
-            let owner = self.owner(*bucket);
-            self.chosen[owner] |= 1 << at;
+        for (worker, share) in held.shares(spread.0, spread.1, &self.table) {
+            self.unrung |= 1 << worker;
+            let left = if self.left.is_empty() { self.rings[port][worker].send_share(held, share) } else { share };
+            bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
-        for worker in 0..self.chosen.len() {
-            let chosen = std::mem::take(&mut self.chosen[worker]);
-            if chosen != 0 {
-                self.unrung |= 1 << worker;
-                let left =
-                    if self.left.is_empty() { self.rings[port][worker].send_chosen(held, chosen) } else { chosen };
-                bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
-            }
-        }
-    }
-
-    /// The worker that owns a bucket.
-    #[inline(always)]
-    fn owner(&self, bucket: u8) -> usize {
-        usize::from(self.owners[usize::from(bucket) % BUCKETS])
     }
 
     /// Lets workers, as many as there are bits, see what they were given of a port.
@@ -339,8 +313,8 @@ impl Exits {
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = self.owner(bucket_of(packet.head, spread));
-            touched |= 1 << (owner % BUCKETS);
+            let owner = self.table.queue(bucket_of(packet.head, spread));
+            touched |= 1 << owner;
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);
             }
@@ -374,7 +348,8 @@ impl Exits {
 }
 
 /// The worker that has all buckets, if one has.
-fn sole(owners: &[u8; BUCKETS]) -> Option<usize> {
+fn sole(table: &BucketTable) -> Option<usize> {
+    let owners = table.owners();
     owners.iter().all(|owner| *owner == owners[0]).then_some(usize::from(owners[0]))
 }
 

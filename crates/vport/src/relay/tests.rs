@@ -75,16 +75,16 @@ fn the_chosen_of_a_burst_arrive_in_order_and_those_without_room_are_named() {
     let numbers: Vec<usize> = (0..BURST_MAX).filter(|at| chosen >> at & 1 == 1).collect();
     let held = source.recv_held();
     for _ in 0..entries / numbers.len() {
-        assert_eq!(tx.send_chosen(&held, chosen), 0);
+        assert_eq!(tx.send_share(&held, chosen), 0);
     }
     let fit = entries % numbers.len();
     let left = numbers[fit..].iter().fold(0, |left, at| left | 1 << at);
-    assert_eq!((tx.send_chosen(&held, chosen), tx.send_chosen(&held, chosen)), (left, chosen));
+    assert_eq!((tx.send_share(&held, chosen), tx.send_share(&held, chosen)), (left, chosen));
     let all: Vec<Vec<u8>> =
         std::iter::from_fn(|| Some(take(&mut rx)).filter(|some| !some.is_empty())).flatten().collect();
     let expected: Vec<&Vec<u8>> = numbers.iter().cycle().take(entries).map(|at| &frames[*at]).collect();
     assert!(all.iter().eq(expected));
-    assert_eq!(tx.send_chosen(&held, chosen), 0);
+    assert_eq!(tx.send_share(&held, chosen), 0);
 }
 
 /// Each time takes a line from the sender. But nobody waits for more than there is.
