@@ -141,7 +141,7 @@ impl Way {
         let burst = held.burst();
         inspector.look_at(burst);
         let mut left = (0..burst.len()).fold(0, |all, at| all | 1 << at);
-        for (_, share) in held.shares(STEERING, 192, &BucketTable::fixed(2)) {
+        for (_, share) in held.shares(STEERING, &BucketTable::fixed(2)) {
             left ^= share;
             // What there is no room for is dropped.
             self.to.send_share(&held, share);

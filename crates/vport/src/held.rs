@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst};
+use crate::registers::{self, Registers};
 use crate::shares::Shares;
-use crate::steering::{BucketTable, KEY_WITHIN, Steering};
+use crate::steering::{BucketTable, KEY_WITHIN, Octets, Steering};
 use crate::sync;
 
 /// Where a frame's bytes begin, in memory that its sender may write.
@@ -41,16 +42,22 @@ impl Place {
 /// What a queue has received and holds: a burst to look at, and where its frames lie.
 pub struct Held<'q> {
     burst: Burst<'q>,
-    places: &'q [Place],
+    places: &'q Places,
     mapping: &'q Arc<Mapping>,
     end: u64,
+    registers: Registers,
 }
 
 impl<'q> Held<'q> {
-    /// A burst, where each of its frames lies in `mapping`, and the position behind the last one.
-    pub(crate) fn new(burst: Burst<'q>, places: &'q [Place], mapping: &'q Arc<Mapping>, end: u64) -> Self {
-        debug_assert_eq!(burst.len(), places.len());
-        Self { burst, places, mapping, end }
+    /// A burst of at most [`BURST_MAX`] packets, where each of its frames lies in `mapping`, and the position behind the last one.
+    pub(crate) fn new(
+        burst: Burst<'q>,
+        places: &'q Places,
+        mapping: &'q Arc<Mapping>,
+        end: u64,
+        registers: Registers,
+    ) -> Self {
+        Self { burst, places, mapping, end, registers }
     }
 
     /// The packets. Heads may be empty, with all bytes behind them.
@@ -59,25 +66,28 @@ impl<'q> Held<'q> {
         &self.burst
     }
 
-    /// Who owns the packets: the owners of the buckets that steering finds in the first so many bytes of each. Whoever sent them may make
-    /// others of them at any time: who takes one from where it lies has to look itself what it is.
+    /// Who owns the packets: the owners of the buckets that steering finds for them. Whoever sent them may make others of them at any
+    /// time: who takes one from where it lies has to look itself what it is.
     #[inline]
-    pub fn shares(&self, steering: Steering, bytes: usize, table: &BucketTable) -> Shares {
+    pub fn shares(&self, steering: Steering, table: &BucketTable) -> Shares {
         // A loop for each kind, so that none asks for the kind.
-        let owners = match steering {
-            Steering::Teid => self.owners(Steering::Teid, bytes, table),
-            Steering::UeAddress => self.owners(Steering::UeAddress, bytes, table),
-            other => self.owners(other, bytes, table),
-        };
-        Shares::new(owners, self.places.len())
+        let owners = registers::dispatch!(
+            self.registers,
+            match steering {
+                Steering::Teid => self.owners(Steering::Teid, table),
+                Steering::UeAddress => self.owners(Steering::UeAddress, table),
+                other => self.owners(other, table),
+            }
+        );
+        Shares::new(owners, self.burst.len())
     }
 
     #[inline(always)]
-    fn owners(&self, steering: Steering, bytes: usize, table: &BucketTable) -> [u8; BURST_MAX] {
+    fn owners(&self, steering: Steering, table: &BucketTable) -> [u8; BURST_MAX] {
         let mut owners = [0; BURST_MAX];
-        for (place, owner) in self.places.iter().zip(&mut owners) {
+        for (place, owner) in self.places().iter().zip(&mut owners) {
             // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
-            let bucket = unsafe { bucket_at(place.origin(), place.len().min(bytes), steering) };
+            let bucket = unsafe { bucket_at(*place, steering) };
             *owner = table.owner(bucket);
         }
         owners
@@ -95,32 +105,54 @@ impl<'q> Held<'q> {
         self.mapping
     }
 
+    /// Those of this processor.
+    #[inline(always)]
+    pub(crate) fn registers(&self) -> Registers {
+        self.registers
+    }
+
     /// Where the packets lie, in order.
     #[inline(always)]
     pub(crate) fn places(&self) -> &'q [Place] {
-        self.places
+        &self.places.0[..self.burst.len()]
+    }
+
+    /// The same, with room for more.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> &'q [Place; BURST_MAX] {
+        &self.places.0
     }
 }
 
-/// The bucket of a frame by so many of its first bytes, without a copy where it is as most are.
+/// The bucket of a frame, without a copy where it is as most are.
 ///
 /// # Safety
-/// They must be mapped. Others may write them meanwhile.
+/// It must be mapped. Others may write it meanwhile.
 #[inline(always)]
-unsafe fn bucket_at(origin: Origin, len: usize, steering: Steering) -> u8 {
-    let word = |at: usize| {
-        // SAFETY: by contract; no word is asked for that is not within the frame.
-        let mut word = unsafe {
-            sync::reads(origin.add(at), 8);
-            origin.add(at).cast::<u64>().read_unaligned()
+unsafe fn bucket_at(place: Place, steering: Steering) -> u8 {
+    match steering.usual_bucket(place.len(), &InPlace(place.origin())) {
+        Some(bucket) => bucket,
+        // SAFETY: by contract.
+        None => unsafe { bucket_of_copy(place, steering) },
+    }
+}
+
+/// A frame where it lies, mapped.
+struct InPlace(Origin);
+
+impl Octets for InPlace {
+    #[inline(always)]
+    fn octets<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
+        // SAFETY: whoever made this has such a frame, and none are asked for that are not within it.
+        let octets = unsafe {
+            sync::reads(self.0.add(at), COUNT);
+            self.0.add(at).cast::<[u8; COUNT]>().read_unaligned()
         };
-        // Nor is it read again: for all that the compiler knows, it is another one now.
+        // Nor are they read again: for all that the compiler knows, others are there now.
         // SAFETY: no instructions.
-        unsafe { core::arch::asm!("/* {} */", inout(reg) word, options(nomem, nostack, preserves_flags)) };
-        word
-    };
-    // SAFETY: the same.
-    steering.usual_bucket(len, word).unwrap_or_else(|| unsafe { bucket_of_copy(origin, len, steering) })
+        unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
+        octets
+    }
 }
 
 /// The same of a copy of them.
@@ -128,8 +160,8 @@ unsafe fn bucket_at(origin: Origin, len: usize, steering: Steering) -> u8 {
 /// # Safety
 /// As for [`bucket_at`].
 #[cold]
-unsafe fn bucket_of_copy(origin: Origin, len: usize, steering: Steering) -> u8 {
-    let (mut copy, len) = ([0; KEY_WITHIN], len.min(KEY_WITHIN));
+unsafe fn bucket_of_copy(place: Place, steering: Steering) -> u8 {
+    let (mut copy, origin, len) = ([0; KEY_WITHIN], place.origin(), place.len().min(KEY_WITHIN));
     // SAFETY: by contract.
     unsafe {
         sync::reads(origin, len);
@@ -154,12 +186,6 @@ impl Places {
         if let Some(noted) = self.0.get_mut(at) {
             *noted = place;
         }
-    }
-
-    /// Those of a burst of so many frames.
-    #[inline(always)]
-    pub(crate) fn of(&self, count: usize) -> &[Place] {
-        &self.0[..count]
     }
 }
 
@@ -191,17 +217,14 @@ mod tests {
     fn the_buckets_of_frames_where_they_lie_are_those_of_copies() {
         let frames: Vec<Vec<u8>> = (0..BURST_MAX).map(frame).collect();
         for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
-            for bytes in [64, 128] {
-                let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
-                let held = source.recv_held();
-                let of_copy = |frame: &Vec<u8>| steering.bucket(&frame[..bytes.min(frame.len())]);
-                let of_copies: Vec<u8> = frames.iter().map(of_copy).collect();
-                let mut buckets = vec![None; frames.len()];
-                for (bucket, share) in held.shares(steering, bytes, &BucketTable::fixed(BUCKETS)) {
-                    (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
-                }
-                assert_eq!(buckets, of_copies.into_iter().map(Some).collect::<Vec<_>>(), "{steering:?} {bytes}");
+            let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
+            let held = source.recv_held();
+            let mut buckets = vec![None; frames.len()];
+            for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS)) {
+                (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
             }
+            let of_copies: Vec<_> = frames.iter().map(|frame| Some(steering.bucket(frame))).collect();
+            assert_eq!(buckets, of_copies, "{steering:?}");
         }
     }
 }

@@ -82,7 +82,7 @@ pub mod relay;
 pub mod ring;
 mod rx;
 pub mod segment;
-mod shares;
+pub mod shares;
 mod socket;
 mod stake;
 mod stamp;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::{RxCounters, TxCounters};
-use crate::held::{Held, Place, Places};
+use crate::held::{Held, Places};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
@@ -157,16 +157,16 @@ impl LocalSource {
     #[inline(always)]
     fn hold(&mut self) -> Held<'_> {
         self.counters.polls += 1;
-        let (places, mut taken) = (self.source.records.places(self.source.ring), 0);
-        let note = |slot: &Slot, at| {
-            self.places.note(taken, Place::new(places.frame(at), slot.frame_len()));
+        let mut taken = 0;
+        let note = |slot: &Slot, _| {
+            self.places.note(taken, slot.place());
             taken += 1;
             Wanted::Yes
         };
         let filled = self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note);
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
-        Held::new(burst, self.places.of(filled.packets as usize), self.source.records.mapping(), self.reader.tail())
+        Held::new(burst, &self.places, self.source.records.mapping(), self.reader.tail(), self.registers)
     }
 
     /// Gives packets back, up to a position that a [`Held`] has said the end of.

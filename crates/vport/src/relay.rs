@@ -245,10 +245,15 @@ impl RelayTx {
         }
         let (sent, left) = first(share, self.room());
         if sent != 0 {
-            self.put_all(ones(sent).map(
-                #[inline(always)]
-                |at| held.places()[at],
-            ));
+            // In registers, as below.
+            let places = held.room();
+            registers::dispatch!(
+                held.registers(),
+                self.put_all(ones(sent).map(
+                    #[inline(always)]
+                    |at| places[at],
+                ))
+            );
             self.keep(held.mapping());
             self.publish();
         }
@@ -474,16 +479,21 @@ impl RelayRx {
         let (head, limit, peek) = (self.head, self.limit(), self.peek);
         // In registers: what is written to slots could be these, for all that the compiler knows.
         let entries = &self.shared.entries[..];
-        let (mut tail, mut packets, mut bytes) = (self.tail, 0, 0);
-        while tail != limit
-            && let Some(slot) = self.slots.get_mut(packets)
-        {
+        // So that it is not asked for each.
+        if entries.is_empty() {
+            return 0;
+        }
+        let packets = self.slots.len().min(limit.wrapping_sub(self.tail) as usize);
+        let (mut tail, mut bytes) = (self.tail, 0);
+        for slot in &mut self.slots[..packets] {
             let waiting = head.wrapping_sub(tail);
             if waiting > AHEAD {
                 expect(entry(entries, tail.wrapping_add(AHEAD)), peek);
             }
-            if waiting > ENTRIES_AHEAD && tail.is_multiple_of(ENTRIES_A_LINE) {
-                prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ENTRIES_AHEAD))).cast());
+            if tail.is_multiple_of(ENTRIES_A_LINE) {
+                // What is not there yet is the sender's line.
+                let ahead = if waiting > ENTRIES_AHEAD { ENTRIES_AHEAD } else { 0 };
+                prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ahead))).cast());
             }
             let place = Place(entry(entries, tail).load(Ordering::Relaxed));
             let (origin, len) = (place.origin(), place.len());
@@ -496,7 +506,6 @@ impl RelayRx {
                 slot.copy_head(origin, short, len - short);
             }
             bytes += len as u64;
-            packets += 1;
         }
         self.tail = tail;
         self.counters.bytes += bytes;
@@ -542,7 +551,7 @@ fn expect(entry: &Entry, peek: usize) {
     let (origin, len) = (place.origin(), place.len().min(peek));
     prefetch::to_read(origin);
     // Where the last line is: most frames have two or three.
-    prefetch::to_read(origin.wrapping_add(len.saturating_sub(1)));
+    prefetch::to_read(origin.wrapping_add(len).wrapping_sub(1));
     if len > 64 {
         prefetch::to_read(origin.wrapping_add(64));
     }

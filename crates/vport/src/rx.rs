@@ -192,7 +192,7 @@ impl RxRing {
             self.held_to = Some(end);
         }
         let burst = Burst::new(&mut self.slots[..packets]);
-        Some(Held::new(burst, self.places.of(packets), mapping, end))
+        Some(Held::new(burst, &self.places, mapping, end, self.registers))
     }
 
     #[inline(always)]

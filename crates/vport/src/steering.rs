@@ -33,25 +33,22 @@ impl Steering {
     /// fragments behind the first, other protocols) belong to bucket 0.
     #[inline(always)]
     pub fn bucket(self, head: &[u8]) -> u8 {
-        let word = |at: usize| head[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
-        self.usual_bucket(head.len(), word).unwrap_or_else(|| self.bucket_of_any(head))
+        self.usual_bucket(head.len(), &head).unwrap_or_else(|| self.bucket_of_any(head))
     }
 
-    /// The same of a frame of so many bytes, eight of which from any place on are `word`, if it is as most are: no tag, IPv4 without
-    /// options; where it is steered by its TEID, UDP to the port of GTP-U in one fragment. None of any other.
+    /// The same of a frame of so many bytes if it is as most are: no tag, IPv4 without options; where it is steered by its TEID, UDP to
+    /// the port of GTP-U in one fragment. None of any other.
     #[inline(always)]
-    pub(crate) fn usual_bucket(self, len: usize, word: impl Fn(usize) -> u64) -> Option<u8> {
-        let is_ipv4 = || is_like(word(12), [8, 0, 0x45, 0, 0, 0, 0, 0], [0xff, 0xff, 0xff, 0, 0, 0, 0, 0]);
-        let is_udp = || is_like(word(20), [0, 0, 0, UDP, 0, 0, 0, 0], [0x3f, 0xff, 0, 0xff, 0, 0, 0, 0]);
-        let is_gtpu = || is_like(word(36), [8, 0x68, 0, 0, 0, 0, 0x30, 0], [0xff, 0xff, 0, 0, 0, 0, 0xf0, 0]);
-        let key_end = match self {
+    pub(crate) fn usual_bucket(self, len: usize, frame: &impl Octets) -> Option<u8> {
+        let key = match self {
             Self::None => return Some(0),
-            Self::Teid if len >= 50 && is_ipv4() && is_udp() && is_gtpu() => 50,
-            Self::UeAddress if len >= 34 && is_ipv4() => 34,
+            Self::Teid if len >= TEID_AT + 4 && GPDU.is_like(frame.octets(ETHERTYPE_AT)) => TEID_AT,
+            Self::UeAddress if len >= ADDRESS_AT + 4 && IPV4.is_like(frame.octets(ETHERTYPE_AT)) => ADDRESS_AT,
             _ => return None,
         };
-        let [.., a, b, c, d] = word(key_end - 8).to_ne_bytes();
-        Some(bucket_of_four([a, b, c, d]))
+        // One by one: they would have to be taken apart again.
+        let octet = |at: usize| frame.octets::<1>(key + at)[0];
+        Some(bucket_of_four([octet(0), octet(1), octet(2), octet(3)]))
     }
 
     /// The same of a frame that may be an unusual one.
@@ -218,11 +215,68 @@ fn bucket_of_four([a, b, c, d]: [u8; 4]) -> u8 {
     added(0, a) ^ added(1, b) ^ added(2, c) ^ added(3, d)
 }
 
-/// Whether eight bytes are the usual ones where bits of `mask` are set.
-#[inline(always)]
-fn is_like(found: u64, usual: [u8; 8], mask: [u8; 8]) -> bool {
-    (found ^ u64::from_ne_bytes(usual)) & u64::from_ne_bytes(mask) == 0
+/// A frame of which some octets are looked at.
+pub(crate) trait Octets {
+    /// So many of them, from one on. All must be within the frame.
+    fn octets<const COUNT: usize>(&self, at: usize) -> [u8; COUNT];
 }
+
+impl Octets for &[u8] {
+    #[inline(always)]
+    fn octets<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
+        *self[at..].first_chunk().expect("within the frame")
+    }
+}
+
+/// What octets of a frame are like: as `usual` where bits of `mask` are set.
+struct Like<const COUNT: usize> {
+    usual: [u8; COUNT],
+    mask: [u8; COUNT],
+}
+
+impl<const COUNT: usize> Like<COUNT> {
+    /// From the ethertype on: the octet at a place has these values in these bits.
+    const fn new(octets: &[(usize, u8, u8)]) -> Self {
+        let (mut usual, mut mask, mut next) = ([0; COUNT], [0; COUNT], 0);
+        while next < octets.len() {
+            let (at, value, bits) = octets[next];
+            (usual[at - ETHERTYPE_AT], mask[at - ETHERTYPE_AT]) = (value, bits);
+            next += 1;
+        }
+        Self { usual, mask }
+    }
+
+    /// Whether these octets are: a multiple of eight, which are compared as words.
+    #[inline(always)]
+    fn is_like(&self, found: [u8; COUNT]) -> bool {
+        let word = |octets: &[u8; COUNT], at: usize| u64::from_ne_bytes(octets.as_chunks().0[at]);
+        let (mut differs, mut at) = (0, 0);
+        while at < COUNT / 8 {
+            differs |= (word(&found, at) ^ word(&self.usual, at)) & word(&self.mask, at);
+            at += 1;
+        }
+        differs == 0
+    }
+}
+
+const ETHERTYPE_AT: usize = 12;
+/// Where the key lies in usual frames.
+const ADDRESS_AT: usize = 30;
+const TEID_AT: usize = 46;
+/// IPv4 without options.
+const IPV4: Like<8> = Like::new(&[(12, 8, 0xff), (13, 0, 0xff), (14, 0x45, 0xff)]);
+/// GTP-U over UDP over it, of one fragment: version 1, protocol type GTP.
+const GPDU: Like<32> = Like::new(&[
+    (12, 8, 0xff),
+    (13, 0, 0xff),
+    (14, 0x45, 0xff),
+    (20, 0, 0x3f),
+    (21, 0, 0xff),
+    (23, UDP, 0xff),
+    (36, 8, 0xff),
+    (37, 0x68, 0xff),
+    (42, 0x30, 0xf0),
+]);
 
 const ETHERNET: usize = 14;
 const UDP: u8 = 17;

@@ -305,7 +305,7 @@ fn a_frame_that_becomes_another_is_to_the_thread_that_takes_it_what_it_is_then()
     let mut b = hostile.b;
     let held = b.queues[0].0.recv_held().expect("a link that copies");
     assert_eq!(held.burst().len(), 3);
-    assert!(held.shares(Steering::UeAddress, 192, &BucketTable::fixed(2)).eq([(0, 0b111)]));
+    assert!(held.shares(Steering::UeAddress, &BucketTable::fixed(2)).eq([(0, 0b111)]));
     assert_eq!(to.send_share(&held, 0b111), 0);
     write(48, 1);
     let burst = from.recv();

@@ -16,7 +16,6 @@ use super::tenure::Tenure;
 use crate::bell::Bell;
 use crate::board::Board;
 use crate::clock::Clock;
-use crate::model::Model;
 use crate::side::PortKind;
 use crate::tables::BUCKETS;
 
@@ -30,13 +29,10 @@ const RING_EVERY: u32 = 4;
 /// Every how many rounds it looks at queues where nothing is expected.
 const LOOK_EVERY: u32 = 64;
 
-/// How packets are spread over buckets, and in how many of their first bytes these are found.
-type Spread = (Steering, usize);
-
 /// Where one port's packets come in.
 pub(crate) struct Intake {
     /// How they are spread over buckets.
-    spread: Spread,
+    steering: Steering,
     queues: Vec<Box<dyn RxQueue>>,
     /// Whether all come by the first queue, once senders know of it.
     is_steered: bool,
@@ -89,7 +85,7 @@ impl Intake {
     /// Of a port of this kind: its packets' buckets are those of TEIDs, or of UE addresses.
     pub(crate) fn new(kind: PortKind, queues: Vec<Box<dyn RxQueue>>, is_steered: bool) -> Self {
         let tenure = Tenure::new(queues.len());
-        Self { spread: (kind.steering(), Model::Pipeline.peek_bytes(kind)), queues, is_steered, tenure }
+        Self { steering: kind.steering(), queues, is_steered, tenure }
     }
 }
 
@@ -164,7 +160,7 @@ impl Dispatcher {
 
     fn pass(&mut self, looks_everywhere: bool, stop: &AtomicBool) -> bool {
         let mut worked = false;
-        for (port, Intake { spread, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
+        for (port, Intake { steering, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
                 let held = (at == 0).then(|| queue.recv_held()).flatten();
@@ -175,7 +171,7 @@ impl Dispatcher {
                     Some(held) => {
                         let came = !held.burst().is_empty();
                         if came {
-                            self.exits.refer(port, *spread, &held, stop);
+                            self.exits.refer(port, *steering, &held, stop);
                             tenure.received(held.end());
                         }
                         came
@@ -183,7 +179,7 @@ impl Dispatcher {
                     None => {
                         let burst = queue.recv();
                         if !burst.is_empty() {
-                            self.exits.hand_on(port, *spread, &burst, stop);
+                            self.exits.hand_on(port, *steering, &burst, stop);
                         }
                         !burst.is_empty()
                     }
@@ -274,14 +270,14 @@ impl Exits {
 
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
-    fn refer(&mut self, port: usize, spread: Spread, held: &Held<'_>, stop: &AtomicBool) {
+    fn refer(&mut self, port: usize, steering: Steering, held: &Held<'_>, stop: &AtomicBool) {
         let burst = held.burst();
         if let Some(worker) = self.sole.filter(|_| self.left.is_empty()) {
             let done = self.rings[port][worker].send_held(held);
             self.unrung |= 1 << worker;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
-        for (worker, share) in held.shares(spread.0, spread.1, &self.table) {
+        for (worker, share) in held.shares(steering, &self.table) {
             self.unrung |= 1 << worker;
             let left = if self.left.is_empty() { self.rings[port][worker].send_share(held, share) } else { share };
             bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
@@ -304,7 +300,7 @@ impl Exits {
 
     /// Hands a burst of a port to the workers that own its packets' buckets.
     #[inline]
-    fn hand_on(&mut self, port: usize, spread: Spread, burst: &Burst<'_>, stop: &AtomicBool) {
+    fn hand_on(&mut self, port: usize, steering: Steering, burst: &Burst<'_>, stop: &AtomicBool) {
         if let Some(worker) = self.sole.filter(|_| self.left.is_empty()) {
             let done = burst.send_views(0, |packets| self.rings[port][worker].send(packets));
             self.unrung |= 1 << worker;
@@ -313,7 +309,7 @@ impl Exits {
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = self.table.queue(bucket_of(packet.head, spread));
+            let owner = self.table.queue(steering.bucket(packet.head));
             touched |= 1 << owner;
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);
@@ -351,12 +347,6 @@ impl Exits {
 fn sole(table: &BucketTable) -> Option<usize> {
     let owners = table.owners();
     owners.iter().all(|owner| *owner == owners[0]).then_some(usize::from(owners[0]))
-}
-
-/// The bucket of a packet, whose receiver may find it again in the same bytes.
-#[inline(always)]
-fn bucket_of(head: &[u8], (steering, bytes): Spread) -> u8 {
-    steering.bucket(&head[..bytes.min(head.len())])
 }
 
 /// The numbers of the bits that are set.

@@ -26,7 +26,6 @@ use super::{Exits, Hands, classify_frame};
 use crate::buffers::Shelf;
 use crate::drops::DropReason;
 use crate::mail::{Inbox, Letter, Outbox};
-use crate::model::Model;
 use crate::packet::Class;
 use crate::side::PortId;
 use crate::tables::{BUCKETS, Bucket, News, Version};
@@ -263,14 +262,11 @@ impl Hands {
     /// A burst from a dispatcher while packets of some buckets have to wait.
     #[cold]
     pub(super) fn serve_gathering(&mut self, tables: &Version, from: PortId, burst: &Burst<'_>, exits: &mut Exits) {
-        // By as much of the frame as the dispatcher looks at.
-        let (steering, peek) =
-            (self.kinds[from.number()].steering(), Model::Pipeline.peek_bytes(self.kinds[from.number()]));
+        let steering = self.kinds[from.number()].steering();
         let mut frame = std::mem::take(&mut self.gathered);
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let seen = &packet.head[..packet.head.len().min(peek)];
-            if self.moving.incoming >> (usize::from(steering.bucket(seen)) % BUCKETS) & 1 == 1 {
+            if self.moving.incoming >> (usize::from(steering.bucket(packet.head)) % BUCKETS) & 1 == 1 {
                 self.wait(from, &packet);
                 continue;
             }

@@ -102,13 +102,15 @@ impl RxChannel {
     ) -> usize {
         let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
         let mut taken = 0;
-        let note = |slot: &Slot, at| {
-            noted.note(taken, Place::new(places.frame(at), slot.frame_len()));
+        let mut note = |place| {
+            noted.note(taken, place);
             taken += 1;
         };
         let filled = match by.ownership.is_whole() {
-            true => self.inlet.fill_unseen(slots, note),
-            false => self.fill_owned(generation, slots, by, note),
+            true => self.inlet.fill_unseen(slots, |slot, _| note(slot.place())),
+            false => {
+                self.fill_owned(generation, slots, by, |slot, at| note(Place::new(places.frame(at), slot.frame_len())))
+            }
         };
         self.filled(filled, generation, by, counters)
     }
