@@ -45,10 +45,10 @@ impl Iterator for Shares {
 /// Which bytes of a word, all below 128, are this one: a bit each, from the lowest on.
 #[inline(always)]
 fn equal(word: u64, byte: u8) -> u64 {
-    let differs = word ^ u64::from(byte) * LOWEST;
+    let differs = word ^ (u64::from(byte) * LOWEST);
     // The highest bit stays where nothing is taken away, and no byte takes from the next.
     let is_equal = (HIGHEST - differs) & HIGHEST;
-    (is_equal.wrapping_mul(GATHER)) >> (u64::BITS as usize - AT_ONCE)
+    is_equal.wrapping_mul(GATHER) >> (u64::BITS as usize - AT_ONCE)
 }
 
 #[cfg(test)]
