@@ -79,7 +79,7 @@ impl<'q> Held<'q> {
                 other => self.owners(other, table),
             }
         );
-        Shares::new(owners, self.burst.len())
+        Shares::new(owners, self.all())
     }
 
     #[inline(always)]
@@ -105,6 +105,12 @@ impl<'q> Held<'q> {
         self.mapping
     }
 
+    /// A bit for each of the packets.
+    #[inline(always)]
+    pub(crate) fn all(&self) -> u64 {
+        ((1_u128 << self.burst.len()) - 1) as u64
+    }
+
     /// Those of this processor.
     #[inline(always)]
     pub(crate) fn registers(&self) -> Registers {
@@ -117,7 +123,7 @@ impl<'q> Held<'q> {
         &self.places.0[..self.burst.len()]
     }
 
-    /// The same, with room for more.
+    /// The same, and behind them those of earlier bursts.
     #[inline(always)]
     pub(crate) fn room(&self) -> &'q [Place; BURST_MAX] {
         &self.places.0

@@ -237,9 +237,10 @@ impl RelayTx {
     }
 
     /// Sends those packets of a burst that is held whose bits are set in `share`, from where they lie, in order, and lets the receiver
-    /// see them. The bits of those that there was no room for.
+    /// see them. The bits of those that there was no room for. Bits for which the burst has no packet say nothing.
     #[inline]
     pub fn send_share(&mut self, held: &Held<'_>, share: u64) -> u64 {
+        let share = share & held.all();
         if self.room() < share.count_ones() as usize {
             self.look_for_room();
         }

@@ -19,10 +19,10 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Of so many packets with these owners, of whom there are at most 128.
+    /// Of packets with these owners, of whom there are at most 128; a bit for each of the packets.
     #[inline]
-    pub(crate) fn new(owners: [u8; BURST_MAX], packets: usize) -> Self {
-        Self { owners, left: ((1_u128 << packets) - 1) as u64 }
+    pub(crate) fn new(owners: [u8; BURST_MAX], packets: u64) -> Self {
+        Self { owners, left: packets }
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
             all[..owners.len()].copy_from_slice(&owners);
             let mut found = vec![None; owners.len()];
             let mut seen = vec![];
-            for (owner, share) in Shares::new(all, owners.len()) {
+            for (owner, share) in Shares::new(all, ((1_u128 << owners.len()) - 1) as u64) {
                 prop_assert!(share != 0 && !seen.contains(&owner), "{owner} {share:x}");
                 seen.push(owner);
                 for at in (0..BURST_MAX).filter(|at| share >> at & 1 == 1) {

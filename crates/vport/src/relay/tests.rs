@@ -65,26 +65,36 @@ fn frames_arrive_whole_however_full_the_channel_is() {
 }
 
 #[test]
-fn the_chosen_of_a_burst_arrive_in_order_and_those_without_room_are_named() {
+fn a_share_of_a_burst_arrives_in_order_and_those_without_room_are_named() {
     let frames: Vec<Vec<u8>> = (0..BURST_MAX as u32).map(frame).collect();
     let mut source = LocalSource::new(&frames, Then::Repeat, 192).unwrap();
     let (mut tx, mut rx) = relay(64 << 10, 192).unwrap();
     let entries = tx.shared.entries.len();
     // So many that one of them finds no room in the end.
-    let chosen = 0x8000_1234_5678_0011;
-    let numbers: Vec<usize> = (0..BURST_MAX).filter(|at| chosen >> at & 1 == 1).collect();
+    let share = 0x8000_1234_5678_0011;
+    let numbers: Vec<usize> = (0..BURST_MAX).filter(|at| share >> at & 1 == 1).collect();
     let held = source.recv_held();
     for _ in 0..entries / numbers.len() {
-        assert_eq!(tx.send_share(&held, chosen), 0);
+        assert_eq!(tx.send_share(&held, share), 0);
     }
     let fit = entries % numbers.len();
     let left = numbers[fit..].iter().fold(0, |left, at| left | 1 << at);
-    assert_eq!((tx.send_share(&held, chosen), tx.send_share(&held, chosen)), (left, chosen));
+    assert_eq!((tx.send_share(&held, share), tx.send_share(&held, share)), (left, share));
     let all: Vec<Vec<u8>> =
         std::iter::from_fn(|| Some(take(&mut rx)).filter(|some| !some.is_empty())).flatten().collect();
     let expected: Vec<&Vec<u8>> = numbers.iter().cycle().take(entries).map(|at| &frames[*at]).collect();
     assert!(all.iter().eq(expected));
-    assert_eq!(tx.send_share(&held, chosen), 0);
+    assert_eq!(tx.send_share(&held, share), 0);
+}
+
+#[test]
+fn nothing_is_sent_for_packets_that_a_burst_does_not_have() {
+    let frames: Vec<Vec<u8>> = (0..BURST_MAX as u32 + 3).map(frame).collect();
+    let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
+    let (mut tx, mut rx) = relay(64 << 10, 192).unwrap();
+    assert_eq!(source.recv_held().burst().len(), BURST_MAX);
+    assert_eq!(tx.send_share(&source.recv_held(), !0b10), 0);
+    assert_eq!(take(&mut rx), [&frames[BURST_MAX][..], &frames[BURST_MAX + 2]]);
 }
 
 /// Each time takes a line from the sender. But nobody waits for more than there is.
