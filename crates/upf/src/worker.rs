@@ -30,7 +30,7 @@ use crate::packet::{
 use crate::path::Path;
 use crate::side::{PortId, PortKind};
 use crate::state::State;
-use crate::tables::{BUCKETS, Bucket, Reader, Version};
+use crate::tables::{BUCKETS, Reader, Version};
 use crate::trace::Tracer;
 
 mod copies;
@@ -428,15 +428,14 @@ impl Hands {
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
         classify_all::<TUNNELS>(tables, tables.network(from), &burst, &mut classes[..count]);
+        if let Some(board) = &self.counts {
+            classes[..count].iter().filter_map(|class| class.home(tables)).for_each(|home| board.count(home));
+        }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
         let (mut left, mut ports) = (0, 0_u32);
         for at in 0..count {
             let mut packet = burst.get_mut(at);
-            let home = classes[at].home(tables);
-            if let (Some(board), Some(home)) = (&self.counts, home) {
-                board.count(home);
-            }
-            let owner = self.owner_of(home);
+            let owner = self.owner(tables, &classes[at]);
             if owner == self.index {
                 fates[at] = self.conclude::<TUNNELS>(tables, from, &classes[at], &mut packet, now);
                 if let Some(fate) = &fates[at] {
@@ -526,13 +525,7 @@ impl Hands {
 
     #[inline]
     fn owner(&self, tables: &Version, class: &Class) -> u8 {
-        self.owner_of(class.home(tables))
-    }
-
-    /// The same by the session's bucket; without one the packet is nobody else's.
-    #[inline(always)]
-    fn owner_of(&self, home: Option<Bucket>) -> u8 {
-        home.map_or(self.index, |home| self.owners[usize::from(home) % BUCKETS])
+        class.home(tables).map_or(self.index, |home| self.owners[usize::from(home) % BUCKETS])
     }
 
     #[cold]
