@@ -89,8 +89,10 @@ impl Synthetic {
         for frame in self.frames {
             dealt[table.queue(self.info.steering.bucket(&frame))].push(frame);
         }
-        let queues = dealt.iter().map(|frames| {
-            let rx = Rx(LocalSource::new(frames, self.then, self.peek)?);
+        let steering = self.info.steering;
+        let queues = dealt.iter().enumerate().map(|(queue, frames)| {
+            let source = LocalSource::new(frames, self.then, self.peek)?;
+            let rx = Rx(if count > 1 { source.of_queue(steering, queue, count)? } else { source });
             let tx = Tx { sink: LocalSink::new()?, captured: captured.cloned() };
             Ok(QueuePair { rx: Box::new(rx), tx: Box::new(tx) })
         });

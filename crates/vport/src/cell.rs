@@ -16,7 +16,15 @@ struct Set([AtomicU64; BUCKETS / 64]);
 impl Set {
     #[inline(always)]
     fn has(&self, bucket: u8) -> bool {
-        self.0[usize::from(bucket) / 64 % 2].load(Ordering::Acquire) >> (bucket % 64) & 1 == 1
+        has(&self.words(), bucket)
+    }
+
+    #[inline(always)]
+    fn words(&self) -> [u64; BUCKETS / 64] {
+        self.0.each_ref().map(
+            #[inline(always)]
+            |word| word.load(Ordering::Acquire),
+        )
     }
 
     fn insert(&self, bucket: u8) {
@@ -30,6 +38,12 @@ impl Set {
     fn remove(&self, bucket: u8) {
         self.0[usize::from(bucket) / 64 % 2].fetch_and(!(1 << (bucket % 64)), Ordering::AcqRel);
     }
+}
+
+/// Whether a bucket is in a set that was loaded.
+#[inline(always)]
+pub(crate) fn has(words: &[u64; BUCKETS / 64], bucket: u8) -> bool {
+    words[usize::from(bucket) / 64 % 2] >> (bucket % 64) & 1 == 1
 }
 
 /// Shared by a receive queue, whoever decides over its port, and the owner of its buckets.
@@ -68,6 +82,12 @@ impl Cell {
     #[inline(always)]
     pub(crate) fn owns(&self, bucket: u8) -> bool {
         self.owned.has(bucket)
+    }
+
+    /// All buckets that are the queue's.
+    #[inline(always)]
+    pub(crate) fn owned(&self) -> [u64; BUCKETS / 64] {
+        self.owned.words()
     }
 
     /// Whether the bucket will be the queue's, and was not when [`Cell::owns`] said so.

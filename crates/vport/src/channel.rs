@@ -29,6 +29,24 @@ impl Inlet {
         }
     }
 
+    /// The same of all frames or none: `suits` says once they are copied. None where it says no, and where buffers change hands.
+    #[inline(always)]
+    pub(crate) fn fill_if(
+        &mut self,
+        slots: &mut [Slot],
+        peek: usize,
+        suits: impl FnOnce(&[Slot]) -> bool,
+    ) -> Option<Filled> {
+        let Self::Records { reader, source } = self else { return None };
+        let begin = reader.tail();
+        let filled = reader.fill(source.seen(), slots, peek, |_, _| Wanted::Yes);
+        let suits = suits(&slots[..filled.packets as usize]);
+        if !suits {
+            reader.go_back_to(begin);
+        }
+        suits.then_some(filled)
+    }
+
     /// The same of every frame, without looking at any where records are copied.
     #[inline(always)]
     pub(crate) fn fill_unseen(&mut self, slots: &mut [Slot], mut taken: impl FnMut(&Slot, u64)) -> Filled {

@@ -6,7 +6,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::cell::Cell as Buckets;
 use crate::counters::{RxCounters, TxCounters};
+use crate::handover::Handover;
 use crate::held::{Held, Places};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
@@ -14,6 +16,8 @@ use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
 use crate::reader::{Filled, Mapped, Reader, Seen, Source, Unseen, Wanted};
 use crate::registers::{self, Registers};
 use crate::ring::{Ring, record_bytes};
+use crate::rx::ownership::Ownership;
+use crate::steering::{BucketTable, Steering};
 use crate::writer::{Pushed, Writer};
 
 /// Head and tail of a private ring lie on lines of their own.
@@ -43,6 +47,8 @@ pub struct LocalSource {
     peek: usize,
     counters: RxCounters,
     registers: Registers,
+    /// Which frames may come in, where a port has several queues.
+    ownership: Option<Ownership>,
 }
 
 /// A ring whose records stand as they are: all that a peer would come to is that the head moves on by a lap.
@@ -126,22 +132,41 @@ impl LocalSource {
             peek: peek.clamp(64, HEAD_MAX),
             counters: RxCounters::default(),
             registers: Registers::here(),
+            ownership: None,
         })
+    }
+
+    /// Queue `queue` of a port that has `queues` of them, and looks at frames as such a one does: of a burst with one that is
+    /// another queue's by [`BucketTable::fixed`] nothing is received.
+    pub fn of_queue(self, steering: Steering, queue: usize, queues: usize) -> io::Result<Self> {
+        let cell = Arc::new(Buckets::new(queue, &BucketTable::fixed(queues), Handover::new()?));
+        Ok(Self { ownership: Some(Ownership { steering, cell, queue, queues }), ..self })
     }
 
     /// Takes up to [`BURST_MAX`] packets.
     #[inline]
     pub fn recv(&mut self) -> Burst<'_> {
-        registers::dispatch!(self.registers, self.receive())
+        match &self.ownership {
+            None => registers::dispatch!(self.registers, self.receive::<false>()),
+            Some(_) => registers::dispatch!(self.registers, self.receive::<true>()),
+        }
     }
 
+    /// Looks whose frames are, or not.
     #[inline(always)]
-    fn receive(&mut self) -> Burst<'_> {
+    fn receive<const LOOKS: bool>(&mut self) -> Burst<'_> {
         self.counters.polls += 1;
         if let Some(tail) = self.reader.release(false) {
             self.index.word(TAIL).store(tail, Ordering::Release);
         }
-        let filled = self.reader.fill(self.source.seen(), &mut self.slots, self.peek, |_, _| Wanted::Yes);
+        let mut filled = self.reader.fill(self.source.seen(), &mut self.slots, self.peek, |_, _| Wanted::Yes);
+        if LOOKS
+            && let Some(mine) = &self.ownership
+            && !mine.is_of_all(&self.slots[..filled.packets as usize])
+        {
+            self.counters.invalid += u64::from(filled.packets);
+            filled = Filled::default();
+        }
         self.count(filled);
         let packets = filled.packets as usize;
         let coming = self.reader.coming(self.source.records.places(self.source.ring), packets);

@@ -300,6 +300,13 @@ impl Reader {
         self.fill_all(source, slots, peek, wanted, looked)
     }
 
+    /// Goes back to a position where the next record began, no rule was broken, and since which nothing was given back: from there
+    /// everything is read again.
+    #[cold]
+    pub(crate) fn go_back_to(&mut self, tail: u64) {
+        (self.tail, self.broken) = (tail, None);
+    }
+
     /// Takes what was published from beside the head, if it is one frame that is there and wanted. Its length.
     #[inline(always)]
     fn take_lone<S: Source + Copy>(

@@ -2,7 +2,7 @@
 
 mod channel;
 mod half;
-mod ownership;
+pub(crate) mod ownership;
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -247,18 +247,23 @@ fn a_frame_on_a_queue_that_does_not_own_its_bucket_is_dropped_and_counted() {
     raw.hello();
     let mut b = bench.honest();
     let memory = raw.join(&bench, &mut b);
-    // To queue 0: one frame of queue 1, one of queue 0.
-    for (at, queue) in [(0, 1), (48, 0)] {
+    // To queue 0: frames of queue 1 and of queue 0, and in the end a record that breaks a rule.
+    for (at, queue) in [(0, 1), (48, 0), (96, 0), (144, 1)] {
         memory.records(at).store(40, Ordering::Relaxed);
         for (n, word) in frame_for(queue).into_iter().enumerate() {
             memory.records(at + 8 + 8 * n).store(word, Ordering::Relaxed);
         }
     }
+    memory.records(192).store(0, Ordering::Relaxed);
     memory.index(HEAD).store(96, Ordering::Release);
     let rx = &mut b.queues[0].0;
     assert_eq!(rx.recv().len(), 1);
     assert_eq!((rx.counters().packets, rx.counters().invalid), (1, 1));
-    assert!(b.queues[1].0.recv().is_empty());
+    memory.index(HEAD).store(240, Ordering::Release);
+    assert_eq!(rx.recv().len(), 1, "what came before is delivered");
+    assert_eq!((rx.counters().packets, rx.counters().invalid), (2, 3));
+    assert!(rx.recv().is_empty() && b.queues[1].0.recv().is_empty());
+    bench.event("quarantine", |event| matches!(event, Event::Quarantined { .. }).then_some(()));
 }
 
 /// What is held is given back as a whole, whatever was passed over since.

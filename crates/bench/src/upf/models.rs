@@ -6,7 +6,7 @@
 //!
 //! A dispatcher of one worker need not look at packets. One of several, each with buckets of its own, looks whose each is. That is
 //! measured, too, with packets that are all one worker's, beside run to completion with as many workers, over ports without a peer,
-//! where nobody looks whose packets are.
+//! where nobody looks whose packets are. What it costs where their queues do, as those of steered ports, is told beside it.
 //!
 //! On one core, dispatcher and worker take turns of some bursts: what a pipeline costs more where nothing has to come from another
 //! core's cache. On two, that is in it, but for the packets' own lines: the source's stand in memory as they are, so that both cores can
@@ -88,6 +88,8 @@ struct OfWay {
     #[serde(flatten)]
     one: Found,
     several: Found,
+    /// Run to completion, several workers with a queue each of a steered port.
+    steered_rtc_ns: f64,
 }
 
 /// Measures both ways in turns; on two cores where there are two.
@@ -109,17 +111,26 @@ pub(super) fn measure(
     };
     let of_way = |way: Way| {
         let (mut one, mut several) = (Both::new(1, way, load)?, Both::new(SEVERAL, way, load)?);
-        let turns = (0..TURNS).map(|_| Ok(OfWay { one: found(&mut one)?, several: found(&mut several)? }));
-        let turns: Vec<OfWay> = turns.collect::<anyhow::Result<_>>()?;
-        let (one, several) = (turns.iter().map(|turn| turn.one), turns.iter().map(|turn| turn.several));
-        anyhow::Ok((way.name(), OfWay { one: Found::mean(one), several: Found::mean(several) }))
+        let mut steered = passed(Whole::steered(SEVERAL, way, load)?, load)?;
+        let mut turn = || {
+            let (one, several) = (found(&mut one)?, found(&mut several)?);
+            Ok(OfWay { one, several, steered_rtc_ns: rtc(&mut steered, window / TURNS, core)? })
+        };
+        let turns: Vec<OfWay> = (0..TURNS).map(|_| turn()).collect::<anyhow::Result<_>>()?;
+        let mean_of_way = OfWay {
+            one: Found::mean(turns.iter().map(|turn| turn.one)),
+            several: Found::mean(turns.iter().map(|turn| turn.several)),
+            steered_rtc_ns: mean(turns.iter().map(|turn| turn.steered_rtc_ns)),
+        };
+        anyhow::Ok((way.name(), mean_of_way))
     };
     let measure = |_: &mut Vec<f64>| Way::BOTH.into_iter().map(of_way).collect::<anyhow::Result<BTreeMap<_, _>>>();
     let take = |samples: &mut Samples, run: &Taken<BTreeMap<&str, OfWay>>| {
         if !run.moved {
-            for (way, OfWay { one, several }) in &run.value {
+            for (way, OfWay { one, several, steered_rtc_ns }) in &run.value {
                 add(way, "", *one, samples);
                 add(way, "several.", *several, samples);
+                samples.add(format!("upf.models.{way}.several.steered_rtc_ns"), *steered_rtc_ns, "ns");
             }
         }
         runs.push(json!(run));
@@ -138,11 +149,7 @@ pub(super) fn measure(
 impl Both {
     /// With so many workers, of whom one has traffic.
     pub fn new(workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
-        let whole = |model| -> anyhow::Result<Whole> {
-            let mut whole = Whole::new(model, workers, way, load)?;
-            whole.pass_all(load)?;
-            Ok(whole)
-        };
+        let whole = |model| passed(Whole::new(model, workers, way, load)?, load);
         Ok(Self { rtc: whole(Model::RunToCompletion)?, pipeline: whole(Model::Pipeline)? })
     }
 
@@ -195,6 +202,12 @@ impl Both {
             measuring.join().map_err(|_| anyhow!("a measurement panicked"))?
         })
     }
+}
+
+/// A UPF through which each session's packet has passed once.
+fn passed(mut whole: Whole, load: Load) -> anyhow::Result<Whole> {
+    whole.pass_all(load)?;
+    Ok(whole)
 }
 
 impl Compared {

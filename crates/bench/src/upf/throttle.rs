@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use port::synthetic::Synthetic;
-use port::{Burst, Held, RxCounters, RxQueue};
+use port::{Burst, Held, PortInfo, RxCounters, RxQueue};
 
 use crate::line::{Line, Tally};
 
@@ -58,6 +58,8 @@ impl Passage {
 /// The receiving half. Its frames are named after it is made, since a UPF must be there to say its TEIDs.
 pub(super) struct Throttled {
     frames: Arc<OnceLock<Vec<Vec<u8>>>>,
+    /// Of the port whose first queue it is.
+    info: PortInfo,
     source: Option<Box<dyn RxQueue>>,
     passage: Arc<Passage>,
     limit: u64,
@@ -69,14 +71,16 @@ pub(super) struct Throttled {
 }
 
 impl Throttled {
-    /// Gives `frames` over and over, once they are there.
-    pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, passage: Arc<Passage>) -> Self {
-        Self { frames, source: None, passage, limit: UNDER_WAY, is_waiting: false, polls: 0, has_refused: false }
+    /// Gives `frames` over and over, once they are there, as the first queue of such a port does to which they are steered.
+    pub fn new(frames: Arc<OnceLock<Vec<Vec<u8>>>>, info: PortInfo, passage: Arc<Passage>) -> Self {
+        let limit = UNDER_WAY;
+        Self { frames, info, source: None, passage, limit, is_waiting: false, polls: 0, has_refused: false }
     }
 
     #[cold]
     fn begin(&mut self) {
-        let open = |frames: &Vec<Vec<u8>>| Synthetic::new(frames.clone()).open().queues.remove(0).rx;
+        let info = self.info.clone();
+        let open = |frames: &Vec<Vec<u8>>| Synthetic::new(frames.clone()).info(info).open().queues.remove(0).rx;
         let Some(frames) = self.frames.get() else { return };
         let frame_bytes = frames.iter().map(Vec::len).max().unwrap_or(0);
         self.limit = UNDER_WAY.min((UNDER_WAY_BYTES / (frame_bytes + RECORD_BYTES)) as u64);

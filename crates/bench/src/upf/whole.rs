@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use port::synthetic::Synthetic;
-use port::{Port, PortInfo, QueuePair, RxQueue};
+use port::{Port, PortInfo, QueuePair, RxQueue, Steering};
 use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
 use upf::rules::UeIp;
@@ -31,8 +31,19 @@ pub(crate) struct Whole {
 impl Whole {
     /// Of this model, with so many workers. Of the active sessions those of the first worker have traffic.
     pub fn new(model: Model, workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
+        Self::with_input(model, workers, way, load, PortInfo::named("input"))
+    }
+
+    /// One that runs to completion, each worker with a queue of a steered port, which looks whose frames are.
+    pub fn steered(workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
+        let steering = if way == Way::Uplink { Steering::Teid } else { Steering::UeAddress };
+        let input = PortInfo { queues: workers as u16, steering, ..PortInfo::named("input") };
+        Self::with_input(Model::RunToCompletion, workers, way, load, input)
+    }
+
+    fn with_input(model: Model, workers: usize, way: Way, load: Load, input: PortInfo) -> anyhow::Result<Self> {
         let (frames, passage) = (Arc::new(OnceLock::new()), Arc::new(Passage::default()));
-        let source = || Box::new(Throttled::new(frames.clone(), passage.clone())) as Box<dyn RxQueue>;
+        let source = || Box::new(Throttled::new(frames.clone(), input.clone(), passage.clone())) as Box<dyn RxQueue>;
         let port = |info: PortInfo, is_input: bool| -> anyhow::Result<Port> {
             let mut port = Synthetic::new(vec![]).info(PortInfo { queues: workers as u16, ..info }).open();
             let QueuePair { rx, tx } = port.queues.remove(0);
@@ -144,6 +155,16 @@ mod tests {
             (0..100).for_each(|_| _ = whole.pass());
             assert!(whole.passage.sent() >= 1_000, "{way:?}: {}", whole.passage.sent());
             assert!(!whole.upf.workers[1].run_once(), "{way:?}: the second worker has packets");
+            whole.check().expect("nothing is dropped");
+        }
+    }
+
+    #[test]
+    fn a_worker_with_a_queue_of_several_is_given_all_that_is_its_own() {
+        let load = Load { sessions: 200, active: 200, payload: 64, pdrs: 1 };
+        for way in Way::BOTH {
+            let mut whole = Whole::steered(2, way, load).expect("a UPF");
+            whole.pass_all(load).expect("packets pass");
             whole.check().expect("nothing is dropped");
         }
     }

@@ -86,7 +86,7 @@ impl RxChannel {
         let filled = if by.ownership.is_whole() {
             self.inlet.fill_all(slots, lent, by.peek)
         } else {
-            self.fill_owned(generation, slots, by, |_, _| ())
+            self.fill_owned(generation, slots, by)
         };
         self.filled(filled, generation, by, counters)
     }
@@ -109,7 +109,7 @@ impl RxChannel {
         let filled = match by.ownership.is_whole() {
             true => self.inlet.fill_unseen(slots, |slot, _| note(slot.place())),
             false => {
-                self.fill_owned(generation, slots, by, |slot, at| note(Place::new(places.frame(at), slot.frame_len())))
+                self.fill_judged(generation, slots, by, |slot, at| note(Place::new(places.frame(at), slot.frame_len())))
             }
         };
         self.filled(filled, generation, by, counters)
@@ -129,9 +129,27 @@ impl RxChannel {
         packets as usize
     }
 
-    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way, and tells their positions.
+    /// Takes frames of buckets that are this queue's, up to one whose bucket is still on its way. Nearly always all are: they are
+    /// looked at behind the last copy, when what was copied has reached the cache.
     #[inline(always)]
-    fn fill_owned(
+    fn fill_owned(&mut self, generation: &Generation, slots: &mut [Slot], by: &By<'_>) -> Filled {
+        if self.paused.is_none() && self.given_up.is_none() {
+            let filled = self.inlet.fill_if(
+                slots,
+                by.peek,
+                #[inline(always)]
+                |slots| by.ownership.is_of_all(slots),
+            );
+            if let Some(filled) = filled {
+                return filled;
+            }
+        }
+        self.fill_judged(generation, slots, by, |_, _| ())
+    }
+
+    /// The same frame by frame, and tells their positions.
+    #[inline(always)]
+    fn fill_judged(
         &mut self,
         generation: &Generation,
         slots: &mut [Slot],

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cell::Cell;
+use crate::cell::{Cell, has};
 use crate::epoch::{Crossing, Sender};
 use crate::handover::Generation;
 use crate::layout::Index;
 use crate::mapping::Mapping;
-use crate::packet::Slot;
+use crate::packet::{BURST_MAX, Slot};
 use crate::reader::Wanted;
 use crate::steering::Steering;
 
@@ -25,6 +25,32 @@ impl Ownership {
     /// Whether every frame is welcome.
     pub(super) fn is_whole(&self) -> bool {
         self.queues == 1
+    }
+
+    /// Whether all these frames, of one burst, are this queue's: then they are counted.
+    #[inline(always)]
+    pub(crate) fn is_of_all(&self, slots: &[Slot]) -> bool {
+        // A loop for each kind, so that none asks for the kind.
+        match self.steering {
+            Steering::Teid => self.is_of_all_by(Steering::Teid, slots),
+            Steering::UeAddress => self.is_of_all_by(Steering::UeAddress, slots),
+            other => self.is_of_all_by(other, slots),
+        }
+    }
+
+    #[inline(always)]
+    fn is_of_all_by(&self, steering: Steering, slots: &[Slot]) -> bool {
+        let (owned, mut buckets, mut is_of_all) = (self.cell.owned(), [0; BURST_MAX], true);
+        for (slot, bucket) in slots.iter().zip(&mut buckets) {
+            *bucket = steering.bucket(slot.head());
+            is_of_all &= has(&owned, *bucket);
+        }
+        if is_of_all {
+            for bucket in &buckets[..slots.len()] {
+                self.cell.count(*bucket);
+            }
+        }
+        is_of_all
     }
 
     /// Whether a frame at `position` of a channel is this queue's.
