@@ -1,10 +1,15 @@
 //! Steering: which queue a frame comes to.
 
-use port::steering::{BUCKETS, BucketTable};
+use port::steering::{BUCKETS, BucketTable, teid_bucket};
 use port::{PacketRef, PortInfo, Steering};
 
 use crate::backend::{Backend, Declared};
 use crate::rig::{Rig, packets, receive, until};
+
+#[path = "tunnels.rs"]
+mod tunnels;
+
+use tunnels::{KINDS, teids};
 
 const QUEUES: u16 = 3;
 const FLOWS: usize = 256;
@@ -89,6 +94,46 @@ pub fn frames_whose_ports_lie_deep_reach_the_queue_that_owns_their_bucket(backen
         assert!(rig.port.queues.iter().all(|pair| pair.rx.counters().invalid == 0));
         come == FLOWS
     });
+    Ok(())
+}
+
+pub fn tunnels_of_every_kind_spread_as_evenly_as_plain_ones(backend: &Backend) -> Declared {
+    const TUNNELS: usize = 20 * BUCKETS;
+    const AT_ONCE: usize = 256;
+    // The 99.9 % quantile of chi-square with 127 degrees of freedom.
+    const LIMIT: f64 = 181.99;
+    backend.steers()?;
+    let teids: Vec<u32> = teids(TUNNELS).collect();
+    let all = KINDS.into_iter().flat_map(|kind| teids.iter().map(move |teid| (kind, *teid)));
+    let frames: Vec<_> = all.zip(0..).map(|((kind, teid), number)| tunnels::frame(kind, teid, number)).collect();
+    let is_live = backend.live.is_ok();
+    let peers = if is_live { 2 } else { 1 };
+    let mut rig = backend.open_as(steered(Steering::Teid), peers, if is_live { vec![] } else { frames.clone() });
+    let (table, mut come) = (BucketTable::fixed(QUEUES.into()), 0);
+    let mut in_bucket = [[0_u32; BUCKETS]; KINDS.len()];
+    for (some, before) in frames.chunks(AT_ONCE).zip((0..).step_by(AT_ONCE)) {
+        if is_live {
+            send(&mut rig, some);
+        }
+        until("all frames come", || {
+            for (queue, pair) in rig.port.queues.iter_mut().enumerate() {
+                for frame in receive(&mut *pair.rx) {
+                    let number = u32::from_be_bytes(*frame.last_chunk().unwrap()) as usize;
+                    let bucket = teid_bucket(teids[number % TUNNELS]);
+                    assert_eq!(table.queue(bucket), queue, "{:?}", KINDS[number / TUNNELS]);
+                    in_bucket[number / TUNNELS][usize::from(bucket)] += 1;
+                    come += 1;
+                }
+            }
+            come >= before + some.len()
+        });
+    }
+    for (kind, in_bucket) in KINDS.iter().zip(in_bucket) {
+        assert_eq!(in_bucket.iter().sum::<u32>() as usize, TUNNELS, "{kind:?}");
+        let expected = (TUNNELS / BUCKETS) as f64;
+        let chi_square: f64 = in_bucket.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
+        assert!(chi_square < LIMIT, "{kind:?}: {chi_square}");
+    }
     Ok(())
 }
 

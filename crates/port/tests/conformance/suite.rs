@@ -40,6 +40,7 @@ macro_rules! conformance {
             steering:
                 frames_reach_the_queue_that_owns_their_bucket_in_order
                 frames_whose_ports_lie_deep_reach_the_queue_that_owns_their_bucket
+                tunnels_of_every_kind_spread_as_evenly_as_plain_ones
                 buckets_go_where_the_function_wants_them
                 a_bucket_leaves_when_all_that_was_sent_of_it_is_read;
         }
