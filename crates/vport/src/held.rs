@@ -123,9 +123,9 @@ impl<'q> Held<'q> {
         &self.places.0[..self.burst.len()]
     }
 
-    /// The same, and behind them those of earlier bursts.
+    /// The same, and behind them where those of earlier bursts lay.
     #[inline(always)]
-    pub(crate) fn room(&self) -> &'q [Place; BURST_MAX] {
+    pub(crate) fn all_places(&self) -> &'q [Place; BURST_MAX] {
         &self.places.0
     }
 }

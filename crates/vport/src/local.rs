@@ -162,7 +162,7 @@ impl LocalSource {
         let mut filled = self.reader.fill(self.source.seen(), &mut self.slots, self.peek, |_, _| Wanted::Yes);
         if LOOKS
             && let Some(mine) = &self.ownership
-            && !mine.is_of_all(&self.slots[..filled.packets as usize])
+            && !mine.owns_all(&self.slots[..filled.packets as usize])
         {
             self.counters.invalid += u64::from(filled.packets);
             filled = Filled::default();

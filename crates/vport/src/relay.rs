@@ -247,7 +247,7 @@ impl RelayTx {
         let (sent, left) = first(share, self.room());
         if sent != 0 {
             // In registers, as below.
-            let places = held.room();
+            let places = held.all_places();
             registers::dispatch!(
                 held.registers(),
                 self.put_all(ones(sent).map(

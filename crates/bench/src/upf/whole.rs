@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use port::synthetic::Synthetic;
-use port::{Port, PortInfo, QueuePair, RxQueue, Steering};
+use port::{Port, PortInfo, QueuePair, RxQueue};
 use upf::function::{Place, Plan, Upf};
 use upf::model::Model;
 use upf::rules::UeIp;
@@ -36,8 +36,8 @@ impl Whole {
 
     /// One that runs to completion, each worker with a queue of a steered port, which looks whose frames are.
     pub fn steered(workers: usize, way: Way, load: Load) -> anyhow::Result<Self> {
-        let steering = if way == Way::Uplink { Steering::Teid } else { Steering::UeAddress };
-        let input = PortInfo { queues: workers as u16, steering, ..PortInfo::named("input") };
+        let kind = if way == Way::Uplink { PortKind::N3 } else { PortKind::N6 };
+        let input = PortInfo { queues: workers as u16, steering: kind.steering(), ..PortInfo::named("input") };
         Self::with_input(Model::RunToCompletion, workers, way, load, input)
     }
 

@@ -138,7 +138,7 @@ impl RxChannel {
                 slots,
                 by.peek,
                 #[inline(always)]
-                |slots| by.ownership.is_of_all(slots),
+                |slots| by.ownership.owns_all(slots),
             );
             if let Some(filled) = filled {
                 return filled;

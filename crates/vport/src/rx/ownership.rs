@@ -29,28 +29,28 @@ impl Ownership {
 
     /// Whether all these frames, of one burst, are this queue's: then they are counted.
     #[inline(always)]
-    pub(crate) fn is_of_all(&self, slots: &[Slot]) -> bool {
+    pub(crate) fn owns_all(&self, slots: &[Slot]) -> bool {
         // A loop for each kind, so that none asks for the kind.
         match self.steering {
-            Steering::Teid => self.is_of_all_by(Steering::Teid, slots),
-            Steering::UeAddress => self.is_of_all_by(Steering::UeAddress, slots),
-            other => self.is_of_all_by(other, slots),
+            Steering::Teid => self.owns_all_by(Steering::Teid, slots),
+            Steering::UeAddress => self.owns_all_by(Steering::UeAddress, slots),
+            other => self.owns_all_by(other, slots),
         }
     }
 
     #[inline(always)]
-    fn is_of_all_by(&self, steering: Steering, slots: &[Slot]) -> bool {
-        let (owned, mut buckets, mut is_of_all) = (self.cell.owned(), [0; BURST_MAX], true);
+    fn owns_all_by(&self, steering: Steering, slots: &[Slot]) -> bool {
+        let (owned, mut buckets, mut owns_all) = (self.cell.owned(), [0; BURST_MAX], true);
         for (slot, bucket) in slots.iter().zip(&mut buckets) {
             *bucket = steering.bucket(slot.head());
-            is_of_all &= has(&owned, *bucket);
+            owns_all &= has(&owned, *bucket);
         }
-        if is_of_all {
+        if owns_all {
             for bucket in &buckets[..slots.len()] {
                 self.cell.count(*bucket);
             }
         }
-        is_of_all
+        owns_all
     }
 
     /// Whether a frame at `position` of a channel is this queue's.
