@@ -36,9 +36,12 @@ const AHEAD: u64 = 12;
 /// line is the sender's again soon, and stores behind it wait until it has come back.
 const SAID_EVERY: u64 = 4 * BURST_MAX as u64;
 const SAID_EVERY_BYTES: u64 = 32 << 10;
-/// Entries of a line, and how far ahead their lines are asked for.
+/// Entries of a line.
 const ENTRIES_A_LINE: u64 = 8;
-const ENTRIES_AHEAD: u64 = 64;
+/// So many entries ahead their lines are asked for: to be read, and to be written. The receiver has all of the latter, and where its core is
+/// far, a line takes longer to come than the sender for a burst.
+const READ_AHEAD: u64 = 64;
+const WRITE_AHEAD: u64 = 192;
 
 /// A [`Place`].
 type Entry = AtomicU64;
@@ -205,7 +208,7 @@ fn first(set: u64, count: usize) -> (u64, u64) {
 #[inline(always)]
 fn write(entries: &[Entry], at: u64, place: Place) {
     if at.is_multiple_of(ENTRIES_A_LINE) {
-        prefetch::to_write(core::ptr::from_ref(entry(entries, at.wrapping_add(ENTRIES_AHEAD))).cast());
+        prefetch::to_write(core::ptr::from_ref(entry(entries, at.wrapping_add(WRITE_AHEAD))).cast());
     }
     entry(entries, at).store(place.0, Ordering::Relaxed);
 }
@@ -493,7 +496,7 @@ impl RelayRx {
             }
             if tail.is_multiple_of(ENTRIES_A_LINE) {
                 // What is not there yet is the sender's line.
-                let ahead = if waiting > ENTRIES_AHEAD { ENTRIES_AHEAD } else { 0 };
+                let ahead = if waiting > READ_AHEAD { READ_AHEAD } else { 0 };
                 prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ahead))).cast());
             }
             let place = Place(entry(entries, tail).load(Ordering::Relaxed));
