@@ -3,7 +3,7 @@
 //! Each process forwards between its two ports on one core. The first process is the server of both links, and the one
 //! whose rates are read; over vhost-user it does all the copying.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -17,10 +17,12 @@ use crate::link::RETRIES;
 
 /// The program, as Debian's `dpdk-dev` installs it.
 const PROGRAM: &str = "dpdk-testpmd";
-/// Memory of each process, in MiB; a multiple of the 2 MiB of a hugepage.
-const MEMORY_MIB: u64 = 256;
-/// Hugepages that a pair needs.
-pub const HUGEPAGES: u64 = 2 * MEMORY_MIB / 2;
+/// Memory of each process, in MiB; a multiple of the 2 MiB of a hugepage. It makes 155,456 buffers of 2,176 bytes by itself.
+const MEMORY_MIB: u64 = 448;
+/// Hugepages that each process needs.
+pub const HUGEPAGES: u64 = MEMORY_MIB / 2;
+/// Lines of what a process complains of that are told if it ends.
+const COMPLAINTS: usize = 4;
 /// How long a process may take to start, and to answer a command.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -281,6 +283,7 @@ struct Testpmd {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
+    complaints: Receiver<String>,
     asked: u32,
     seen: Vec<String>,
 }
@@ -299,20 +302,13 @@ impl Testpmd {
             .args([format!("--burst={}", settings.rings.burst), format!("--txpkts={}", settings.frame)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {PROGRAM} (package dpdk-dev)"))?;
         let stdin = child.stdin.take();
-        let stdout = child.stdout.take().context("the process was given a pipe")?;
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let mut testpmd = Self { child, stdin, lines, asked: 0, seen: Vec::new() };
+        let lines = lines_of(child.stdout.take().context("the process was given a pipe")?);
+        let complaints = lines_of(child.stderr.take().context("the process was given a pipe")?);
+        let mut testpmd = Self { child, stdin, lines, complaints, asked: 0, seen: Vec::new() };
         testpmd.ask("show port summary all")?;
         Ok(testpmd)
     }
@@ -337,11 +333,20 @@ impl Testpmd {
                 Ok(line) if line.contains(&mark) => break,
                 Ok(line) => answer.push(line),
                 Err(RecvTimeoutError::Timeout) => bail!("testpmd does not answer `{command}`: {}", answer.join(" / ")),
-                Err(RecvTimeoutError::Disconnected) => bail!("testpmd ended at `{command}`: {}", answer.join(" / ")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    answer.extend(self.last_complaints());
+                    bail!("testpmd ended at `{command}`: {}", answer.join(" / "))
+                }
             }
         }
         self.seen.clone_from(&answer);
         Ok(answer)
+    }
+
+    /// What a process that has ended complained of last.
+    fn last_complaints(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.complaints.iter().collect();
+        all.split_off(all.len().saturating_sub(COMPLAINTS))
     }
 
     /// Returns when the links of all `ports` are up, with the habits set that all runs have.
@@ -411,6 +416,16 @@ impl Drop for Testpmd {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The lines that come out of a pipe, as they come, until it is closed.
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        lines.try_for_each(|line| sender.send(line))
+    });
+    lines
 }
 
 /// `Rx-pps` of every port.

@@ -127,7 +127,7 @@ fn sample(chains: &Chains, samples: &mut Samples) {
 
 /// Whether testpmd can be run; where not, says why.
 fn testpmd_runs(bench: &Bench, args: &Args) -> bool {
-    let reason = match bench.pages.shortage(testpmd::HUGEPAGES) {
+    let reason = match bench.pages.shortage(2 * testpmd::HUGEPAGES) {
         _ if args.alone => return false,
         _ if !testpmd::is_installed() => "dpdk-testpmd is not installed (package dpdk-dev)".to_owned(),
         Some(shortage) => format!("there are only {shortage}"),

@@ -100,7 +100,7 @@ impl Part {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let bench = Bench {
         progress: Progress::interruptible()?,
-        pages: hugepages::Reservation::at_least(testpmd::HUGEPAGES + OUR_HUGEPAGES),
+        pages: hugepages::Reservation::at_least(2 * testpmd::HUGEPAGES + OUR_HUGEPAGES),
         cores: cores::pair()?,
     };
     let mut found = Found { conditions: conditions::of_this_machine(), ..Found::default() };

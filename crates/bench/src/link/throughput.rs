@@ -219,7 +219,7 @@ impl Campaign<'_> {
 fn systems(args: &Args, bench: &Bench) -> Vec<System> {
     let kinds = if args.kind.is_empty() { Kind::USUAL.to_vec() } else { args.kind.clone() };
     let mut systems: Vec<System> = kinds.iter().copied().map(System::Ours).collect();
-    let reason = match bench.pages.shortage(testpmd::HUGEPAGES) {
+    let reason = match bench.pages.shortage(2 * testpmd::HUGEPAGES) {
         _ if args.alone => return systems,
         _ if !testpmd::is_installed() => "dpdk-testpmd is not installed (package dpdk-dev)".to_owned(),
         Some(shortage) => format!("there are only {shortage}"),
