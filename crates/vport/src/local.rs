@@ -104,6 +104,11 @@ impl Source for SeenLap<'_> {
     fn prefetch(&self, offset: usize) {
         self.records.prefetch(offset);
     }
+
+    #[inline(always)]
+    fn prefetch_early(&self, offset: usize) {
+        self.records.prefetch_early(offset);
+    }
 }
 
 impl LocalSource {

@@ -46,6 +46,14 @@ pub trait Source {
 
     /// Soon bytes at `offset`, which may lie past the ring's end, will be read.
     fn prefetch(&self, _offset: usize) {}
+
+    /// The same, a burst later.
+    fn prefetch_early(&self, _offset: usize) {}
+
+    /// How many bytes ahead of the record at hand memory is asked for, where records have so many.
+    fn ahead(&self, _record_bytes: u64) -> u64 {
+        AHEAD
+    }
 }
 
 /// No position.
@@ -134,8 +142,9 @@ impl Taking {
         let end = ring.stretch(self.tail, head);
         let begin = ring.offset(self.tail);
         let to = begin + end.wrapping_sub(self.tail) as usize;
+        let ahead = source.ahead(usual.bytes);
         // Behind there what lies ahead is not published.
-        let asked_to = to - AHEAD.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
+        let asked_to = to - ahead.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
         let free = &mut slots[self.taken.packets as usize..];
         // Where the last record may begin: all of it is there (none is, where that is before the ring), and there is a slot for it.
         let last = to as i64 - usual.bytes as i64;
@@ -144,7 +153,7 @@ impl Taking {
         let (mut offset, mut slot, mut unwanted, mut more) = (begin, first, self.taken.unwanted, true);
         while offset as i64 <= last && source.header(offset) == usual.header {
             if offset < asked_to {
-                source.prefetch(offset + AHEAD as usize);
+                source.prefetch(offset + ahead as usize);
             }
             // SAFETY: up to the last record that may be taken there are as many slots.
             let next = unsafe { &mut *slot };
@@ -245,6 +254,8 @@ pub struct Reader {
 /// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see
 /// [`Coming`]); whoever only looks at them, or takes less than a burst, has this.
 const AHEAD: u64 = 512;
+/// Where in a record the TEID of a G-PDU over IPv4 ends; a UE's address ends before that.
+const USUAL_KEY: usize = HEADER as usize + 14 + 20 + 8 + 8 - 1;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
 const IDLE_LOOKS: u32 = 8;
 /// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
@@ -518,9 +529,17 @@ impl<S: Source> Source for Unseen<S> {
         self.0.name(offset, head + rest, slot);
     }
 
+    /// Its header is read, and by whoever wants to know whose it is, what tells that.
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
-        self.0.prefetch(offset);
+        self.0.prefetch_early(offset);
+        self.0.prefetch_early(offset + USUAL_KEY);
+    }
+
+    /// Little is done with a record: what comes from memory, or from another core, has to be asked for a burst ahead.
+    #[inline(always)]
+    fn ahead(&self, record_bytes: u64) -> u64 {
+        BURST_MAX as u64 * record_bytes
     }
 }
 
@@ -637,6 +656,11 @@ impl Source for Seen<'_> {
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
         prefetch::to_read(self.data.wrapping_add(offset));
+    }
+
+    #[inline(always)]
+    fn prefetch_early(&self, offset: usize) {
+        prefetch::to_second(self.data.wrapping_add(offset));
     }
 }
 
