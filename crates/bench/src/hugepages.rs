@@ -49,6 +49,24 @@ fn read(file: &std::path::Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
+/// Turns of this crate's tests with the pages that are there, of which those that run at once would want too many.
+#[cfg(test)]
+pub(crate) mod turns {
+    use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+    static TURNS: RwLock<()> = RwLock::new(());
+
+    /// For a test that takes many, and ordinary ones where none are left.
+    pub fn with_others() -> RwLockReadGuard<'static, ()> {
+        TURNS.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a test that cannot do without.
+    pub fn alone() -> RwLockWriteGuard<'static, ()> {
+        TURNS.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

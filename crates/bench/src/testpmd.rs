@@ -22,7 +22,7 @@ const MEMORY_MIB: u64 = 448;
 /// Hugepages that each process needs.
 pub const HUGEPAGES: u64 = MEMORY_MIB / 2;
 /// Lines of what a process complains of that are told if it ends.
-const COMPLAINTS: usize = 4;
+const COMPLAINTS: usize = 8;
 /// How long a process may take to start, and to answer a command.
 const PATIENCE: Duration = Duration::from_secs(20);
 

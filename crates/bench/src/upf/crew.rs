@@ -247,6 +247,7 @@ mod tests {
     use upf::elastic::{Signal, Terms};
 
     use super::*;
+    use crate::hugepages;
 
     const LOAD: Load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
 
@@ -258,12 +259,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "measured in vain")]
     fn a_panic_while_the_threads_run_comes_out() {
+        let _pages = hugepages::turns::with_others();
         let _ = crew().play(LOAD, &[], |_, _| -> anyhow::Result<()> { panic!("measured in vain") });
     }
 
     #[test]
     #[should_panic(expected = "measured in vain")]
     fn a_panic_while_the_elastic_component_decides_comes_out() {
+        let _pages = hugepages::turns::with_others();
         let measure =
             |elastic: &Elastic, _: &Reins| deciding(elastic, || -> anyhow::Result<()> { panic!("measured in vain") });
         let _ = crew().play(LOAD, &[], measure);

@@ -141,9 +141,11 @@ fn cut(reins: &Reins) -> anyhow::Result<Option<Latency>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugepages;
 
     #[test]
     fn packets_of_both_models_have_a_latency_at_any_load() {
+        let _pages = hugepages::turns::with_others();
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
         for (name, model) in MODELS {
             let crew = crew(model, 1, load).expect("a UPF");

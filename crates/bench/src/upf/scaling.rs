@@ -264,6 +264,7 @@ fn oversubscribed(elastic: &Elastic, reins: &Reins, progress: &Progress) -> anyh
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugepages;
 
     #[test]
     fn a_load_that_stepped_while_the_cores_got_slower_tells_of_order_alone() {
@@ -284,6 +285,7 @@ mod tests {
 
     #[test]
     fn no_packet_is_lost_or_overtaken_where_workers_share_cores() {
+        let _pages = hugepages::turns::with_others();
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
         for (name, model) in MODELS {
             let terms = Terms::fixed(MANY.into());

@@ -275,6 +275,7 @@ fn settled_ms(looks: &[Look], pps: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugepages;
 
     #[test]
     fn it_has_settled_when_the_rate_stays_as_good() {
@@ -345,6 +346,7 @@ mod tests {
 
     #[test]
     fn each_worker_is_handed_its_buckets_back() {
+        let _pages = hugepages::turns::with_others();
         let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
         let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(WORKERS.into()) };
         let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load, Source::OnAny).expect("a UPF");

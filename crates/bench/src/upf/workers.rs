@@ -110,6 +110,7 @@ fn highest(model: Model, workers: u16, load: Load, cores: &[usize], progress: &P
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugepages;
 
     #[test]
     fn what_lacks_cores_is_named_with_them() {
@@ -120,6 +121,7 @@ mod tests {
 
     #[test]
     fn as_many_workers_are_at_work_as_are_measured() {
+        let _pages = hugepages::turns::with_others();
         let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
         for (name, model) in MODELS {
             for workers in [1, 2, 4] {

@@ -42,7 +42,7 @@ const AT_HAND: usize = 64;
 const SYSTEMS: [System; 5] = [System::Upf, System::Macswap, System::UpfFewActive, System::Io, System::Forwarder];
 /// Packets that testpmd handles at once: the better of these counts.
 const BURSTS: [usize; 2] = [32, 64];
-/// Pages of 2 MiB: testpmd's, and those of our three processes.
+/// Pages of 2 MiB: testpmd's, and those of our three processes, which take 39.
 const HUGEPAGES: u64 = testpmd::HUGEPAGES + 64;
 
 /// How it is measured.
@@ -253,6 +253,7 @@ fn write(path: &Path, frames: &[Vec<u8>]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugepages;
 
     /// Free pages of 2 MiB.
     fn free_pages() -> u64 {
@@ -262,6 +263,7 @@ mod tests {
 
     #[test]
     fn sessions_that_came_by_pfcp_forward_over_dpdk_both_ways() {
+        let _pages = hugepages::turns::alone();
         let is_built = companion::path("kaista-dpdk").is_ok();
         let (Ok(cores), true, true) = (cores::pair(), is_built, free_pages() >= HUGEPAGES) else {
             println!(
