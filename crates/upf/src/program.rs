@@ -22,7 +22,7 @@ use crate::config::{Config, PortConfig};
 use crate::control;
 use crate::crew::Crew;
 use crate::elastic::Elastic;
-use crate::function::{Counts, Place, Plan, Upf};
+use crate::function::{Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
@@ -63,20 +63,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 
 fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Result<()> {
     let began = Instant::now();
-    let open = |(kind, port): (_, &PortConfig)| port.open_for(kind, config.execution.model);
-    let places = config.ports().map(open).collect::<anyhow::Result<Vec<_>>>()?;
-    let n4_config = n4::Config::from(config);
-    let mut inheritance = match port::Succession::is_wanted() {
-        true => Inheritance::ask(config.n4.listen)?,
-        false => None,
-    };
-    let socket = match &inheritance {
-        Some(inheritance) => inheritance.socket.try_clone()?,
-        None => {
-            patiently(|| UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen)))?
-        }
-    };
-    let mut state = patiently(|| state(config, &n4_config, &places, inheritance.is_some()))?;
+    let Beginning { places, n4_config, mut inheritance, socket, mut state } = Beginning::of(config)?;
     let ports: Vec<_> = places.iter().map(|place| place.port.control()).collect();
     let clock = state.as_ref().map_or_else(Clock::new, State::clock);
     let (memory, succession) = match &mut state {
@@ -84,7 +71,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         None => (Memory::private(config.max_sessions)?, None),
     };
     let plan = Plan { clock, ..Plan::from(config) };
-    let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control, elastic } =
+    let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control: node, elastic } =
         Upf::with_memory(&plan, places, memory)?;
     if config.execution.varies() && elastic.is_none() && counts.busy().len() > 1 {
         tracing::warn!("the node decides which buckets are whose: all workers run, and buckets stay");
@@ -111,10 +98,8 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         );
         std::thread::sleep(PACKETS_FIRST);
     }
-    let n4_bell = meters.bell.clone();
-    let clock = meters.clock;
-    let n4_socket = socket.try_clone()?;
-    let mut endpoint = match state {
+    let (n4_bell, n4_socket, clock) = (meters.bell.clone(), socket.try_clone()?, meters.clock);
+    let endpoint = match state {
         Some(state) => n4::Endpoint::with_state(socket, n4_config, tables.clone(), meters, state)?,
         None => n4::Endpoint::new(socket, n4_config, tables.clone(), meters),
     };
@@ -150,9 +135,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         neighbours.keep_in(file);
     }
 
-    let end_n4 = Arc::new(AtomicBool::new(false));
-    let n4_ends = end_n4.clone();
-    let n4 = spawn("n4", move || endpoint.run(&n4_ends))?;
+    let n4 = N4::start(endpoint, n4_bell)?;
     // Whoever only looks has no part in the UPF's end.
     spawn("control", move || operators.run())?;
     let holder = Holder::new();
@@ -163,9 +146,9 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
     }
     tracing::info!(workers = running.crew.workers(), n4 = %config.n4.listen, "ready");
 
-    let report = |counts: &Counts| control.report(&counts.all());
+    let report = || node.report(&counts.all());
     wait_for_signal(signals, || {
-        report(&counts);
+        report();
         throttle.tell();
     })?;
     let heir = holder.leave();
@@ -173,17 +156,70 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         Some(_) => tracing::info!("another process goes on"),
         None => tracing::info!("stopping"),
     }
-    end_n4.store(true, Ordering::Relaxed);
-    n4_bell.ring();
+    n4.end();
     // Packets are forwarded while peers release their associations. To another process these go as they are.
     if heir.is_none() {
-        wait_for_end(&n4, signals)?;
+        wait_for_end(&n4.thread, signals)?;
     }
     let waiting = running.end(&bells, heir.is_some());
-    report(&counts);
+    report();
     match heir {
         Some(heir) => heir.tell(&waiting).context("the process that was to go on"),
         None => Ok(()),
+    }
+}
+
+/// What a process begins with.
+struct Beginning {
+    places: Vec<Place>,
+    n4_config: n4::Config,
+    /// Of the process that is replaced, if one is.
+    inheritance: Option<Inheritance>,
+    /// N4's.
+    socket: UdpSocket,
+    /// What is kept in the state directory, if there is to be one.
+    state: Option<State>,
+}
+
+impl Beginning {
+    /// Opens the ports, and takes N4's address and the state directory.
+    fn of(config: &Config) -> anyhow::Result<Self> {
+        let open = |(kind, port): (_, &PortConfig)| port.open_for(kind, config.execution.model);
+        let places = config.ports().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+        let n4_config = n4::Config::from(config);
+        let inheritance = match port::Succession::is_wanted() {
+            true => Inheritance::ask(config.n4.listen)?,
+            false => None,
+        };
+        let bind = || UdpSocket::bind(config.n4.listen).with_context(|| format!("N4 address {}", config.n4.listen));
+        let socket = match &inheritance {
+            Some(inheritance) => inheritance.socket.try_clone()?,
+            None => patiently(bind)?,
+        };
+        let state = patiently(|| state(config, &n4_config, &places, inheritance.is_some()))?;
+        Ok(Self { places, n4_config, inheritance, socket, state })
+    }
+}
+
+/// N4, on a thread of its own.
+struct N4 {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl N4 {
+    /// `bell` wakes it.
+    fn start(mut endpoint: n4::Endpoint<Tables>, bell: Arc<Bell>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stops = stop.clone();
+        Ok(Self { thread: spawn("n4", move || endpoint.run(&stops))?, stop, bell })
+    }
+
+    /// Tells it to end.
+    fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
     }
 }
 
