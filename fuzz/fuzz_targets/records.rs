@@ -8,8 +8,9 @@ use std::cell::{Cell, RefCell};
 
 use libfuzzer_sys::fuzz_target;
 use vport::packet::{BURST_MAX, FRAME_MAX, HEAD_MAX, Slot};
-use vport::reader::{Reader, Source, Wanted};
+use vport::reader::{Reader, Wanted};
 use vport::ring::{HEADER, Ring};
+use vport::source::Source;
 
 const SIZE: usize = 1 << 15;
 

@@ -7,7 +7,8 @@ use vport::packet::{Burst, PacketRef};
 use vport::{RxRing, TxRing};
 
 use crate::{
-    Control, Held, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, Succession, TxCounters, TxQueue,
+    Control, Held, OpenError, OpenOptions, Port, QueuePair, RxCounters, RxQueue, Steering, Succession, TxCounters,
+    TxQueue,
 };
 
 pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
@@ -42,8 +43,8 @@ impl RxQueue for RxRing {
         Self::set_burst_max(self, packets);
     }
 
-    fn recv_held(&mut self) -> Option<Held<'_>> {
-        Self::recv_held(self)
+    fn recv_held(&mut self, steering: Steering) -> Option<Held<'_>> {
+        Self::recv_held(self, steering)
     }
 
     fn give_back(&mut self, position: u64) {

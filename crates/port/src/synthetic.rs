@@ -8,7 +8,8 @@ use vport::local::{LocalSink, LocalSource, Then};
 use vport::steering::BucketTable;
 
 use crate::{
-    Burst, FRAME_MAX, Held, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, TxCounters, TxQueue,
+    Burst, FRAME_MAX, Held, OpenOptions, PacketRef, Port, PortInfo, QueuePair, RxCounters, RxQueue, Steering,
+    TxCounters, TxQueue,
 };
 
 /// A synthetic port in the making. Its queues run the same code as shared-memory ones, over private memory.
@@ -107,8 +108,8 @@ impl RxQueue for Rx {
         self.0.recv()
     }
 
-    fn recv_held(&mut self) -> Option<Held<'_>> {
-        Some(self.0.recv_held())
+    fn recv_held(&mut self, steering: Steering) -> Option<Held<'_>> {
+        Some(self.0.recv_held(steering))
     }
 
     fn give_back(&mut self, position: u64) {
@@ -151,7 +152,6 @@ impl TxQueue for Tx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Steering;
 
     #[test]
     fn frames_are_dealt_to_the_queues_that_own_them() {

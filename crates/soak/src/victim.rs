@@ -137,7 +137,7 @@ impl Way {
 
     /// Receives, and tells the other end. None where nothing can be held.
     fn receive(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> Option<bool> {
-        let held = rx.recv_held()?;
+        let held = rx.recv_held(STEERING)?;
         let burst = held.burst();
         inspector.look_at(burst);
         let mut left = (0..burst.len()).fold(0, |all, at| all | 1 << at);

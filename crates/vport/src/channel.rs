@@ -7,8 +7,10 @@ use crate::giver::Giver;
 use crate::lent::{Lent, Place};
 use crate::mapping::Mapping;
 use crate::packet::{Coming, PacketRef, Slot, Slots};
-use crate::reader::{Filled, Mapped, Places, Reader, Source, Unseen, Wanted};
+use crate::reader::{Filled, Reader, Wanted};
 use crate::ring::Violation;
+use crate::source::{Mapped, Places, Source, Unseen};
+use crate::steering::Steering;
 use crate::taker::Taker;
 use crate::writer::{Pushed, Writer};
 
@@ -47,15 +49,22 @@ impl Inlet {
         suits.then_some(filled)
     }
 
-    /// The same of every frame, without looking at any where records are copied.
+    /// The same of every frame, without looking at any where records are copied; for a caller that will spread them by `steering`.
     #[inline(always)]
-    pub(crate) fn fill_unseen(&mut self, slots: &mut [Slot], mut taken: impl FnMut(&Slot, u64)) -> Filled {
+    pub(crate) fn fill_unseen(
+        &mut self,
+        steering: Steering,
+        slots: &mut [Slot],
+        mut taken: impl FnMut(&Slot, u64),
+    ) -> Filled {
         let wanted = |slot: &Slot, at| {
             taken(slot, at);
             Wanted::Yes
         };
         match self {
-            Self::Records { reader, source } => reader.fill(Unseen(source.seen()), slots, 0, wanted),
+            Self::Records { reader, source } => {
+                reader.fill(Unseen { source: source.seen(), steering }, slots, 0, wanted)
+            }
             Self::Buffers(taker) => taker.fill(slots, 0, wanted),
         }
     }

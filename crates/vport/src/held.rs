@@ -224,7 +224,7 @@ mod tests {
         let frames: Vec<Vec<u8>> = (0..BURST_MAX).map(frame).collect();
         for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
             let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
-            let held = source.recv_held();
+            let held = source.recv_held(Steering::None);
             let mut buckets = vec![None; frames.len()];
             for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS)) {
                 (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));

@@ -84,6 +84,7 @@ mod rx;
 pub mod segment;
 pub mod shares;
 mod socket;
+pub mod source;
 mod stake;
 mod stamp;
 pub mod steering;

@@ -13,10 +13,12 @@ use crate::held::{Held, Places};
 use crate::layout::{Heads, LINE};
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketRef, Slot};
-use crate::reader::{Filled, Mapped, Reader, Seen, Source, Unseen, Wanted};
+use crate::prefetch::CacheLevel;
+use crate::reader::{Filled, Reader, Wanted};
 use crate::registers::{self, Registers};
 use crate::ring::{Ring, record_bytes};
 use crate::rx::ownership::Ownership;
+use crate::source::{Mapped, Seen, Source, Unseen};
 use crate::steering::{BucketTable, Steering};
 use crate::writer::{Pushed, Writer};
 
@@ -101,13 +103,8 @@ impl Source for SeenLap<'_> {
     }
 
     #[inline(always)]
-    fn prefetch(&self, offset: usize) {
-        self.records.prefetch(offset);
-    }
-
-    #[inline(always)]
-    fn prefetch_early(&self, offset: usize) {
-        self.records.prefetch_early(offset);
+    fn prefetch(&self, offset: usize, level: CacheLevel) {
+        self.records.prefetch(offset, level);
     }
 }
 
@@ -178,14 +175,14 @@ impl LocalSource {
         Burst::new(&mut self.slots[..packets]).before(coming)
     }
 
-    /// The same, of packets which stay where they are until they are given back.
+    /// The same, of packets which stay where they are until they are given back, and which the caller will spread by `steering`.
     #[inline]
-    pub fn recv_held(&mut self) -> Held<'_> {
-        registers::dispatch!(self.registers, self.hold())
+    pub fn recv_held(&mut self, steering: Steering) -> Held<'_> {
+        registers::dispatch!(self.registers, self.hold(steering))
     }
 
     #[inline(always)]
-    fn hold(&mut self) -> Held<'_> {
+    fn hold(&mut self, steering: Steering) -> Held<'_> {
         self.counters.polls += 1;
         let mut taken = 0;
         let note = |slot: &Slot, _| {
@@ -193,7 +190,8 @@ impl LocalSource {
             taken += 1;
             Wanted::Yes
         };
-        let filled = self.reader.fill(Unseen(self.source.seen()), &mut self.slots, self.peek, note);
+        let source = Unseen { source: self.source.seen(), steering };
+        let filled = self.reader.fill(source, &mut self.slots, self.peek, note);
         self.count(filled);
         let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
         Held::new(burst, &self.places, self.source.records.mapping(), self.reader.tail(), self.registers)
@@ -357,7 +355,7 @@ mod tests {
         for len in [60, 100, 1_514] {
             let mut source = LocalSource::new(&vec![vec![1; len]; 3 * BURST_MAX - 1], Then::Stop, 192).unwrap();
             let expected = source.recv().coming().places(BURST_MAX);
-            let held = source.recv_held();
+            let held = source.recv_held(Steering::None);
             let places: Vec<_> = held.places().iter().map(|place| place.origin()).collect();
             assert_eq!(expected, places);
             let end = held.end();

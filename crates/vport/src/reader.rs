@@ -1,60 +1,12 @@
 //! The reading end of one channel. Trusts neither positions nor headers nor that bytes stay what they were.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
 use crate::epoch::reaches;
 use crate::latency::Histogram;
-use crate::layout::Heads;
-use crate::lone;
-use crate::mapping::Mapping;
 use crate::packet::{BLOCK, BURST_MAX, Coming, HEAD_MAX, Slot};
-use crate::prefetch;
+use crate::prefetch::CacheLevel;
 use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
+use crate::source::{AHEAD, Places, Source};
 use crate::stamp::{Stopwatch, Unit};
-use crate::sync::{self, AtomicU64};
-
-/// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
-pub trait Source {
-    /// The writer's published head. Everything before it is visible afterwards.
-    fn head(&self) -> u64;
-
-    /// The eight bytes at `offset`, a multiple of 8 and less than the ring's size.
-    fn header(&self, offset: usize) -> u64;
-
-    /// When a record was published, loaded after a head: see [`crate::stamp`].
-    fn stamp(&self) -> u64 {
-        0
-    }
-
-    /// Copies the frame (up to 72 bytes) whose record begins at `tail` into `slot`, if it stands beside the head. Its length.
-    fn lone(&self, _tail: u64, _slot: &mut Slot) -> Option<usize> {
-        None
-    }
-
-    /// Soon a lone frame will be looked for.
-    fn expect_lone(&self) {}
-
-    /// Copies `head` bytes at `offset`, at most [`HEAD_MAX`], into `slot`, and lets it name the `rest` bytes behind them. All of it
-    /// lies within the ring.
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
-
-    /// Lets `slot` name `len` bytes at `offset`, all of which lie within the ring, and copies nothing.
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        self.take(offset, 0, len, slot);
-    }
-
-    /// Soon bytes at `offset`, which may lie past the ring's end, will be read.
-    fn prefetch(&self, _offset: usize) {}
-
-    /// The same, a burst later.
-    fn prefetch_early(&self, _offset: usize) {}
-
-    /// How many bytes ahead of the record at hand memory is asked for, where records have so many.
-    fn ahead(&self, _record_bytes: u64) -> u64 {
-        AHEAD
-    }
-}
 
 /// No position.
 pub(crate) const NOWHERE: u64 = u64::MAX;
@@ -144,7 +96,7 @@ impl Taking {
         let to = begin + end.wrapping_sub(self.tail) as usize;
         let ahead = source.ahead(usual.bytes);
         // Behind there what lies ahead is not published.
-        let asked_to = to - ahead.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
+        let asked_to = to - ahead.bytes.saturating_sub(head.wrapping_sub(end)).min((to - begin) as u64) as usize;
         let free = &mut slots[self.taken.packets as usize..];
         // Where the last record may begin: all of it is there (none is, where that is before the ring), and there is a slot for it.
         let last = to as i64 - usual.bytes as i64;
@@ -153,7 +105,7 @@ impl Taking {
         let (mut offset, mut slot, mut unwanted, mut more) = (begin, first, self.taken.unwanted, true);
         while offset as i64 <= last && source.header(offset) == usual.header {
             if offset < asked_to {
-                source.prefetch(offset + ahead as usize);
+                ahead.ask(&source, offset);
             }
             // SAFETY: up to the last record that may be taken there are as many slots.
             let next = unsafe { &mut *slot };
@@ -214,7 +166,7 @@ impl Usual {
 #[inline(always)]
 fn expect(source: impl Source, ring: Ring, tail: u64, head: u64) {
     if head.wrapping_sub(tail) > AHEAD {
-        source.prefetch(ring.offset(tail.wrapping_add(AHEAD)));
+        source.prefetch(ring.offset(tail.wrapping_add(AHEAD)), CacheLevel::First);
     }
 }
 
@@ -251,11 +203,6 @@ pub struct Reader {
     taken: u64,
 }
 
-/// How far ahead of the record at hand memory is asked for. Whoever changes packets asks a burst ahead besides (see
-/// [`Coming`]); whoever only looks at them, or takes less than a burst, has this.
-const AHEAD: u64 = 512;
-/// Where in a record the TEID of a G-PDU over IPv4 ends; a UE's address ends before that.
-const USUAL_KEY: usize = HEADER as usize + 14 + 20 + 8 + 8 - 1;
 /// How many looks in a row find nothing before the reader waits for a single packet, as far as it knows.
 const IDLE_LOOKS: u32 = 8;
 /// How many unwanted frames are passed over at once: they must not keep the caller for a whole ring.
@@ -427,8 +374,8 @@ impl Reader {
         source.expect_lone();
         self.idle_looks = self.idle_looks.saturating_add(1);
         if self.idle_looks > IDLE_LOOKS && self.single {
-            source.prefetch(self.ring.offset(tail));
-            source.prefetch(self.ring.offset(tail.wrapping_add(64)));
+            source.prefetch(self.ring.offset(tail), CacheLevel::First);
+            source.prefetch(self.ring.offset(tail.wrapping_add(64)), CacheLevel::First);
         }
     }
 
@@ -487,180 +434,6 @@ impl Reader {
     #[inline(always)]
     pub(crate) fn ring(&self) -> Ring {
         self.ring
-    }
-}
-
-/// A ring in mapped memory.
-#[derive(Debug)]
-pub(crate) struct Mapped {
-    data: *const u8,
-    head: *const AtomicU64,
-    stamp: *const AtomicU64,
-    lone: *const lone::Words,
-    /// What the pointers point into.
-    keep: [Arc<Mapping>; 2],
-}
-
-// SAFETY: the pointers are into mappings, which belong to no thread, and which are kept.
-unsafe impl Send for Mapped {}
-
-/// The same, of which nothing but headers is read: frames are named where they lie, whatever `peek` is.
-#[derive(Clone, Copy)]
-pub(crate) struct Unseen<S>(pub S);
-
-impl<S: Source> Source for Unseen<S> {
-    #[inline(always)]
-    fn head(&self) -> u64 {
-        self.0.head()
-    }
-
-    #[inline(always)]
-    fn header(&self, offset: usize) -> u64 {
-        self.0.header(offset)
-    }
-
-    #[inline(always)]
-    fn stamp(&self) -> u64 {
-        self.0.stamp()
-    }
-
-    #[inline(always)]
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
-        self.0.name(offset, head + rest, slot);
-    }
-
-    /// Its header is read, and by whoever wants to know whose it is, what tells that.
-    #[inline(always)]
-    fn prefetch(&self, offset: usize) {
-        self.0.prefetch_early(offset);
-        self.0.prefetch_early(offset + USUAL_KEY);
-    }
-
-    /// Little is done with a record: what comes from memory, or from another core, has to be asked for a burst ahead.
-    #[inline(always)]
-    fn ahead(&self, record_bytes: u64) -> u64 {
-        BURST_MAX as u64 * record_bytes
-    }
-}
-
-/// Where records' frames are.
-#[derive(Clone, Copy)]
-pub(crate) struct Places {
-    ring: Ring,
-    data: *const u8,
-}
-
-impl Places {
-    /// The first byte of the frame whose record is at a position.
-    #[inline(always)]
-    pub(crate) fn frame(self, position: u64) -> *const u8 {
-        self.data.wrapping_add(self.ring.offset(position) + HEADER as usize)
-    }
-}
-
-impl Mapped {
-    /// Where frames of records are, which are in a ring of this size.
-    #[inline(always)]
-    pub(crate) fn places(&self, ring: Ring) -> Places {
-        Places { ring, data: self.data }
-    }
-
-    /// What holds the records.
-    #[inline(always)]
-    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.keep[0]
-    }
-
-    /// The ring of `ring` bytes at `offset` of `records`, with its head and what stands beside it in `index`.
-    ///
-    /// # Panics
-    /// If either lies outside, or less than 64 bytes follow the ring (heads are copied in blocks).
-    pub(crate) fn new(
-        ring: Ring,
-        records: &Arc<Mapping>,
-        offset: usize,
-        index: &Arc<Mapping>,
-        words: impl Fn(&Mapping) -> Heads<'_>,
-    ) -> Self {
-        let data = records.area(offset, ring.size() as usize + BLOCK);
-        let Heads { head, stamp, lone } = words(index);
-        Self { data, head, stamp, lone, keep: [records.clone(), index.clone()] }
-    }
-
-    /// To fill slots from.
-    #[inline(always)]
-    pub(crate) fn seen(&self) -> Seen<'_> {
-        // SAFETY: the mappings are kept.
-        unsafe { Seen { data: self.data, head: &*self.head, stamp: &*self.stamp, lone: &*self.lone } }
-    }
-}
-
-/// What a reader looks at while it fills slots: kept in registers, where what is written to slots could be the [`Mapped`] itself, for
-/// all that the compiler knows.
-#[derive(Clone, Copy)]
-pub(crate) struct Seen<'m> {
-    data: *const u8,
-    head: &'m AtomicU64,
-    stamp: &'m AtomicU64,
-    lone: &'m lone::Words,
-}
-
-impl Source for Seen<'_> {
-    #[inline(always)]
-    fn head(&self) -> u64 {
-        self.head.load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn header(&self, offset: usize) -> u64 {
-        // SAFETY: offsets are less than the ring's size and multiples of 8 (contract of `Source`). Atomic, so that it is
-        // read once whatever the writer does.
-        unsafe {
-            sync::reads(self.data.add(offset), HEADER as usize);
-            AtomicU64::from_ptr(self.data.add(offset).cast_mut().cast()).load(Ordering::Relaxed)
-        }
-    }
-
-    #[inline(always)]
-    fn stamp(&self) -> u64 {
-        self.stamp.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn lone(&self, tail: u64, slot: &mut Slot) -> Option<usize> {
-        lone::find(self.lone, tail, slot)
-    }
-
-    #[inline(always)]
-    fn expect_lone(&self) {
-        // The second half: the first one is in the head's line.
-        prefetch::to_read(core::ptr::from_ref(self.head).cast::<u8>().wrapping_add(64));
-    }
-
-    #[inline(always)]
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
-        // SAFETY: head and rest lie within the ring (contract of `Source`), 64 bytes are mapped behind it, and the
-        // mapping is kept by the queue that owns the slots.
-        unsafe {
-            sync::reads(self.data.add(offset), head);
-            slot.copy_head(self.data.add(offset), head, rest);
-        }
-    }
-
-    #[inline(always)]
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        // SAFETY: as for `take`.
-        unsafe { slot.name(self.data.add(offset), len) };
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, offset: usize) {
-        prefetch::to_read(self.data.wrapping_add(offset));
-    }
-
-    #[inline(always)]
-    fn prefetch_early(&self, offset: usize) {
-        prefetch::to_second(self.data.wrapping_add(offset));
     }
 }
 

@@ -22,6 +22,7 @@ use crate::lent::Lent;
 use crate::packet::{BURST_MAX, Burst, Coming, HEAD_MAX, LONG_BURST_MAX, Slot};
 use crate::registers::{self, Registers};
 use crate::ring::Violation;
+use crate::steering::Steering;
 use crate::sync::full_fence;
 
 /// How long a burst of a sender lasts at most while an epoch waits for its end: a living one needs microseconds, one that
@@ -158,20 +159,20 @@ impl RxRing {
         packets
     }
 
-    /// Takes up to [`BURST_MAX`] packets which stay where their sender put them until [`RxQueue::give_back`]. None where that
-    /// is not possible, which may change with the peer: then nothing is held.
+    /// Takes up to [`BURST_MAX`] packets which stay where their sender put them until [`RxQueue::give_back`], and which the caller will
+    /// spread by `steering`. None where that is not possible, which may change with the peer: then nothing is held.
     ///
     /// It is possible where one queue of a peer that copies sends here. What comes of another process of the peer waits until
     /// everything is given back.
     ///
     /// [`RxQueue::give_back`]: RxRing::give_back
     #[inline]
-    pub fn recv_held(&mut self) -> Option<Held<'_>> {
-        registers::dispatch!(self.registers, self.hold())
+    pub fn recv_held(&mut self, steering: Steering) -> Option<Held<'_>> {
+        registers::dispatch!(self.registers, self.hold(steering))
     }
 
     #[inline(always)]
-    fn hold(&mut self) -> Option<Held<'_>> {
+    fn hold(&mut self, steering: Steering) -> Option<Held<'_>> {
         let (is_to_change, is_holding) = (self.handover.version() != self.seen, self.held_to.is_some());
         if !is_holding {
             self.lent.clear();
@@ -184,7 +185,7 @@ impl RxRing {
             return None;
         }
         self.counters.polls += 1;
-        let packets = if is_to_change && is_holding { 0 } else { self.fill_held() };
+        let packets = if is_to_change && is_holding { 0 } else { self.fill_held(steering) };
         self.polled(packets);
         let channel = &self.generations.newest.as_ref()?.channels[0];
         let ((_, mapping), end) = (channel.inlet.places()?, channel.inlet.tail());
@@ -202,11 +203,12 @@ impl RxRing {
     }
 
     #[inline(always)]
-    fn fill_held(&mut self) -> usize {
+    fn fill_held(&mut self, steering: Steering) -> usize {
         let Some(half) = &mut self.generations.newest else { return 0 };
         let by = By { peek: self.peek, ownership: &self.ownership, complaints: &self.complaints };
         half.channels[0].fill_held(
             &half.generation,
+            steering,
             (&mut self.slots[..BURST_MAX], &mut self.places),
             &by,
             &mut self.counters,

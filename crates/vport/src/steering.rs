@@ -51,6 +51,17 @@ impl Steering {
         Some(bucket_of_four([octet(0), octet(1), octet(2), octet(3)]))
     }
 
+    /// The last byte that [`Steering::bucket`] reads of a usual frame, in which it reads all before the key, too.
+    #[inline(always)]
+    pub(crate) fn usual_reach(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Teid => TEID_AT + 3,
+            Self::UeAddress => ADDRESS_AT + 3,
+            Self::FiveTuple => PORTS_AT + 3,
+        }
+    }
+
     /// The same of a frame that may be an unusual one.
     #[inline(never)]
     fn bucket_of_any(self, head: &[u8]) -> u8 {
@@ -262,6 +273,7 @@ impl<const COUNT: usize> Like<COUNT> {
 const ETHERTYPE_AT: usize = 12;
 /// Where the key lies in usual frames.
 const ADDRESS_AT: usize = 30;
+const PORTS_AT: usize = 34;
 const TEID_AT: usize = 46;
 /// IPv4 without options.
 const IPV4: Like<8> = Like::new(&[(12, 8, 0xff), (13, 0, 0xff), (14, 0x45, 0xff)]);

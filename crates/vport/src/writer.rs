@@ -376,8 +376,9 @@ mod tests {
     use crate::latency::{Histogram, Latency};
     use crate::layout::Index;
     use crate::packet::{HEAD_MAX, Rest, Slot};
-    use crate::reader::{Mapped, Reader, Wanted};
+    use crate::reader::{Reader, Wanted};
     use crate::registers;
+    use crate::source::Mapped;
 
     const HEAD: usize = 0;
     const TAIL: usize = 128;

@@ -9,6 +9,7 @@ use raw::{Bench, Memory, Raw};
 use vport::client::Attachment;
 use vport::layout::VERSION;
 use vport::relay::relay;
+use vport::steering::Steering;
 use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
@@ -131,7 +132,7 @@ fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() 
     link.receiver.queues[0].1.send(&[]);
     send(&first, 0, 0);
     let rx = &mut link.receiver.queues[0].0;
-    let held = rx.recv_held().expect("a link that copies");
+    let held = rx.recv_held(Steering::None).expect("a link that copies");
     assert_eq!((to.send_held(&held), held.burst().len()), (1, 1));
     let end = held.end();
     close(&first);
@@ -139,7 +140,7 @@ fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() 
     send(&second, 0, 1);
     link.receiver.queues[0].1.send(&[]);
     for _ in 0..100 {
-        assert!(link.receiver.queues[0].0.recv_held().is_some_and(|held| held.burst().is_empty()));
+        assert!(link.receiver.queues[0].0.recv_held(Steering::None).is_some_and(|held| held.burst().is_empty()));
         assert!(link.receive().is_empty());
     }
     assert!(first.is_seen());
@@ -156,7 +157,7 @@ fn what_another_thread_was_told_of_stays_mapped_when_the_port_is_closed() {
     let (mut link, first) = Link::new("closed");
     let (mut to, mut from) = relay(64 << 10, 192).unwrap();
     send(&first, 0, 7);
-    let held = link.receiver.queues[0].0.recv_held().expect("a link that copies");
+    let held = link.receiver.queues[0].0.recv_held(Steering::None).expect("a link that copies");
     assert_eq!(to.send_held(&held), 1);
     drop((link, to));
     let burst = from.recv();

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use port::synthetic::Synthetic;
-use port::{Burst, Held, PortInfo, RxCounters, RxQueue};
+use port::{Burst, Held, PortInfo, RxCounters, RxQueue, Steering};
 
 use crate::line::{Line, Tally};
 
@@ -123,7 +123,7 @@ impl RxQueue for Throttled {
     }
 
     #[inline]
-    fn recv_held(&mut self) -> Option<Held<'_>> {
+    fn recv_held(&mut self, steering: Steering) -> Option<Held<'_>> {
         let given = self.passage.given();
         if self.source.is_none() {
             self.begin();
@@ -132,7 +132,7 @@ impl RxQueue for Throttled {
         if self.has_refused {
             return None;
         }
-        let held = self.source.as_mut()?.recv_held()?;
+        let held = self.source.as_mut()?.recv_held(steering)?;
         self.passage.given.set(given + held.burst().len() as u64);
         Some(held)
     }

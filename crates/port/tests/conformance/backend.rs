@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use port::PortInfo;
+use port::{PortInfo, Steering};
 
 use crate::rig::{Far, Rig, frame};
 
@@ -71,7 +71,7 @@ pub fn it_declares_what_its_ports_show(backend: &Backend) -> Declared {
     assert_eq!(rig.port.queues[0].rx.poll_fds().is_empty(), backend.wakes.is_err());
     assert_eq!(matches!(rig.far, Far::Port { .. }), backend.live.is_ok());
     let mut port = backend.open_with(vec![frame(0, 60)]).port;
-    assert_eq!(port.queues[0].rx.recv_held().is_some(), backend.holds.is_ok());
+    assert_eq!(port.queues[0].rx.recv_held(Steering::None).is_some(), backend.holds.is_ok());
     if backend.steers().is_ok() {
         let near = PortInfo { queues: backend.queues, ..PortInfo::named("p") };
         assert_eq!(backend.open_as(near, 1, Vec::new()).port.queues.len(), usize::from(backend.queues));

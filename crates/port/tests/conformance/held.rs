@@ -1,7 +1,7 @@
 //! Frames that stay where they are, for another thread to take from there.
 
 use port::relay::{RelayRx, RelayTx, relay};
-use port::{BURST_MAX, Port, RxQueue};
+use port::{BURST_MAX, Port, RxQueue, Steering};
 
 use crate::backend::{Backend, Declared};
 use crate::rig::{copied, gather, numbered, ours, packets, receive, until};
@@ -14,7 +14,7 @@ fn channel() -> (RelayTx, RelayRx) {
 
 /// Receives once, and tells the other thread where the frames lie. Position behind them, and how many they are.
 fn hand_on(port: &mut Port, to: &mut RelayTx) -> (u64, usize) {
-    let held = port.queues[0].rx.recv_held().expect("declared to hold");
+    let held = port.queues[0].rx.recv_held(Steering::None).expect("declared to hold");
     assert!(held.burst().len() <= BURST_MAX);
     assert_eq!(to.send_held(&held), held.burst().len());
     (held.end(), held.burst().len())

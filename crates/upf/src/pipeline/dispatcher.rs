@@ -163,7 +163,8 @@ impl Dispatcher {
         for (port, Intake { steering, queues, is_steered, tenure }) in self.intakes.iter_mut().enumerate() {
             let count = if *is_steered && !looks_everywhere { 1 } else { queues.len() };
             for (at, queue) in queues[..count].iter_mut().enumerate() {
-                let held = (at == 0).then(|| queue.recv_held()).flatten();
+                let spread_by = self.exits.sole.map_or(*steering, |_| Steering::None);
+                let held = (at == 0).then(|| queue.recv_held(spread_by)).flatten();
                 if at == 0 && port == 0 && self.rounds.is_multiple_of(RING_EVERY) {
                     self.exits.ring();
                 }

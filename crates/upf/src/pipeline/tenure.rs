@@ -70,6 +70,7 @@ impl Tenure {
 
 #[cfg(test)]
 mod tests {
+    use port::Steering;
     use port::relay::{RelayRx, relay};
     use port::synthetic::Synthetic;
 
@@ -84,7 +85,7 @@ mod tests {
 
     /// A round that brings a burst, which goes to the worker.
     fn busy(tenure: &mut Tenure, queue: &mut Box<dyn RxQueue>, tx: &mut RelayTx) {
-        let held = queue.recv_held().expect("packets are held");
+        let held = queue.recv_held(Steering::None).expect("packets are held");
         assert!(tx.send_held(&held) > 0);
         tenure.received(held.end());
         tenure.look(&mut **queue, std::slice::from_mut(tx));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::local::{LocalSource, Then};
+use crate::steering::Steering;
 
 fn frame(number: u32) -> Vec<u8> {
     let len = 20 + number as usize * 61 % 1_500;
@@ -73,7 +74,7 @@ fn a_share_of_a_burst_arrives_in_order_and_those_without_room_are_named() {
     // So many that one of them finds no room in the end.
     let share = 0x8000_1234_5678_0011;
     let numbers: Vec<usize> = (0..BURST_MAX).filter(|at| share >> at & 1 == 1).collect();
-    let held = source.recv_held();
+    let held = source.recv_held(Steering::None);
     for _ in 0..entries / numbers.len() {
         assert_eq!(tx.send_share(&held, share), 0);
     }
@@ -92,8 +93,8 @@ fn nothing_is_sent_for_packets_that_a_burst_does_not_have() {
     let frames: Vec<Vec<u8>> = (0..BURST_MAX as u32 + 3).map(frame).collect();
     let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
     let (mut tx, mut rx) = relay(64 << 10, 192).unwrap();
-    assert_eq!(source.recv_held().burst().len(), BURST_MAX);
-    assert_eq!(tx.send_share(&source.recv_held(), !0b10), 0);
+    assert_eq!(source.recv_held(Steering::None).burst().len(), BURST_MAX);
+    assert_eq!(tx.send_share(&source.recv_held(Steering::None), !0b10), 0);
     assert_eq!(take(&mut rx), [&frames[BURST_MAX][..], &frames[BURST_MAX + 2]]);
 }
 

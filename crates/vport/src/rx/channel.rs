@@ -16,6 +16,7 @@ use crate::mapping::Mapping;
 use crate::packet::Slot;
 use crate::reader::{Filled, Wanted};
 use crate::ring::Violation;
+use crate::steering::Steering;
 use crate::sync::AtomicU64;
 
 /// What comes from one queue of the peer.
@@ -96,6 +97,7 @@ impl RxChannel {
     pub(super) fn fill_held(
         &mut self,
         generation: &Generation,
+        steering: Steering,
         (slots, noted): (&mut [Slot], &mut Places),
         by: &By<'_>,
         counters: &mut RxCounters,
@@ -107,7 +109,7 @@ impl RxChannel {
             taken += 1;
         };
         let filled = match by.ownership.is_whole() {
-            true => self.inlet.fill_unseen(slots, |slot, _| note(slot.place())),
+            true => self.inlet.fill_unseen(steering, slots, |slot, _| note(slot.place())),
             false => {
                 self.fill_judged(generation, slots, by, |slot, at| note(Place::new(places.frame(at), slot.frame_len())))
             }
@@ -251,8 +253,9 @@ mod tests {
     use super::*;
     use crate::handover::Handover;
     use crate::layout::RECORDS_PAD;
-    use crate::reader::{Mapped, Reader};
+    use crate::reader::Reader;
     use crate::ring::Ring;
+    use crate::source::Mapped;
     use crate::steering::BucketTable;
 
     /// Of a peer with one queue, and a port with two.
