@@ -4,9 +4,13 @@
 
 #[path = "../../crates/upf/tests/packets/frame.rs"]
 mod frame;
+#[path = "../../crates/upf/tests/packets/rules.rs"]
+mod rules;
 #[allow(dead_code)]
 #[path = "../../crates/upf/tests/packets/scenario.rs"]
 mod scenario;
+#[path = "../../crates/upf/tests/packets/words.rs"]
+mod words;
 
 use frame::build;
 use scenario::{Scenario, ends};

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 
 use libfuzzer_sys::fuzz_target;
+use vport::CacheLevel;
 use vport::packet::{BURST_MAX, FRAME_MAX, HEAD_MAX, Slot};
 use vport::reader::{Reader, Wanted};
 use vport::ring::{HEADER, Ring};
@@ -91,7 +92,7 @@ impl Source for &Shifting<'_> {
     }
 
     /// A look ahead may go past the ring's end, but no further than it looks.
-    fn prefetch(&self, offset: usize) {
+    fn prefetch(&self, offset: usize, _level: CacheLevel) {
         assert!(offset < SIZE + 512);
     }
 }

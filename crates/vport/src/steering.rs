@@ -51,7 +51,7 @@ impl Steering {
         Some(bucket_of_four([octet(0), octet(1), octet(2), octet(3)]))
     }
 
-    /// The last byte that [`Steering::bucket`] reads of a usual frame, in which it reads all before the key, too.
+    /// The last byte that [`Steering::bucket`] reads of a usual frame: that of its key.
     #[inline(always)]
     pub(crate) fn usual_reach(self) -> usize {
         match self {
@@ -469,6 +469,17 @@ mod tests {
             }
         }
         assert_eq!(Steering::Teid.bucket(&udp_frame(false, 0, 53, &[0x30; 16])), 0);
+    }
+
+    #[test]
+    fn of_a_usual_frame_all_is_read_up_to_its_key_and_nothing_behind() {
+        let gtpu = [0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4];
+        let frame = udp_frame(false, 0, GTPU_PORT, &gtpu);
+        for kind in [Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
+            let (reach, bucket) = (kind.usual_reach(), kind.bucket(&frame));
+            assert_eq!(kind.bucket(&frame[..=reach]), bucket, "{kind:?}");
+            assert_ne!(kind.bucket(&frame[..reach]), bucket, "{kind:?}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod forwarding;
 mod hostile;
 mod inactivity;
 mod interoperability;
+mod messages;
 mod monitoring;
 mod node;
 mod paging;

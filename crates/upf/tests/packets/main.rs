@@ -5,9 +5,11 @@ mod frame;
 mod hostile;
 mod readme;
 mod relayed;
+mod rules;
 mod scapy;
 mod scenario;
 mod wireshark;
+mod words;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ use std::path::Path;
 /// The sources of the tests that the tables may name.
 fn sources() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["tests/packets", "tests/n4", "src/n4", "../../tests/scapy"].map(|folder| root.join(folder));
+    let folders = ["tests/packets", "tests/n4", "tests/n4/restart", "src/n4", "../../tests/scapy"]
+        .map(|folder| root.join(folder));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path());
     let sources = files.filter(|path| path.extension().is_some_and(|kind| kind == "rs" || kind == "py"));
     sources.map(|path| std::fs::read_to_string(path).unwrap()).collect()
