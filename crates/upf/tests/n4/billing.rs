@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use crate::stage::ipv4;
 use crate::support::{GNB, N3, SMF, config, establishment, setup, ue};
 use pfcp::report::{SessionReportResponse, UsageReport};
 use pfcp::rule::{BitRate, CreateUrr, FTeid, MeasurementMethod, ReportingTriggers, UrrTerms};
@@ -20,17 +21,6 @@ const SESSIONS: u8 = 3;
 /// Packets of each session and direction.
 const PACKETS: u32 = 7_000;
 
-fn ip(from: Ipv4Addr, to: Ipv4Addr, rest: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];
-    packet[2..4].copy_from_slice(&(20 + rest.len() as u16).to_be_bytes());
-    packet.extend(from.octets());
-    packet.extend(to.octets());
-    let checksum = upf::ip::checksum(upf::ip::sum(&packet));
-    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    packet.extend(rest);
-    packet
-}
-
 fn ethernet(packet: &[u8]) -> Vec<u8> {
     [&crate::sessions::MAC[..], &[2; 6], &[8, 0], packet].concat()
 }
@@ -43,7 +33,7 @@ fn gpdu(teid: u32, packet: &[u8]) -> Vec<u8> {
     udp.extend(len.to_be_bytes());
     udp.extend(teid.to_be_bytes());
     udp.extend(packet);
-    ip(GNB, N3, &udp)
+    ipv4(GNB, N3, &udp)
 }
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 2);
@@ -121,8 +111,8 @@ fn outside(to_n3: &Captured, to_n6: &Captured) -> Totals {
 
 #[test]
 fn reports_say_what_a_counter_outside_saw_to_the_octet() {
-    let from_n3 = packets(|session, rest| gpdu(u32::from(session), &ip(ue(session), SERVER, rest)));
-    let from_n6 = packets(|session, rest| ip(SERVER, ue(session), rest));
+    let from_n3 = packets(|session, rest| gpdu(u32::from(session), &ipv4(ue(session), SERVER, rest)));
+    let from_n6 = packets(|session, rest| ipv4(SERVER, ue(session), rest));
     let n3 = crate::sessions::info("n3", "10.3.0.1", 1, Steering::Teid);
     let n6 = crate::sessions::info("n6", "10.6.0.1", 1, Steering::UeAddress);
     let (n3, to_n3) = Synthetic::new(from_n3).once().info(n3).open_captured();

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 
 use port::{PacketRef, Port};
 
-pub(super) fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+/// A packet of UDP, or what is to be taken for that.
+pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];
     packet[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
     packet.extend(from.octets());

@@ -19,9 +19,9 @@ use pfcp::{Header, MessageType, NodeId, RecoveryTimeStamp, Request, Response};
 use port::{OpenOptions, PacketRef, Port, PortInfo, Route, Steering};
 use vport::broker::{self, Broker, EndSpec, LinkKind, LinkSpec, RING_BYTES_DEFAULT};
 
-use frames::{answer_arp, arrivals, each_frame, ipv4, set_number, take_frames};
+use frames::{answer_arp, arrivals, each_frame, set_number, take_frames};
 
-pub use frames::is_users;
+pub use frames::{ipv4, is_users};
 pub use session::simple;
 
 /// How long anything may take.
