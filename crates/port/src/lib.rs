@@ -45,8 +45,8 @@ pub trait RxQueue: Send {
     fn set_burst_max(&mut self, _packets: usize) {}
 
     /// As [`RxQueue::recv`], of packets that stay where their sender put them until they are given back, so that another thread can
-    /// take them from there by a [`relay`]. None where that is not possible; that may change when all is given back. What the caller
-    /// reads to spread them by `steering` is asked for beforehand: [`Steering::None`], where all go to the same thread.
+    /// take them from there by a [`relay`]. None where that is not possible; that may change when all is given back. The caller
+    /// will spread them by `steering`, and what that reads is asked for beforehand; [`Steering::None`] where all go to the same thread.
     fn recv_held(&mut self, _steering: Steering) -> Option<Held<'_>> {
         None
     }

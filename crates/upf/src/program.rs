@@ -91,12 +91,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         true => (None, plane.start(&ports, None, signals)?),
     };
     if running.is_some() && tables.sessions() > 0 {
-        tracing::info!(
-            sessions = tables.sessions(),
-            ms = began.elapsed().as_millis(),
-            "forwards by the rules that were left"
-        );
-        std::thread::sleep(PACKETS_FIRST);
+        let_packets_go_first(tables.sessions(), began);
     }
     let (n4_bell, n4_socket, clock) = (meters.bell.clone(), socket.try_clone()?, meters.clock);
     let endpoint = match state {
@@ -152,10 +147,7 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         throttle.tell();
     })?;
     let heir = holder.leave();
-    match heir {
-        Some(_) => tracing::info!("another process goes on"),
-        None => tracing::info!("stopping"),
-    }
+    tracing::info!("{}", if heir.is_some() { "another process goes on" } else { "stopping" });
     n4.end();
     // Packets are forwarded while peers release their associations. To another process these go as they are.
     if heir.is_none() {
@@ -167,6 +159,12 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         Some(heir) => heir.tell(&waiting).context("the process that was to go on"),
         None => Ok(()),
     }
+}
+
+/// Waits, while packets are forwarded by the rules of so many sessions that were left.
+fn let_packets_go_first(sessions: usize, began: Instant) {
+    tracing::info!(sessions, ms = began.elapsed().as_millis(), "forwards by the rules that were left");
+    std::thread::sleep(PACKETS_FIRST);
 }
 
 /// What a process begins with.

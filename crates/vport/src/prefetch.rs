@@ -35,7 +35,7 @@ pub(crate) fn into(level: CacheLevel, address: *const u8) {
 
 /// Asks for the line at an address that will be read later, into the second level of the caches.
 #[inline(always)]
-pub(crate) fn to_second(address: *const u8) {
+fn to_second(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it cannot fault.
     unsafe {
