@@ -17,7 +17,7 @@ use crate::held::{Held, Place};
 use crate::layout::RECORDS_PAD;
 use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
-use crate::prefetch;
+use crate::prefetch::{self, CacheLevel};
 use crate::registers::{self, Registers};
 use crate::ring::Ring;
 use crate::sync::{self, AtomicBool, AtomicU64};
@@ -29,8 +29,9 @@ const BYTES_AN_ENTRY: u64 = 256;
 const LINE: u64 = 64;
 /// So many bytes ahead of a copy lines are asked for to be written.
 const COPY_AHEAD: u64 = 512;
-/// So many frames ahead lines are asked for to be read.
-const AHEAD: u64 = 12;
+/// So many frames ahead lines are asked for to be read. Those of frames that come from memory, or from a far core, are many at a time: more
+/// than the first level of a core's caches waits for.
+const AHEAD: u64 = 32;
 
 /// The receiver says what it has dealt with when nothing waits, or when that are so many entries, or frames of so many bytes: each time the
 /// line is the sender's again soon, and stores behind it wait until it has come back.
@@ -553,11 +554,11 @@ impl RelayRx {
 fn expect(entry: &Entry, peek: usize) {
     let place = Place(entry.load(Ordering::Relaxed));
     let (origin, len) = (place.origin(), place.len().min(peek));
-    prefetch::to_read(origin);
+    prefetch::into(CacheLevel::Second, origin);
     // Where the last line is: most frames have two or three.
-    prefetch::to_read(origin.wrapping_add(len).wrapping_sub(1));
+    prefetch::into(CacheLevel::Second, origin.wrapping_add(len).wrapping_sub(1));
     if len > 64 {
-        prefetch::to_read(origin.wrapping_add(64));
+        prefetch::into(CacheLevel::Second, origin.wrapping_add(64));
     }
 }
 
