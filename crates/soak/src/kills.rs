@@ -88,8 +88,7 @@ fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
         happen(event, &mut pair, &mut random)?;
         outcome.events += 1;
     }
-    pair.tidy()?;
-    let before = pair.census()?;
+    let before = pair.tidy_census()?;
 
     let mut counts = [0_u64; EVENTS.len()];
     let done = events(course, &mut pair, &mut random, &mut counts, &mut outcome);

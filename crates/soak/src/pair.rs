@@ -309,6 +309,25 @@ impl Pair {
         Ok(())
     }
 
+    /// What all hold, tidied, as soon as that is the same twice: a thread that a busy machine has not let begin holds nothing yet.
+    pub fn tidy_census(&mut self) -> Result<Census> {
+        let start = Instant::now();
+        self.tidy()?;
+        let mut last = self.census()?;
+        loop {
+            self.tidy()?;
+            let now = self.census()?;
+            let [more, less] = [now.beyond(&last), last.beyond(&now)];
+            if more.0 + less.0 == 0 {
+                return Ok(now);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("what processes hold is not the same twice: more of {:?}, less of {:?}", more.1, less.1);
+            }
+            last = now;
+        }
+    }
+
     /// What all processes of the pair and its node hold, as soon as the keeper has what the consumer has: it is given
     /// segments beside the traffic in them.
     pub fn census(&self) -> Result<Census> {

@@ -30,8 +30,7 @@ fn over(kind: Kind, course: &Course, program: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("restarts");
     let mut pair = Pair::start(program, kind)?;
     restart(&mut pair, &mut Times::default())?;
-    pair.tidy()?;
-    let (before, resumed) = (pair.census()?, pair.site.resumed());
+    let (before, resumed) = (pair.tidy_census()?, pair.site.resumed());
 
     let (mut away, mut said) = (Times::default(), Instant::now());
     let done = (|| -> Result<()> {
