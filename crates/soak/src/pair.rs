@@ -309,7 +309,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What all hold, tidied, as soon as that is the same twice: a thread that a busy machine has not let begin holds nothing yet.
+    /// What all hold, tidied, as soon as that is the same twice: on a busy machine not everything is there yet at the first count.
     pub fn tidy_census(&mut self) -> Result<Census> {
         let start = Instant::now();
         self.tidy()?;
@@ -330,7 +330,7 @@ impl Pair {
 
     /// What all processes of the pair and its node hold, as soon as the keeper has what the consumer has: it is given
     /// segments beside the traffic in them.
-    pub fn census(&self) -> Result<Census> {
+    fn census(&self) -> Result<Census> {
         let start = Instant::now();
         loop {
             let census = Census::at_rest(&self.pids());
