@@ -11,7 +11,7 @@ use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
 use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::relay::{RelayRx, RelayTx, relay};
-use vport::steering::{BUCKETS, BucketTable, Steering};
+use vport::steering::{BUCKETS, BucketCounts, BucketTable, Steering};
 use vport::{RxRing, TxRing};
 
 use crate::frames::{self, Stamp};
@@ -141,7 +141,7 @@ impl Way {
         let burst = held.burst();
         inspector.look_at(burst);
         let mut left = (0..burst.len()).fold(0, |all, at| all | 1 << at);
-        for (_, share) in held.shares(STEERING, &BucketTable::fixed(2)) {
+        for (_, share) in held.shares(STEERING, &BucketTable::fixed(2), &BucketCounts::default()) {
             left ^= share;
             // What there is no room for is dropped.
             self.to.send_share(&held, share);

@@ -1,14 +1,14 @@
-//! What a worker shows of itself, for others to read: what its ports have passed, what waits, and how long it was idle.
-//! The worker alone writes, now and then; it never waits for a reader.
+//! What a worker, or a dispatcher, shows of itself, for others to read: what its ports have passed, what waits, and how long it was
+//! idle. It alone writes, now and then; it never waits for a reader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use port::steering::BucketCounts;
 use port::{RxCounters, TxCounters};
 
 use crate::elastic::{Sample, Timed};
 use crate::side::PortId;
-use crate::tables::{BUCKETS, Bucket};
 
 /// The board.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ struct Shown {
     rounds: AtomicU64,
     round_packets: AtomicU64,
     timed: TimedShown,
-    /// Packets of each home bucket, where these are counted.
-    packets: [AtomicU64; BUCKETS],
+    /// Packets of each bucket, where these are counted.
+    packets: BucketCounts,
 }
 
 /// [`Timed`].
@@ -100,7 +100,7 @@ impl Board {
             rounds: AtomicU64::new(0),
             round_packets: AtomicU64::new(0),
             timed: TimedShown::default(),
-            packets: [const { AtomicU64::new(0) }; BUCKETS],
+            packets: BucketCounts::default(),
         }))
     }
 
@@ -145,11 +145,10 @@ impl Board {
         shown.packets_ns.store(timed.packets_ns, Relaxed);
     }
 
-    /// Counts a packet of a session with this home bucket.
+    /// Packets of each bucket: counted by whoever finds that of a packet first, if anybody needs it.
     #[inline]
-    pub fn count(&self, home: Bucket) {
-        let packets = &self.0.packets[usize::from(home) % BUCKETS];
-        packets.store(packets.load(Relaxed) + 1, Relaxed);
+    pub fn packets(&self) -> &BucketCounts {
+        &self.0.packets
     }
 
     /// There has been nothing to do since `from_ns`.
@@ -182,11 +181,6 @@ impl Board {
     /// Packets that wait for their UEs.
     pub fn buffered_packets(&self) -> u64 {
         self.0.buffered_packets.load(Relaxed)
-    }
-
-    /// Packets that the worker has counted of this home bucket.
-    pub fn packets(&self, home: Bucket) -> u64 {
-        self.0.packets[usize::from(home) % BUCKETS].load(Relaxed)
     }
 
     /// The worker's load, until `now_ns`.

@@ -280,7 +280,14 @@ impl Upf {
             .collect();
         let bells = [bells, dispatcher.iter().map(Dispatcher::bell).collect()].concat();
         let (workers, elastic) = match lanes.shifting {
-            Some(shifting) => elastic(shifting, workers, &plan.elasticity(count), &tables, (clock, &bells))?,
+            Some(shifting) => elastic(
+                shifting,
+                workers,
+                &plan.elasticity(count),
+                &tables,
+                dispatcher.as_ref().map(Dispatcher::board),
+                (clock, &bells),
+            )?,
             None => (workers, None),
         };
         let slow_path = SlowPath::new(tables.clone(), slow_links);
@@ -327,15 +334,17 @@ fn elastic(
     workers: Vec<Worker>,
     elasticity: &Elasticity,
     tables: &Tables,
+    dispatcher: Option<Board>,
     (clock, bells): (Clock, &[Arc<Bell>]),
 ) -> io::Result<(Vec<Worker>, Option<Elastic>)> {
     let (watch, is_steered) = (Arc::new(Bell::new()?), shifting.is_steered);
     let workers = shifting.owning(workers);
-    let workers: Vec<_> = workers.into_iter().map(|worker| worker.with_watch(watch.clone(), !is_steered)).collect();
+    let workers: Vec<_> = workers.into_iter().map(|worker| worker.with_watch(watch.clone(), is_steered)).collect();
     let ground = Ground {
         clock,
         homes: tables.homes(),
         boards: workers.iter().map(Worker::board).collect(),
+        dispatcher,
         bells: bells.to_vec(),
         chart: shifting.chart,
         is_steered,

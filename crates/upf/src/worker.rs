@@ -126,8 +126,10 @@ struct Hands {
     fords: Vec<Ford>,
     /// Room for a packet from it.
     gathered: Vec<u8>,
-    /// Counts packets by their sessions' buckets, where no port does.
+    /// Counts packets by their sessions' buckets, where buckets move.
     counts: Option<Board>,
+    /// Whether the ports count packets by the buckets that they are steered by.
+    is_steered: bool,
     /// Whether there may be no room for a burst in the ring to some worker.
     is_crowded: bool,
     /// What the ports are for.
@@ -199,6 +201,7 @@ impl Worker {
             fords: vec![],
             gathered: Vec::with_capacity(FRAME_MAX),
             counts: None,
+            is_steered: false,
             is_crowded: false,
             kinds: reader.sides().iter().map(|(_, side)| side.kind).collect(),
             state: State { buffers: Buffers::new(habits.room), alarms: links.alarms },
@@ -260,12 +263,13 @@ impl Worker {
         self
     }
 
-    /// The same, watched: `watch` is rung when it has something to do again. Packets are counted by their sessions' buckets
-    /// where no port does, `counts_buckets`.
+    /// The same, watched: `watch` is rung when it has something to do again. Packets are counted by their sessions' buckets where
+    /// nobody has found these before: not ports that are steered, `is_steered`, nor a dispatcher.
     #[must_use]
-    pub fn with_watch(mut self, watch: Arc<Bell>, counts_buckets: bool) -> Self {
+    pub fn with_watch(mut self, watch: Arc<Bell>, is_steered: bool) -> Self {
         self.watch = Some(watch);
-        self.hands.counts = counts_buckets.then(|| self.board.clone());
+        self.hands.is_steered = is_steered;
+        self.hands.counts = Some(self.board.clone());
         self
     }
 
@@ -428,8 +432,9 @@ impl Hands {
         let count = burst.len();
         let mut classes = [Class::Drop(DropReason::IpMalformed); BURST_MAX];
         classify_all::<TUNNELS>(tables, tables.network(from), &burst, &mut classes[..count]);
-        if let Some(board) = &self.counts {
-            classes[..count].iter().filter_map(|class| class.home(tables)).for_each(|home| board.count(home));
+        if let Some(board) = self.counts.as_ref().filter(|_| !self.is_counted_before()) {
+            let homes = classes[..count].iter().filter_map(|class| class.home(tables));
+            homes.for_each(|home| board.packets().count(home));
         }
         let mut fates = [const { None::<Fate> }; BURST_MAX];
         let (mut left, mut ports) = (0, 0_u32);
@@ -443,7 +448,7 @@ impl Hands {
                     ports |= 1 << fate.port.number();
                 }
             } else {
-                self.hand_over(owner, from, &packet.as_ref());
+                self.pass_on(owner, tables, from, &classes[at], &packet.as_ref());
             }
         }
         while ports != 0 {
@@ -521,6 +526,23 @@ impl Hands {
         if self.tracer.is_on() {
             self.tracer.record_refused(tables, from, class, self.full(port), now);
         }
+    }
+
+    /// Whether packets were counted by their buckets when they came: by ports that are steered, or by a dispatcher where it has several
+    /// workers to choose from.
+    #[inline]
+    fn is_counted_before(&self) -> bool {
+        self.is_steered || !self.fords.is_empty() && !self.moving.holds_all()
+    }
+
+    /// What came for another worker's session: by a route behind a UE, or before senders knew of a move. It is work for the owner of
+    /// that session's bucket, too.
+    #[cold]
+    fn pass_on(&mut self, owner: u8, tables: &Version, from: PortId, class: &Class, packet: &PacketRef<'_>) {
+        if let Some((board, home)) = self.counts.as_ref().zip(class.home(tables)).filter(|_| self.is_counted_before()) {
+            board.packets().count(home);
+        }
+        self.hand_over(owner, from, packet);
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::handover::Handover;
 use crate::rx::RxHalf;
-use crate::steering::{BUCKETS, BucketTable};
+use crate::steering::{BUCKETS, BucketCounts, BucketTable};
 use crate::sync::AtomicU64;
 
 /// A set of buckets that several threads look at.
@@ -57,7 +57,7 @@ pub(crate) struct Cell {
     /// The epoch that the queue is to cross. Set when every sender that is not in a burst will know of it.
     asked: AtomicU64,
     crossed: AtomicU64,
-    load: [AtomicU64; BUCKETS],
+    load: BucketCounts,
     mailbox: Arc<Handover<RxHalf>>,
 }
 
@@ -70,7 +70,7 @@ impl Cell {
             epoch: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             crossed: AtomicU64::new(0),
-            load: [const { AtomicU64::new(0) }; BUCKETS],
+            load: BucketCounts::default(),
             mailbox,
         };
         (0..BUCKETS as u8).filter(|&bucket| table.queue(bucket) == queue).for_each(|bucket| cell.owned.insert(bucket));
@@ -102,8 +102,7 @@ impl Cell {
     /// Counts a packet. Only the queue does.
     #[inline(always)]
     pub(crate) fn count(&self, bucket: u8) {
-        let load = &self.load[usize::from(bucket) % BUCKETS];
-        load.store(load.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.load.count(bucket);
     }
 
     /// The epoch that is to be crossed, if there is one.
@@ -142,7 +141,7 @@ impl Cell {
 
     /// Packets of `bucket` that were delivered so far.
     pub(crate) fn load(&self, bucket: u8) -> u64 {
-        self.load[usize::from(bucket) % BUCKETS].load(Ordering::Relaxed)
+        self.load.of(bucket)
     }
 
     // The owner.

@@ -7,7 +7,7 @@ use crate::mapping::Mapping;
 use crate::packet::{BURST_MAX, Burst};
 use crate::registers::{self, Registers};
 use crate::shares::Shares;
-use crate::steering::{BucketTable, KEY_WITHIN, Octets, Steering};
+use crate::steering::{BucketCounts, BucketTable, KEY_WITHIN, Octets, Steering};
 use crate::sync;
 
 /// Where a frame's bytes begin, in memory that its sender may write.
@@ -66,29 +66,30 @@ impl<'q> Held<'q> {
         &self.burst
     }
 
-    /// Who owns the packets: the owners of the buckets that steering finds for them. Whoever sent them may make others of them at any
-    /// time: who takes one from where it lies has to look itself what it is.
+    /// Who owns the packets: the owners of the buckets that steering finds for them, for each of which it counts them. Whoever sent
+    /// them may make others of them at any time: who takes one from where it lies has to look itself what it is.
     #[inline]
-    pub fn shares(&self, steering: Steering, table: &BucketTable) -> Shares {
+    pub fn shares(&self, steering: Steering, table: &BucketTable, counts: &BucketCounts) -> Shares {
         // A loop for each kind, so that none asks for the kind.
         let owners = registers::dispatch!(
             self.registers,
             match steering {
-                Steering::Teid => self.owners(Steering::Teid, table),
-                Steering::UeAddress => self.owners(Steering::UeAddress, table),
-                other => self.owners(other, table),
+                Steering::Teid => self.owners(Steering::Teid, table, counts),
+                Steering::UeAddress => self.owners(Steering::UeAddress, table, counts),
+                other => self.owners(other, table, counts),
             }
         );
         Shares::new(owners, self.all())
     }
 
     #[inline(always)]
-    fn owners(&self, steering: Steering, table: &BucketTable) -> [u8; BURST_MAX] {
+    fn owners(&self, steering: Steering, table: &BucketTable, counts: &BucketCounts) -> [u8; BURST_MAX] {
         let mut owners = [0; BURST_MAX];
         for (place, owner) in self.places().iter().zip(&mut owners) {
             // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
             let bucket = unsafe { bucket_at(*place, steering) };
             *owner = table.owner(bucket);
+            counts.count(bucket);
         }
         owners
     }
@@ -225,9 +226,10 @@ mod tests {
         for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
             let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
             let held = source.recv_held(Steering::None);
-            let mut buckets = vec![None; frames.len()];
-            for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS)) {
+            let (mut buckets, counts) = (vec![None; frames.len()], BucketCounts::default());
+            for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS), &counts) {
                 (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
+                assert_eq!(counts.of(bucket as u8), share.count_ones().into(), "{steering:?}");
             }
             let of_copies: Vec<_> = frames.iter().map(|frame| Some(steering.bucket(frame))).collect();
             assert_eq!(buckets, of_copies, "{steering:?}");

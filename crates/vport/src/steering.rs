@@ -5,6 +5,9 @@
 //! to check that a peer did not put the frame elsewhere.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicU64;
 
 /// Number of buckets of every port.
 pub const BUCKETS: usize = 128;
@@ -143,6 +146,30 @@ impl BucketTable {
     #[inline(always)]
     pub(crate) fn owner(&self, bucket: u8) -> u8 {
         self.0[usize::from(bucket) % BUCKETS]
+    }
+}
+
+/// How many packets of each bucket there have been. One thread counts; others may look at any time.
+#[derive(Debug)]
+pub struct BucketCounts([AtomicU64; BUCKETS]);
+
+impl Default for BucketCounts {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; BUCKETS])
+    }
+}
+
+impl BucketCounts {
+    /// Counts a packet of `bucket`, of which the low seven bits count.
+    #[inline(always)]
+    pub fn count(&self, bucket: u8) {
+        let packets = &self.0[usize::from(bucket) % BUCKETS];
+        packets.store(packets.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Packets of `bucket` so far.
+    pub fn of(&self, bucket: u8) -> u64 {
+        self.0[usize::from(bucket) % BUCKETS].load(Ordering::Relaxed)
     }
 }
 

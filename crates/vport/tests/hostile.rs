@@ -16,7 +16,7 @@ use vport::info::PortInfo;
 use vport::layout::{VERSION, VERSION_NEWEST};
 use vport::packet::{BURST_MAX, PacketRef};
 use vport::relay::relay;
-use vport::steering::{BucketTable, Steering, address_bucket};
+use vport::steering::{BucketCounts, BucketTable, Steering, address_bucket};
 use vport::wire::{Reply, Request};
 
 const HEAD: usize = 3 * 128;
@@ -311,7 +311,7 @@ fn a_frame_that_becomes_another_is_to_the_thread_that_takes_it_what_it_is_then()
     let mut b = hostile.b;
     let held = b.queues[0].0.recv_held(Steering::None).expect("a link that copies");
     assert_eq!(held.burst().len(), 3);
-    assert!(held.shares(Steering::UeAddress, &BucketTable::fixed(2)).eq([(0, 0b111)]));
+    assert!(held.shares(Steering::UeAddress, &BucketTable::fixed(2), &BucketCounts::default()).eq([(0, 0b111)]));
     assert_eq!(to.send_share(&held, 0b111), 0);
     write(48, 1);
     let burst = from.recv();

@@ -79,11 +79,13 @@ pub(crate) struct Ground {
     pub homes: Homes,
     /// Of the workers, in their order.
     pub boards: Vec<Board>,
+    /// That of a dispatcher, if there is one.
+    pub dispatcher: Option<Board>,
     /// The threads that have a part in moves.
     pub bells: Vec<Arc<Bell>>,
     /// What a dispatcher goes by, where there is one.
     pub chart: Option<Chart>,
-    /// Whether the ports say how many packets each bucket has; workers do where not.
+    /// Whether the ports count packets by the buckets that they are steered by.
     pub is_steered: bool,
 }
 
@@ -301,10 +303,8 @@ impl Inner {
     fn look(&self) -> Seen {
         let now_ns = self.ground.clock.now_ns();
         let samples = self.ground.boards.iter().map(|board| board.sample(now_ns)).collect();
-        let packets = match self.ground.is_steered {
-            true => self.decider.load(),
-            false => self.ground.packets(),
-        };
+        let by_ports = if self.ground.is_steered { self.decider.load() } else { [0; BUCKETS] };
+        let packets = std::array::from_fn(|bucket| by_ports[bucket] + self.ground.packets(bucket as Bucket));
         Seen { samples, packets }
     }
 
@@ -339,8 +339,9 @@ impl Inner {
 }
 
 impl Ground {
-    fn packets(&self) -> [u64; BUCKETS] {
-        std::array::from_fn(|bucket| self.boards.iter().map(|board| board.packets(bucket as Bucket)).sum())
+    /// Packets of a bucket that the threads have counted.
+    fn packets(&self, bucket: Bucket) -> u64 {
+        self.boards.iter().chain(&self.dispatcher).map(|board| board.packets().of(bucket)).sum()
     }
 
     fn are_asleep(&self) -> bool {

@@ -70,6 +70,8 @@ struct Exits {
     until: Option<Instant>,
     /// What there was no room for when it was to stop, in order: worker, port, frame.
     left: Vec<(usize, usize, Vec<u8>)>,
+    /// The dispatcher's own, which counts packets by their buckets where it has to find these.
+    board: Board,
 }
 
 /// The queues of steered ports have no state.
@@ -105,10 +107,20 @@ impl Dispatcher {
             bells.push(bell);
         }
         let table = chart.table();
-        let exits =
-            Exits { rings, bells, epoch: 0, sole: sole(&table), table, chart, unrung: 0, until: None, left: vec![] };
-        let waiter = Waiter::new(Sleep::After(SPIN));
-        let (bell, board) = (Arc::new(Bell::new()?), Board::new(0));
+        let (sole, board) = (sole(&table), Board::new(0));
+        let exits = Exits {
+            rings,
+            bells,
+            epoch: 0,
+            sole,
+            table,
+            chart,
+            unrung: 0,
+            until: None,
+            left: vec![],
+            board: board.clone(),
+        };
+        let (bell, waiter) = (Arc::new(Bell::new()?), Waiter::new(Sleep::After(SPIN)));
         Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
     }
 
@@ -278,7 +290,7 @@ impl Exits {
             self.unrung |= 1 << worker;
             return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
         }
-        for (worker, share) in held.shares(steering, &self.table) {
+        for (worker, share) in held.shares(steering, &self.table, self.board.packets()) {
             self.unrung |= 1 << worker;
             let left = if self.left.is_empty() { self.rings[port][worker].send_share(held, share) } else { share };
             bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
@@ -310,7 +322,9 @@ impl Exits {
         let mut touched = 0_u128;
         for at in 0..burst.len() {
             let packet = burst.get(at);
-            let owner = self.table.queue(steering.bucket(packet.head));
+            let bucket = steering.bucket(packet.head);
+            self.board.packets().count(bucket);
+            let owner = self.table.queue(bucket);
             touched |= 1 << owner;
             if !self.left.is_empty() || !self.rings[port][owner].push(&packet) {
                 self.push_patiently(port, owner, &packet, stop);

@@ -116,6 +116,12 @@ impl Moving {
         self.held == 0
     }
 
+    /// Whether every bucket is here.
+    #[inline]
+    pub(super) fn holds_all(&self) -> bool {
+        self.held == u128::MAX >> (u128::BITS as usize - BUCKETS)
+    }
+
     /// Whether packets from a dispatcher have to wait.
     #[inline]
     pub(super) fn is_gathering(&self) -> bool {

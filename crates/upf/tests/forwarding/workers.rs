@@ -9,10 +9,13 @@ use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
 use rustix::event::{PollFd, PollFlags};
 use upf::drops::DropReason;
 use upf::function::{AssemblyError, Plan, Upf};
+use upf::model::Model;
+use upf::pipeline::Dispatcher;
 use upf::rules::{FarAction, Pdr, Session};
 use upf::side::PortId;
 use upf::tables::SessionUpdate;
-use vport::steering::address_bucket;
+use upf::worker::Worker;
+use vport::steering::{BUCKETS, address_bucket};
 
 fn ports(queues: u16, n6_steering: Steering, from_n6: Vec<Vec<u8>>) -> (Port, Captured, Port) {
     let n3 = info("n3", "10.3.0.1", queues, Steering::Teid);
@@ -23,7 +26,12 @@ fn ports(queues: u16, n6_steering: Steering, from_n6: Vec<Vec<u8>>) -> (Port, Ca
 
 /// A UPF with the sessions of UEs `1..=sessions`, whose gNB is resolved.
 fn upf(n3: Port, n6: Port, sessions: u32) -> Upf {
-    let upf = Upf::new(&Plan { max_sessions: 4_000, ..Plan::default() }, n3, n6).unwrap();
+    upf_of(Model::RunToCompletion, n3, n6, sessions)
+}
+
+/// The same of either model.
+fn upf_of(model: Model, n3: Port, n6: Port, sessions: u32) -> Upf {
+    let upf = Upf::new(&Plan { max_sessions: 4_000, model, ..Plan::default() }, n3, n6).unwrap();
     let updates = (1..=sessions).map(|number| SessionUpdate::Put(session(number.into(), number, number)));
     upf.tables.apply(updates.collect()).unwrap();
     upf.tables.set_neighbours(&[(PortId::N3, "10.3.0.2".parse().unwrap(), Some([2; 6]))]).unwrap();
@@ -117,6 +125,41 @@ fn buckets_move_where_ports_do_not_steer_and_packets_follow_in_order() {
     assert!(upf.counts.all().is_empty(), "{:?}", upf.counts.all());
 }
 
+/// By a dispatcher that has to find whose packets are, else by the one worker that gets them all.
+#[test]
+fn each_packet_of_a_pipeline_is_counted_once_by_the_bucket_of_its_session() {
+    let (queues, sessions, never) = (2, 20, AtomicBool::new(false));
+    for owners in [std::array::from_fn(|bucket| bucket as u8 % 2), [0; BUCKETS], [1; BUCKETS]] {
+        let (n3, to_n3, _) = ports(queues, Steering::None, vec![]);
+        let from_n6 = (1..=sessions).flat_map(|number| vec![downlink(number, 0, 400); number as usize]);
+        let n6 = Synthetic::new(from_n6.collect()).info(info("n6", "10.6.0.1", queues, Steering::None)).open();
+        let mut upf = upf_of(Model::Pipeline, n3, n6, sessions);
+        let elastic = upf.elastic.clone().unwrap();
+        elastic.set_owners(&owners).unwrap();
+        let mut pass = |is_done: &dyn Fn() -> bool| {
+            while !is_done() {
+                upf.dispatcher.as_mut().unwrap().run_once(&never);
+                while upf.workers.iter_mut().fold(false, |worked, worker| worker.run_once() | worked) {}
+            }
+            let boards = upf.workers.iter().map(Worker::board).chain(upf.dispatcher.as_ref().map(Dispatcher::board));
+            boards.fold([0; BUCKETS], |sums: [u64; BUCKETS], board| {
+                std::array::from_fn(|bucket| sums[bucket] + board.packets().of(bucket as u8))
+            })
+        };
+        let before = pass(&|| elastic.standing().is_settled);
+        to_n3.take();
+        let left = std::cell::Cell::new(10);
+        let after = pass(&|| left.replace(left.get() - 1) == 0);
+        let mut expected = before;
+        for frame in to_n3.take() {
+            let teid = u32::from_be_bytes(frame[14 + 28 + 4..][..4].try_into().unwrap());
+            expected[usize::from(address_bucket(ue(teid).into()))] += 1;
+        }
+        assert_eq!(after, expected);
+        assert!(after.iter().sum::<u64>() > before.iter().sum::<u64>() + 100);
+    }
+}
+
 #[test]
 fn buckets_move_while_copies_are_made_of_packets_that_another_worker_hands_on() {
     let number = (1..).find(|&number| address_bucket(ue(number).into()).is_multiple_of(2)).unwrap();
@@ -158,6 +201,27 @@ fn packets_to_networks_behind_a_ue_go_to_the_worker_that_owns_its_session() {
     while upf.workers[1].run_once() {}
     assert_eq!(to_n3.take().iter().map(|frame| mark(frame)).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
     assert!(upf.counts.all().is_empty(), "{:?}", upf.counts.all());
+}
+
+#[test]
+fn a_packet_that_another_worker_hands_over_is_counted_by_the_bucket_of_its_session_too() {
+    let (queues, number, never) = (2, 1, AtomicBool::new(false));
+    let home = address_bucket(ue(number).into());
+    let (n3, to_n3, n6) = ports(queues, Steering::None, (0..40).map(|host| downlink(256 + host, host, 400)).collect());
+    let mut upf = upf_of(Model::Pipeline, n3, n6, 0);
+    let mut session = session(1, 1, number);
+    session.pdrs[1].pdi.framed_routes = vec![(ue(256).into(), 24)];
+    upf.tables.apply(vec![SessionUpdate::Put(session)]).unwrap();
+    while upf.dispatcher.as_mut().unwrap().run_once(&never) {}
+    while upf.workers.iter_mut().fold(false, |worked, worker| worker.run_once() | worked) {}
+    assert_eq!(to_n3.take().len(), 40);
+    let handed_over = (256..296).filter(|&host| address_bucket(ue(host).into()) % 2 != home % 2).count() as u64;
+    assert!(handed_over > 0);
+    let by_workers: Vec<u64> = upf.workers.iter().map(|worker| worker.board().packets().of(home)).collect();
+    assert_eq!(by_workers.iter().sum::<u64>(), handed_over, "by whom it was handed over");
+    assert_eq!(by_workers[usize::from(home % 2)], 0);
+    let by_dispatcher = upf.dispatcher.as_ref().unwrap().board();
+    assert_eq!((0..BUCKETS as u8).map(|bucket| by_dispatcher.packets().of(bucket)).sum::<u64>(), 40);
 }
 
 #[test]
