@@ -4,6 +4,9 @@
 //! share no cache, each line that one of them has written costs the other a long round trip, many times over what memory
 //! costs: records are then best streamed past the caches. Hosts move virtual cores at any time, so this is judged for as
 //! long as a link lives.
+//!
+//! Not so on processors of Intel's, where one cache is all of a socket's: a word takes as long as memory does there where others
+//! keep the host busy (130 to 250 ns, and 150 to 210, on Emerald Rapids), and streaming is slower all the same.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +15,14 @@ use crate::processor;
 /// A word from a core under the same last-level cache comes within this time, clock included: 30 to 70 ns, against 140 to 170 ns
 /// (Zen 5) or 190 and more (Zen 4) between caches (`kaista bench link` prints round trips, of two such words).
 const NEAR: Duration = Duration::from_nanos(135);
-/// The same where one such cache is all of a socket's: 80 to 130 ns (Emerald Rapids), 100 to 149 ns (Granite Rapids), of which
-/// there are up to two in five over 135 ns under load.
-const NEAR_IN_SOCKET: Duration = Duration::from_nanos(160);
 /// Votes of a word that came late. One that came soon has one vote: of words from afar up to half do, since their lines lie
 /// behind others that are read, and processors fetch ahead; of words from near a few in a hundred come late.
 const LATE: u8 = 3;
 /// Votes at which a peer is far.
 const VOTES_MAX: u8 = 8 * LATE;
 
-/// What was stored before is on its way no longer. Stores and lines that are waited for hold up what is timed behind them: on
-/// Emerald Rapids a fifth of the words from near then come late where frames of 1,518 B are written, three in a thousand
-/// otherwise; and streamed records hold up most, so that whoever had begun to stream by mistake went on.
+/// What was stored before is on its way no longer. Stores and lines that are waited for hold up what is timed behind them, streamed
+/// records most, so that whoever had begun to stream by mistake went on.
 #[inline(always)]
 fn drain_stores() {
     #[cfg(target_arch = "x86_64")]
@@ -44,24 +43,18 @@ fn hold_loads() {
     }
 }
 
-/// Which of these goes for this processor.
-fn limit() -> Duration {
-    if processor::is_by(b"GenuineIntel") { NEAR_IN_SOCKET } else { NEAR }
-}
-
 /// The votes of the last words.
 #[derive(Debug)]
 pub(crate) struct Distance {
-    limit: Duration,
     votes: u8,
     far: bool,
     known: bool,
 }
 
 impl Default for Distance {
-    /// Near, until words say otherwise.
+    /// Near, until words say otherwise where they can.
     fn default() -> Self {
-        Self { limit: limit(), votes: 0, far: false, known: false }
+        Self { votes: 0, far: false, known: processor::is_by(b"GenuineIntel") }
     }
 }
 
@@ -89,7 +82,7 @@ impl Distance {
         let value = load();
         let took = begin.elapsed();
         if changed(value) {
-            self.vote(took > self.limit);
+            self.vote(took > NEAR);
         }
         value
     }
@@ -114,8 +107,13 @@ impl Distance {
 mod tests {
     use super::*;
 
+    /// Of a processor whose words tell it.
+    fn unknown() -> Distance {
+        Distance { known: false, ..Distance::near() }
+    }
+
     fn after(votes: &[bool]) -> bool {
-        let mut distance = Distance::default();
+        let mut distance = unknown();
         votes.iter().for_each(|far| distance.vote(*far));
         distance.is_far()
     }
@@ -159,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_word_that_has_not_changed_says_nothing() {
-        let mut distance = Distance::default();
+        let mut distance = unknown();
         let slow = || {
             std::thread::sleep(Duration::from_micros(10));
             7
