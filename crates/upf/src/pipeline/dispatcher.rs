@@ -50,7 +50,6 @@ pub struct Dispatcher {
     waiter: Waiter,
     clock: Clock,
     rounds: u32,
-    board: Board,
     idle_since_ns: Option<u64>,
 }
 
@@ -70,7 +69,7 @@ struct Exits {
     until: Option<Instant>,
     /// What there was no room for when it was to stop, in order: worker, port, frame.
     left: Vec<(usize, usize, Vec<u8>)>,
-    /// The dispatcher's own, which counts packets by their buckets where it has to find these.
+    /// The dispatcher's: packets are counted there by their buckets, where these have to be found.
     board: Board,
 }
 
@@ -107,21 +106,20 @@ impl Dispatcher {
             bells.push(bell);
         }
         let table = chart.table();
-        let (sole, board) = (sole(&table), Board::new(0));
         let exits = Exits {
             rings,
             bells,
             epoch: 0,
-            sole,
+            sole: sole(&table),
             table,
             chart,
             unrung: 0,
             until: None,
             left: vec![],
-            board: board.clone(),
+            board: Board::new(0),
         };
         let (bell, waiter) = (Arc::new(Bell::new()?), Waiter::new(Sleep::After(SPIN)));
-        Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, board, idle_since_ns: None })
+        Ok(Self { intakes, exits, owners, bell, waiter, clock, rounds: 0, idle_since_ns: None })
     }
 
     /// The bell that wakes it.
@@ -131,7 +129,7 @@ impl Dispatcher {
 
     /// What it shows of itself.
     pub fn board(&self) -> Board {
-        self.board.clone()
+        self.exits.board.clone()
     }
 
     /// Works until `stop` is set and the bell rung.
@@ -219,7 +217,7 @@ impl Dispatcher {
     /// Nothing to do: polls on for a while, then sleeps until there is.
     fn rest(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let idle_since_ns = self.idle_since_ns.unwrap_or_else(|| self.clock.now_ns());
-        self.board.pauses(idle_since_ns);
+        self.exits.board.pauses(idle_since_ns);
         self.bell.doze();
         let is_holding = self.intakes.iter().any(|intake| intake.tenure.is_holding());
         let nothing_left = !self.exits.is_behind() && self.owners.is_empty() && !is_holding;
@@ -235,7 +233,7 @@ impl Dispatcher {
         }
         self.bell.wake();
         let now_ns = self.clock.now_ns();
-        self.board.paused(now_ns);
+        self.exits.board.paused(now_ns);
         self.idle_since_ns = Some(now_ns);
         Ok(())
     }
