@@ -5,8 +5,8 @@
 //! costs: records are then best streamed past the caches. Hosts move virtual cores at any time, so this is judged for as
 //! long as a link lives.
 //!
-//! Not so on processors of Intel's, where one cache is all of a socket's: a word takes as long as memory does there where others
-//! keep the host busy (150 to 250 ns, and 150 to 210, on Emerald Rapids), and streaming is slower all the same.
+//! Not so on processors of Intel's, where one cache is all of a socket's: a word takes as long as a line from memory there where
+//! others keep the host busy (150 to 250 ns, and 150 to 210, on Emerald Rapids), and streaming is slower all the same.
 
 use std::time::{Duration, Instant};
 
