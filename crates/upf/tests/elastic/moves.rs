@@ -5,6 +5,7 @@ use upf::elastic::{Elastic, Elasticity, Signal, Terms};
 use upf::function::Plan;
 use upf::model::Model;
 use upf::tables::BUCKETS;
+use upf::worker::Worker;
 
 use crate::scene::{PATIENCE, Random, Scene, page_until};
 
@@ -36,6 +37,9 @@ fn moves_at_random(test: &str, workers: u16, plan: Plan) {
     let standing = upf.elastic.as_ref().unwrap().standing();
     assert_eq!(standing.changes, CHANGES);
     assert!(standing.moved > CHANGES * BUCKETS as u64 / 16, "{}", standing.moved);
+    // Of routes behind UEs, which the ports and the dispatcher have counted by other buckets.
+    let buckets = |worker: &Worker| (0..BUCKETS).map(|bucket| worker.board().packets().of(bucket as u8)).sum::<u64>();
+    assert!(upf.workers.iter().map(buckets).sum::<u64>() > 0, "workers count what they hand over");
 }
 
 fn plan(model: Model) -> Plan {
