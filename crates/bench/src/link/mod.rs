@@ -11,6 +11,7 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use vport::broker::{RING_BYTES_DEFAULT, RING_BYTES_MAX, RING_BYTES_MIN};
 
 use crate::metric::{Outcome, Report, Samples};
 use crate::progress::Progress;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Kinds of link whose throughput is measured; all unless some are named
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub kind: Vec<Kind>,
+    /// Sizes of our links' rings in bytes, for the throughput: the best counts, as of testpmd's settings
+    #[arg(long, value_delimiter = ',', default_values_t = [RING_BYTES_DEFAULT], value_name = "BYTES", value_parser = ring_bytes)]
+    pub ring_bytes: Vec<u32>,
     /// Measure our links only, without testpmd
     #[arg(long)]
     pub alone: bool,
@@ -57,6 +61,13 @@ pub struct Args {
     /// Length of idleness in seconds, before a first packet and for the cost of idle functions
     #[arg(long, default_value_t = 10.0, value_parser = crate::cli::seconds)]
     pub idle_seconds: f64,
+}
+
+fn ring_bytes(word: &str) -> Result<u32, String> {
+    let bytes = word.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two());
+    bytes
+        .filter(|bytes| (RING_BYTES_MIN..=RING_BYTES_MAX).contains(bytes))
+        .ok_or_else(|| format!("a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX} is needed"))
 }
 
 /// A part of the benchmark.

@@ -10,7 +10,7 @@ use port::{BURST_MAX, LONG_BURST_MAX};
 use serde::Serialize;
 use serde_json::json;
 use traffic::forwarding::Forwarded;
-use vport::broker::{LinkKind, RING_BYTES_DEFAULT};
+use vport::broker::LinkKind;
 use vport::layout::Exchange;
 
 use super::{Args, Bench, Found};
@@ -81,8 +81,7 @@ impl Kind {
     /// Frames that each process sends of each circle at the start. Records in circulation fill most of one ring of the two that
     /// the circle has. Descriptors fill half of one: buffers are given back an eighth of a ring at a time, and with more frames
     /// on their way senders wait for them.
-    fn first(self, frame: usize) -> usize {
-        let ring_bytes = RING_BYTES_DEFAULT as usize;
+    fn first(self, frame: usize, ring_bytes: usize) -> usize {
         match self {
             Self::Direct | Self::SharedRecords => ring_bytes / (frame + RECORD_OVERHEAD) * 9 / 20,
             Self::ZeroCopy => Exchange::new(ring_bytes, 1).buffers / 4,
@@ -112,7 +111,7 @@ struct Run {
     #[serde(flatten)]
     turn: Turn,
     system: &'static str,
-    /// Its settings, where there were several to choose from.
+    /// Its setting, the best of those that were tried.
     setting: String,
     mpps: f64,
     busy: f64,
@@ -192,7 +191,7 @@ impl Campaign<'_> {
             let what = format!("{} with {frame} B frames", system.name());
             self.bench.progress.step(&format!("round {round} of {}: {what}", self.args.rounds))?;
             let Figures { setting, mpps, busy, lost } =
-                run(system, frame.into(), self.args.seconds, self.bench).context(what)?;
+                run(system, frame.into(), self.args, self.bench).context(what)?;
             let rtt_ns = trips[trips.len() - 1];
             trips.push(cores::round_trip_ns(self.bench.cores)?);
             runs.push(Run {
@@ -252,28 +251,47 @@ struct Figures {
     lost: Option<u64>,
 }
 
-fn run(system: System, frame: usize, seconds: f64, bench: &Bench) -> anyhow::Result<Figures> {
-    let (warm_up, window, cores) = (Duration::from_millis(300), Duration::from_secs_f64(seconds), bench.cores);
+fn run(system: System, frame: usize, args: &Args, bench: &Bench) -> anyhow::Result<Figures> {
+    let time = Time { warm_up: Duration::from_millis(300), window: Duration::from_secs_f64(args.seconds) };
     match system {
-        System::Ours(kind) => ours(kind, frame, warm_up, window, cores),
-        System::Testpmd(joint) => {
-            let figures = |&rings| {
-                bench.progress.go_on()?;
-                let settings = testpmd::Settings { cores, frame, rings, warm_up, window };
-                let testpmd::Measured { mpps, busy } = testpmd::measure(joint, &settings).context(rings)?;
-                Ok(Figures { setting: rings.to_string(), mpps, busy: busy.share(), lost: None })
-            };
-            let all: Vec<_> = joint.candidates().iter().map(figures).collect::<anyhow::Result<_>>()?;
-            all.into_iter().max_by(|a, b| a.mpps.total_cmp(&b.mpps)).context("there is a setting")
-        }
+        System::Ours(kind) => best(bench, &args.ring_bytes, |ring_bytes| {
+            ours(kind, frame, *ring_bytes, time, bench.cores).with_context(|| rings_of(*ring_bytes))
+        }),
+        System::Testpmd(joint) => best(bench, joint.candidates(), |rings| {
+            let Time { warm_up, window } = time;
+            let settings = testpmd::Settings { cores: bench.cores, frame, rings: *rings, warm_up, window };
+            let testpmd::Measured { mpps, busy } = testpmd::measure(joint, &settings).context(*rings)?;
+            Ok(Figures { setting: rings.to_string(), mpps, busy: busy.share(), lost: None })
+        }),
     }
 }
 
+/// How long a run is.
+#[derive(Clone, Copy)]
+struct Time {
+    warm_up: Duration,
+    window: Duration,
+}
+
+/// What was found with the setting that was best.
+fn best<S>(bench: &Bench, settings: &[S], measure: impl Fn(&S) -> anyhow::Result<Figures>) -> anyhow::Result<Figures> {
+    let figures = |setting| {
+        bench.progress.go_on()?;
+        measure(setting)
+    };
+    let all: Vec<_> = settings.iter().map(figures).collect::<anyhow::Result<_>>()?;
+    all.into_iter().max_by(|a, b| a.mpps.total_cmp(&b.mpps)).context("there is a setting")
+}
+
+fn rings_of(ring_bytes: u32) -> String {
+    format!("rings of {ring_bytes} bytes")
+}
+
 /// Two forwarder processes over two links of a broker in this process.
-fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [usize; 2]) -> anyhow::Result<Figures> {
+fn ours(kind: Kind, frame: usize, ring_bytes: u32, time: Time, cores: [usize; 2]) -> anyhow::Result<Figures> {
     let ends = ["a", "b"].map(|port| [end("first", port), end("second", port)]);
-    let links = Links::of_kind(&kind.of_links(), RING_BYTES_DEFAULT, ends)?;
-    let send_first = kind.first(frame);
+    let links = Links::of_kind(&kind.of_links(), ring_bytes, ends)?;
+    let send_first = kind.first(frame, ring_bytes as usize);
     let start = |side: usize| {
         Command::new(companion::path("kaista-traffic")?)
             .args(["forward", "--port", "a", "--port", "b", "--addresses", kind.addresses(), "--poll", "--json"])
@@ -281,8 +299,8 @@ fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [u
             .arg("--socket")
             .arg(links.socket(["first", "second"][side]))
             .args(["--core", &cores[side].to_string(), "--send-first", &send_first.to_string()])
-            .args(["--size", &frame.to_string(), "--warm-up", &warm_up.as_secs_f64().to_string()])
-            .args(["--seconds", &window.as_secs_f64().to_string()])
+            .args(["--size", &frame.to_string(), "--warm-up", &time.warm_up.as_secs_f64().to_string()])
+            .args(["--seconds", &time.window.as_secs_f64().to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start kaista-traffic")
@@ -294,7 +312,7 @@ fn ours(kind: Kind, frame: usize, warm_up: Duration, window: Duration, cores: [u
     let invalid: u64 = first.ports.iter().chain(&second.ports).map(|port| port.invalid).sum();
     anyhow::ensure!(invalid == 0, "{invalid} packets were invalid");
     Ok(Figures {
-        setting: String::new(),
+        setting: rings_of(ring_bytes),
         mpps: rates.iter().sum::<f64>() / rates.len() as f64,
         busy: first.busy.max(second.busy),
         lost: Some(first.refused + second.refused),
