@@ -9,7 +9,7 @@ use vport::broker::LinkKind;
 use vport::client::{Attachment, attach};
 use vport::layout::{VERSION, VERSION_SHARED, VERSION_ZERO_COPY};
 use vport::owner::{Buckets, Decider, Owner, group};
-use vport::packet::{Burst, FRAME_MAX, HEAD_MAX, PacketRef};
+use vport::packet::{FRAME_MAX, HEAD_MAX, PacketRef};
 use vport::relay::{RelayRx, RelayTx, relay};
 use vport::steering::{BUCKETS, BucketCounts, BucketTable, Steering};
 use vport::{RxRing, TxRing};
@@ -138,9 +138,8 @@ impl Way {
     /// Receives, and tells the other end. None where nothing can be held.
     fn receive(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> Option<bool> {
         let held = rx.recv_held(STEERING)?;
-        let burst = held.burst();
-        inspector.look_at(burst);
-        let mut left = (0..burst.len()).fold(0, |all, at| all | 1 << at);
+        inspector.look_at((0..held.len()).map(|at| held.get(at)));
+        let mut left = (0..held.len()).fold(0, |all, at| all | 1 << at);
         for (_, share) in held.shares(STEERING, &BucketTable::fixed(2), &BucketCounts::default()) {
             left ^= share;
             // What there is no room for is dropped.
@@ -150,14 +149,14 @@ impl Way {
             inspector.journal.add(Field::Corrupted, 1);
         }
         self.end = held.end();
-        Some(!burst.is_empty())
+        Some(!held.is_empty())
     }
 
     /// The other end takes frames, and what it has dealt with is given back.
     fn take(&mut self, rx: &mut RxRing, inspector: &mut Inspector<'_>) -> bool {
         let burst = self.from.recv();
         let took = !burst.is_empty();
-        inspector.look_at(&burst);
+        inspector.look_at((0..burst.len()).map(|at| burst.get(at)));
         if self.to.is_done(self.to.position()) {
             rx.give_back(self.end);
         }
@@ -203,7 +202,7 @@ impl Exposed {
             let came = random.once_in(2).then(|| way.receive(rx, inspector)).flatten();
             busy |= came.unwrap_or_else(|| {
                 let burst = rx.recv();
-                inspector.look_at(&burst);
+                inspector.look_at((0..burst.len()).map(|at| burst.get(at)));
                 if random.once_in(4) {
                     // As it came: of a zero-copy link, in buffers that the peer can write still.
                     tx.send_burst(&burst, 0);
@@ -247,13 +246,13 @@ impl<'a> Inspector<'a> {
         Self { journal, records: Vec::new(), room: vec![0; FRAME_MAX] }
     }
 
-    fn look_at(&mut self, burst: &Burst<'_>) {
-        for i in 0..burst.len() {
-            if !self.is_lawful(&burst.get(i)) {
+    fn look_at<'p>(&mut self, packets: impl Iterator<Item = PacketRef<'p>>) {
+        for packet in packets {
+            if !self.is_lawful(&packet) {
                 self.journal.add(Field::Corrupted, 1);
             }
+            self.journal.add(Field::Received, 1);
         }
-        self.journal.add(Field::Received, burst.len() as u64);
     }
 
     /// Whether a frame has a length that frames have, a private head, and a rest within a ring or an arena, which can be copied.

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::giver::Giver;
+use crate::held;
 use crate::lent::{Lent, Place};
 use crate::mapping::Mapping;
 use crate::packet::{Coming, PacketRef, Slot, Slots};
 use crate::reader::{Filled, Reader, Wanted};
 use crate::ring::Violation;
-use crate::source::{Mapped, Places, Source, Unseen};
+use crate::source::{Mapped, Places, Source};
 use crate::steering::Steering;
 use crate::taker::Taker;
 use crate::writer::{Pushed, Writer};
@@ -49,23 +50,14 @@ impl Inlet {
         suits.then_some(filled)
     }
 
-    /// The same of every frame, without looking at any where records are copied; for a caller that will spread them by `steering`.
+    /// Notes where every frame lies, for a caller that will spread them by `steering`. None where buffers change hands.
     #[inline(always)]
-    pub(crate) fn fill_unseen(
-        &mut self,
-        steering: Steering,
-        slots: &mut [Slot],
-        mut taken: impl FnMut(&Slot, u64),
-    ) -> Filled {
-        let wanted = |slot: &Slot, at| {
-            taken(slot, at);
-            Wanted::Yes
-        };
+    pub(crate) fn fill_unseen(&mut self, steering: Steering, places: &mut [held::Place]) -> Filled {
         match self {
             Self::Records { reader, source } => {
-                reader.fill(Unseen { source: source.seen(), steering }, slots, 0, wanted)
+                reader.fill(source.unseen(source.seen(), steering), places, 0, |_, _| Wanted::Yes)
             }
-            Self::Buffers(taker) => taker.fill(slots, 0, wanted),
+            Self::Buffers(_) => Filled::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst};
+use crate::packet::{BURST_MAX, Lease, PacketRef, Rest};
 use crate::registers::{self, Registers};
 use crate::shares::Shares;
 use crate::steering::{BucketCounts, BucketTable, KEY_WITHIN, Octets, Steering};
@@ -16,6 +16,7 @@ pub(crate) type Origin = *const u8;
 /// Where a frame lies, and in the lowest bits its length: in one word, for as few lines as can be to go from core to core. Addresses have 48
 /// bits; the system gives longer ones only to whoever asks for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct Place(pub u64);
 
 impl Place {
@@ -39,9 +40,9 @@ impl Place {
     }
 }
 
-/// What a queue has received and holds: a burst to look at, and where its frames lie.
+/// What a queue has received and holds: where the frames of a burst lie.
 pub struct Held<'q> {
-    burst: Burst<'q>,
+    len: usize,
     places: &'q Places,
     mapping: &'q Arc<Mapping>,
     end: u64,
@@ -49,21 +50,39 @@ pub struct Held<'q> {
 }
 
 impl<'q> Held<'q> {
-    /// A burst of at most [`BURST_MAX`] packets, where each of its frames lies in `mapping`, and the position behind the last one.
+    /// A burst of `len` packets, at most [`BURST_MAX`], where each of its frames lies in `mapping`, and the position behind the last
+    /// one.
     pub(crate) fn new(
-        burst: Burst<'q>,
+        len: usize,
         places: &'q Places,
         mapping: &'q Arc<Mapping>,
         end: u64,
         registers: Registers,
     ) -> Self {
-        Self { burst, places, mapping, end, registers }
+        Self { len, places, mapping, end, registers }
     }
 
-    /// The packets. Heads may be empty, with all bytes behind them.
+    /// How many packets.
     #[inline]
-    pub fn burst(&self) -> &Burst<'q> {
-        &self.burst
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One of the packets, all of which is behind an empty head.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn get(&self, at: usize) -> PacketRef<'q> {
+        let place = self.places()[at];
+        // SAFETY: the frame stays mapped as long as it is held.
+        PacketRef { head: &[], rest: unsafe { Rest::from_raw(place.origin(), place.len() as u32, Lease::NONE) } }
     }
 
     /// Who owns the packets: the owners of the buckets that steering finds for them, for each of which it counts them. Whoever sent
@@ -109,7 +128,7 @@ impl<'q> Held<'q> {
     /// A bit for each of the packets.
     #[inline(always)]
     pub(crate) fn all(&self) -> u64 {
-        ((1_u128 << self.burst.len()) - 1) as u64
+        ((1_u128 << self.len) - 1) as u64
     }
 
     /// Those of this processor.
@@ -121,7 +140,7 @@ impl<'q> Held<'q> {
     /// Where the packets lie, in order.
     #[inline(always)]
     pub(crate) fn places(&self) -> &'q [Place] {
-        &self.places.0[..self.burst.len()]
+        &self.places.0[..self.len]
     }
 
     /// The same, and behind them where those of earlier bursts lay.
@@ -187,12 +206,10 @@ impl Places {
         Self([Place::default(); BURST_MAX])
     }
 
-    /// Notes where frame `at` of a burst lies.
+    /// Those that a burst may fill.
     #[inline(always)]
-    pub(crate) fn note(&mut self, at: usize, place: Place) {
-        if let Some(noted) = self.0.get_mut(at) {
-            *noted = place;
-        }
+    pub(crate) fn all_mut(&mut self) -> &mut [Place] {
+        &mut self.0
     }
 }
 

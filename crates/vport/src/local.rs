@@ -18,7 +18,7 @@ use crate::reader::{Filled, Reader, Wanted};
 use crate::registers::{self, Registers};
 use crate::ring::{Ring, record_bytes};
 use crate::rx::ownership::Ownership;
-use crate::source::{Mapped, Seen, Source, Unseen};
+use crate::source::{Mapped, Seen, Source};
 use crate::steering::{BucketTable, Steering};
 use crate::writer::{Pushed, Writer};
 
@@ -76,6 +76,8 @@ struct SeenLap<'l> {
 }
 
 impl Source for SeenLap<'_> {
+    type Into = Slot;
+
     /// Called by a reader that has read up to the last head.
     #[inline(always)]
     fn head(&self) -> u64 {
@@ -95,11 +97,6 @@ impl Source for SeenLap<'_> {
     #[inline(always)]
     fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
         self.records.take(offset, head, rest, slot);
-    }
-
-    #[inline(always)]
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        self.records.name(offset, len, slot);
     }
 
     #[inline(always)]
@@ -184,17 +181,11 @@ impl LocalSource {
     #[inline(always)]
     fn hold(&mut self, steering: Steering) -> Held<'_> {
         self.counters.polls += 1;
-        let mut taken = 0;
-        let note = |slot: &Slot, _| {
-            self.places.note(taken, slot.place());
-            taken += 1;
-            Wanted::Yes
-        };
-        let source = Unseen { source: self.source.seen(), steering };
-        let filled = self.reader.fill(source, &mut self.slots, self.peek, note);
+        let source = self.source.records.unseen(self.source.seen(), steering);
+        let filled = self.reader.fill(source, self.places.all_mut(), 0, |_, _| Wanted::Yes);
         self.count(filled);
-        let burst = Burst::new(&mut self.slots[..filled.packets as usize]);
-        Held::new(burst, &self.places, self.source.records.mapping(), self.reader.tail(), self.registers)
+        let (count, mapping) = (filled.packets as usize, self.source.records.mapping());
+        Held::new(count, &self.places, mapping, self.reader.tail(), self.registers)
     }
 
     /// Gives packets back, up to a position that a [`Held`] has said the end of.

@@ -2,7 +2,7 @@
 
 use crate::epoch::reaches;
 use crate::latency::Histogram;
-use crate::packet::{BLOCK, BURST_MAX, Coming, HEAD_MAX, Slot};
+use crate::packet::{BLOCK, BURST_MAX, Coming, HEAD_MAX};
 use crate::prefetch::CacheLevel;
 use crate::ring::{HEADER, Ring, Step, Violation, frame_header, record_bytes};
 use crate::source::{AHEAD, Places, Source};
@@ -38,9 +38,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (len, next): (usize, u64),
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         peek: usize,
-        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
     ) -> bool {
         let Some(slot) = slots.get_mut(self.taken.packets as usize) else { return false };
         let short = len.min(peek);
@@ -65,9 +65,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (usual, head): (Usual, u64),
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         peek: usize,
-        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
     ) -> bool {
         match usual.len() {
             // None are usual.
@@ -87,9 +87,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (usual, head): (Usual, u64),
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         (short, rest): (usize, usize),
-        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
     ) -> bool {
         let end = ring.stretch(self.tail, head);
         let begin = ring.offset(self.tail);
@@ -238,9 +238,9 @@ impl Reader {
     pub fn fill<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         peek: usize,
-        mut wanted: impl FnMut(&Slot, u64) -> Wanted,
+        mut wanted: impl FnMut(&S::Into, u64) -> Wanted,
     ) -> Filled {
         if self.broken.is_some() {
             return Filled::default();
@@ -270,9 +270,9 @@ impl Reader {
     fn take_lone<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         peek: usize,
-        wanted: &mut impl FnMut(&Slot, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
     ) -> Option<usize> {
         let slot = slots.first_mut()?;
         let found = source.lone(self.tail, slot);
@@ -292,9 +292,9 @@ impl Reader {
     fn fill_all<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [Slot],
+        slots: &mut [S::Into],
         peek: usize,
-        mut wanted: impl FnMut(&Slot, u64) -> Wanted,
+        mut wanted: impl FnMut(&S::Into, u64) -> Wanted,
         mut looked: bool,
     ) -> Filled {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
@@ -440,6 +440,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::Slot;
     use std::cell::Cell;
 
     const RING: Ring = Ring::new(1_024).unwrap();
@@ -451,6 +452,8 @@ mod tests {
     }
 
     impl Source for &Frames {
+        type Into = Slot;
+
         fn head(&self) -> u64 {
             self.head.get()
         }

@@ -6,11 +6,14 @@
 //!
 //! The sender can *mark* the place where an epoch of owners begins. There the receiver stops until it is let on.
 
+mod entries;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::entries::{ENTRIES_A_LINE, Entry, entry, write, write_all, write_share};
 use crate::counters::RxCounters;
 use crate::epoch::reaches;
 use crate::held::{Held, Place};
@@ -37,15 +40,8 @@ const AHEAD: u64 = 32;
 /// line is the sender's again soon, and stores behind it wait until it has come back.
 const SAID_EVERY: u64 = 4 * BURST_MAX as u64;
 const SAID_EVERY_BYTES: u64 = 32 << 10;
-/// Entries of a line.
-const ENTRIES_A_LINE: u64 = 8;
-/// So many entries ahead their lines are asked for: to be read, and to be written. The receiver has all of the latter, and where its core is
-/// far, a line takes longer to come than the sender for a burst.
+/// So many entries ahead their lines are asked for to be read.
 const READ_AHEAD: u64 = 64;
-const WRITE_AHEAD: u64 = 192;
-
-/// A [`Place`].
-type Entry = AtomicU64;
 
 /// The sending end.
 #[derive(Debug)]
@@ -176,25 +172,6 @@ fn relay_over(ring: Ring, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
     Ok((tx, rx))
 }
 
-/// Entry number `at`.
-#[inline(always)]
-fn entry(entries: &[Entry], at: u64) -> &Entry {
-    &entries[at as usize & (entries.len() - 1)]
-}
-
-/// The numbers of the bits that are set, in order.
-#[inline(always)]
-fn ones(mut set: u64) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(
-        #[inline(always)]
-        move || {
-            let at = set.trailing_zeros() as usize;
-            set &= set.wrapping_sub(1);
-            (at < BURST_MAX).then_some(at)
-        },
-    )
-}
-
 /// So many of the lowest bits that are set, or all, and the others.
 #[inline(always)]
 fn first(set: u64, count: usize) -> (u64, u64) {
@@ -203,15 +180,6 @@ fn first(set: u64, count: usize) -> (u64, u64) {
     }
     let left = (0..count).fold(set, |left, _| left & left.wrapping_sub(1));
     (set & !left, left)
-}
-
-/// Writes entry number `at`, and asks for a line that will be written soon.
-#[inline(always)]
-fn write(entries: &[Entry], at: u64, place: Place) {
-    if at.is_multiple_of(ENTRIES_A_LINE) {
-        prefetch::to_write(core::ptr::from_ref(entry(entries, at.wrapping_add(WRITE_AHEAD))).cast());
-    }
-    entry(entries, at).store(place.0, Ordering::Relaxed);
 }
 
 impl RelayTx {
@@ -227,13 +195,13 @@ impl RelayTx {
     /// room for.
     #[inline]
     pub fn send_held(&mut self, held: &Held<'_>) -> usize {
-        let count = held.burst().len();
+        let count = held.len();
         if self.room() < count {
             self.look_for_room();
         }
         let sent = count.min(self.room());
         if sent > 0 {
-            self.put_all(held.places().iter().copied().take(sent));
+            self.head = write_all(&self.shared.entries, self.head, &held.places()[..sent]);
             self.keep(held.mapping());
             self.publish();
         }
@@ -250,32 +218,11 @@ impl RelayTx {
         }
         let (sent, left) = first(share, self.room());
         if sent != 0 {
-            // In registers, as below.
-            let places = held.all_places();
-            registers::dispatch!(
-                held.registers(),
-                self.put_all(ones(sent).map(
-                    #[inline(always)]
-                    |at| places[at],
-                ))
-            );
+            self.head = write_share(&self.shared.entries, self.head, held.all_places(), sent, held.registers());
             self.keep(held.mapping());
             self.publish();
         }
         left
-    }
-
-    /// Writes an entry for each of these places, for which there is room.
-    #[inline(always)]
-    fn put_all(&mut self, places: impl Iterator<Item = Place>) {
-        // In registers: what is written could be this end itself, for all that the compiler knows.
-        let (shared, mut head) = (&*self.shared, self.head);
-        let entries = &shared.entries[..];
-        for place in places {
-            write(entries, head, place);
-            head = head.wrapping_add(1);
-        }
-        self.head = head;
     }
 
     /// Puts a copy of a packet behind those that were sent; the receiver sees it after [`RelayTx::publish`]. False while there is no

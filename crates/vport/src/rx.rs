@@ -192,8 +192,7 @@ impl RxRing {
         if packets > 0 {
             self.held_to = Some(end);
         }
-        let burst = Burst::new(&mut self.slots[..packets]);
-        Some(Held::new(burst, &self.places, mapping, end, self.registers))
+        Some(Held::new(packets, &self.places, mapping, end, self.registers))
     }
 
     #[inline(always)]

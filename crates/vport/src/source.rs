@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::held::Place;
 use crate::layout::Heads;
 use crate::lone;
 use crate::mapping::Mapping;
@@ -18,6 +19,9 @@ pub(crate) const AHEAD: u64 = 512;
 
 /// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
 pub trait Source {
+    /// What a frame is taken into: a slot with a copy of its head, or whatever says where it lies.
+    type Into;
+
     /// The writer's published head. Everything before it is visible afterwards.
     fn head(&self) -> u64;
 
@@ -29,8 +33,8 @@ pub trait Source {
         0
     }
 
-    /// Copies the frame (up to 72 bytes) whose record begins at `tail` into `slot`, if it stands beside the head. Its length.
-    fn lone(&self, _tail: u64, _slot: &mut Slot) -> Option<usize> {
+    /// Copies the frame (up to 72 bytes) whose record begins at `tail` into a slot, if it stands beside the head. Its length.
+    fn lone(&self, _tail: u64, _slot: &mut Self::Into) -> Option<usize> {
         None
     }
 
@@ -41,12 +45,7 @@ pub trait Source {
     /// lies within the ring.
     ///
     /// [`HEAD_MAX`]: crate::packet::HEAD_MAX
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot);
-
-    /// Lets `slot` name `len` bytes at `offset`, all of which lie within the ring, and copies nothing.
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        self.take(offset, 0, len, slot);
-    }
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Self::Into);
 
     /// Soon the byte at `offset`, which may lie past the ring's end, will be read: asks for its line.
     fn prefetch(&self, _offset: usize, _level: CacheLevel) {}
@@ -117,6 +116,12 @@ impl Mapped {
         Places { ring, data: self.data }
     }
 
+    /// To note where frames lie, for a caller that will spread them by `steering`.
+    #[inline(always)]
+    pub(crate) fn unseen<S>(&self, source: S, steering: Steering) -> Unseen<S> {
+        Unseen { source, data: self.data, steering }
+    }
+
     /// What holds the records.
     #[inline(always)]
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
@@ -158,6 +163,8 @@ pub(crate) struct Seen<'m> {
 }
 
 impl Source for Seen<'_> {
+    type Into = Slot;
+
     #[inline(always)]
     fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
@@ -200,26 +207,24 @@ impl Source for Seen<'_> {
     }
 
     #[inline(always)]
-    fn name(&self, offset: usize, len: usize, slot: &mut Slot) {
-        // SAFETY: as for `take`.
-        unsafe { slot.name(self.data.add(offset), len) };
-    }
-
-    #[inline(always)]
     fn prefetch(&self, offset: usize, level: CacheLevel) {
         prefetch::into(level, self.data.wrapping_add(offset));
     }
 }
 
-/// A source of which nothing but headers is read: frames are named where they lie, whatever `peek` is.
+/// A source of which nothing but headers is read: it is noted where frames lie.
 #[derive(Clone, Copy)]
 pub(crate) struct Unseen<S> {
     pub source: S,
+    /// Where the ring begins.
+    pub data: *const u8,
     /// What the reader's caller will look for in the frames.
     pub steering: Steering,
 }
 
 impl<S: Source> Source for Unseen<S> {
+    type Into = Place;
+
     #[inline(always)]
     fn head(&self) -> u64 {
         self.source.head()
@@ -236,8 +241,8 @@ impl<S: Source> Source for Unseen<S> {
     }
 
     #[inline(always)]
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Slot) {
-        self.source.name(offset, head + rest, slot);
+    fn take(&self, offset: usize, head: usize, rest: usize, place: &mut Place) {
+        *place = Place::new(self.data.wrapping_add(offset), head + rest);
     }
 
     #[inline(always)]

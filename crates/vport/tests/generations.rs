@@ -133,14 +133,14 @@ fn what_is_held_of_a_generation_is_given_back_before_the_next_one_is_received() 
     send(&first, 0, 0);
     let rx = &mut link.receiver.queues[0].0;
     let held = rx.recv_held(Steering::None).expect("a link that copies");
-    assert_eq!((to.send_held(&held), held.burst().len()), (1, 1));
+    assert_eq!((to.send_held(&held), held.len()), (1, 1));
     let end = held.end();
     close(&first);
     let second = link.renew();
     send(&second, 0, 1);
     link.receiver.queues[0].1.send(&[]);
     for _ in 0..100 {
-        assert!(link.receiver.queues[0].0.recv_held(Steering::None).is_some_and(|held| held.burst().is_empty()));
+        assert!(link.receiver.queues[0].0.recv_held(Steering::None).is_some_and(|held| held.is_empty()));
         assert!(link.receive().is_empty());
     }
     assert!(first.is_seen());

@@ -282,11 +282,10 @@ fn a_foreign_frame_behind_one_that_is_held_keeps_no_queue_awake() {
     };
     let rx = &mut b.queues[0].0;
     send(0, 0);
-    let (count, end) =
-        rx.recv_held(Steering::None).map(|held| (held.burst().len(), held.end())).expect("a link that copies");
+    let (count, end) = rx.recv_held(Steering::None).map(|held| (held.len(), held.end())).expect("a link that copies");
     assert_eq!(count, 1);
     send(48, 1);
-    assert!(rx.recv_held(Steering::None).is_some_and(|held| held.burst().is_empty()));
+    assert!(rx.recv_held(Steering::None).is_some_and(|held| held.is_empty()));
     assert_eq!(rx.counters().invalid, 1);
     assert!(!rx.arm(), "something is held");
     rx.give_back(end);
@@ -310,7 +309,7 @@ fn a_frame_that_becomes_another_is_to_the_thread_that_takes_it_what_it_is_then()
     hostile.memory.index(HEAD).store(144, Ordering::Release);
     let mut b = hostile.b;
     let held = b.queues[0].0.recv_held(Steering::None).expect("a link that copies");
-    assert_eq!(held.burst().len(), 3);
+    assert_eq!(held.len(), 3);
     assert!(held.shares(Steering::UeAddress, &BucketTable::fixed(2), &BucketCounts::default()).eq([(0, 0b111)]));
     assert_eq!(to.send_share(&held, 0b111), 0);
     write(48, 1);

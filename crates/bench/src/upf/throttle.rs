@@ -133,7 +133,7 @@ impl RxQueue for Throttled {
             return None;
         }
         let held = self.source.as_mut()?.recv_held(steering)?;
-        self.passage.given.set(given + held.burst().len() as u64);
+        self.passage.given.set(given + held.len() as u64);
         Some(held)
     }
 

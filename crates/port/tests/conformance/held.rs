@@ -15,9 +15,9 @@ fn channel() -> (RelayTx, RelayRx) {
 /// Receives once, and tells the other thread where the frames lie. Position behind them, and how many they are.
 fn hand_on(port: &mut Port, to: &mut RelayTx) -> (u64, usize) {
     let held = port.queues[0].rx.recv_held(Steering::None).expect("declared to hold");
-    assert!(held.burst().len() <= BURST_MAX);
-    assert_eq!(to.send_held(&held), held.burst().len());
-    (held.end(), held.burst().len())
+    assert!(held.len() <= BURST_MAX);
+    assert_eq!(to.send_held(&held), held.len());
+    (held.end(), held.len())
 }
 
 /// What another thread has.

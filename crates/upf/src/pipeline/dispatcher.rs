@@ -180,7 +180,7 @@ impl Dispatcher {
                 }
                 let came = match held {
                     Some(held) => {
-                        let came = !held.burst().is_empty();
+                        let came = !held.is_empty();
                         if came {
                             self.exits.refer(port, *steering, &held, stop);
                             tenure.received(held.end());
@@ -282,16 +282,15 @@ impl Exits {
     /// Tells the workers that own the buckets of a burst's packets where these lie.
     #[inline]
     fn refer(&mut self, port: usize, steering: Steering, held: &Held<'_>, stop: &AtomicBool) {
-        let burst = held.burst();
         if let Some(worker) = self.sole.filter(|_| self.left.is_empty()) {
             let done = self.rings[port][worker].send_held(held);
             self.unrung |= 1 << worker;
-            return (done..burst.len()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
+            return (done..held.len()).for_each(|at| self.push_patiently(port, worker, &held.get(at), stop));
         }
         for (worker, share) in held.shares(steering, &self.table, self.board.packets()) {
             self.unrung |= 1 << worker;
             let left = if self.left.is_empty() { self.rings[port][worker].send_share(held, share) } else { share };
-            bits(left.into()).for_each(|at| self.push_patiently(port, worker, &burst.get(at), stop));
+            bits(left.into()).for_each(|at| self.push_patiently(port, worker, &held.get(at), stop));
         }
     }
 

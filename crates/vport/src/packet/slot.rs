@@ -4,7 +4,6 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
 use super::{FRAME_MAX, HEAD_MAX, HEADROOM, Lease, PacketRef, Rest};
-use crate::held::Place;
 use crate::lent::Lent;
 
 /// Heads are copied in blocks of so many bytes.
@@ -111,24 +110,6 @@ impl Slot {
             // SAFETY: by contract.
             self.rest_ptr = unsafe { from.add(len) };
         }
-    }
-
-    /// Names a frame of `len` bytes, without a head.
-    ///
-    /// # Safety
-    /// `from` and `len` bytes behind it must be mapped until the queue that owns this slot receives again or is dropped. Others may
-    /// write them meanwhile.
-    #[inline(always)]
-    pub(crate) unsafe fn name(&mut self, from: *const u8, len: usize) {
-        self.set_shape(HEADROOM, 0, len, OWN);
-        self.rest_ptr = from;
-    }
-
-    /// Where a frame that was named lies.
-    #[inline(always)]
-    pub(crate) fn place(&self) -> Place {
-        debug_assert_eq!(self.head_len(), 0);
-        Place::new(self.rest_ptr, self.rest_len.into())
     }
 
     /// Sets where the head begins, how long head and rest are, and where they are, with one store: stores are what a small packet

@@ -93,7 +93,7 @@ fn nothing_is_sent_for_packets_that_a_burst_does_not_have() {
     let frames: Vec<Vec<u8>> = (0..BURST_MAX as u32 + 3).map(frame).collect();
     let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
     let (mut tx, mut rx) = relay(64 << 10, 192).unwrap();
-    assert_eq!(source.recv_held(Steering::None).burst().len(), BURST_MAX);
+    assert_eq!(source.recv_held(Steering::None).len(), BURST_MAX);
     assert_eq!(tx.send_share(&source.recv_held(Steering::None), !0b10), 0);
     assert_eq!(take(&mut rx), [&frames[BURST_MAX][..], &frames[BURST_MAX + 2]]);
 }

@@ -103,16 +103,15 @@ impl RxChannel {
         counters: &mut RxCounters,
     ) -> usize {
         let (true, Some((places, _))) = (self.turn, self.inlet.places()) else { return 0 };
-        let mut taken = 0;
-        let mut note = |place| {
-            noted.note(taken, place);
-            taken += 1;
-        };
-        let filled = match by.ownership.is_whole() {
-            true => self.inlet.fill_unseen(steering, slots, |slot, _| note(slot.place())),
-            false => {
-                self.fill_judged(generation, slots, by, |slot, at| note(Place::new(places.frame(at), slot.frame_len())))
-            }
+        let filled = if by.ownership.is_whole() {
+            self.inlet.fill_unseen(steering, noted.all_mut())
+        } else {
+            let mut free = noted.all_mut().iter_mut();
+            self.fill_judged(generation, slots, by, |slot, at| {
+                if let Some(place) = free.next() {
+                    *place = Place::new(places.frame(at), slot.frame_len());
+                }
+            })
         };
         self.filled(filled, generation, by, counters)
     }
