@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::entries::{ENTRIES_A_LINE, Entry, entry, write, write_all, write_share};
 use crate::counters::RxCounters;
 use crate::epoch::reaches;
-use crate::held::{Held, Place};
+use crate::held::{Held, Origin, Place};
 use crate::layout::RECORDS_PAD;
 use crate::mapping::Mapping;
-use crate::packet::{BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
+use crate::packet::{BLOCK, BURST_MAX, Burst, HEAD_MAX, PacketRef, Slot, copy_bytes};
 use crate::prefetch::{self, CacheLevel};
 use crate::registers::{self, Registers};
 use crate::ring::Ring;
@@ -82,6 +82,8 @@ pub struct RelayRx {
     said: u64,
     said_bytes: u64,
     peek: usize,
+    /// How many bytes the frames had that were taken last, if all had as many; else 0.
+    usual: usize,
     counters: RxCounters,
     registers: Registers,
 }
@@ -166,6 +168,7 @@ fn relay_over(ring: Ring, peek: usize) -> io::Result<(RelayTx, RelayRx)> {
         said: 0,
         said_bytes: 0,
         peek: peek.clamp(64, HEAD_MAX),
+        usual: 0,
         counters: RxCounters::default(),
         registers: Registers::here(),
     };
@@ -436,31 +439,32 @@ impl RelayRx {
             return 0;
         }
         let packets = self.slots.len().min(limit.wrapping_sub(self.tail) as usize);
-        let (mut tail, mut bytes) = (self.tail, 0);
-        for slot in &mut self.slots[..packets] {
-            let waiting = head.wrapping_sub(tail);
-            if waiting > AHEAD {
-                expect(entry(entries, tail.wrapping_add(AHEAD)), peek);
-            }
-            if tail.is_multiple_of(ENTRIES_A_LINE) {
-                // What is not there yet is the sender's line.
-                let ahead = if waiting > READ_AHEAD { READ_AHEAD } else { 0 };
-                prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ahead))).cast());
-            }
+        let (slots, usual, mut tail) = (&mut self.slots[..packets], self.usual, self.tail);
+        let alike = take_alike(entries, (tail, head), usual, peek, slots);
+        tail = tail.wrapping_add(alike as u64);
+        // The length of the first that is not, and in which bits others differ from it.
+        let (mut first, mut differ, mut bytes) = (0, 0, alike * usual);
+        for slot in &mut slots[alike..] {
             let place = Place(entry(entries, tail).load(Ordering::Relaxed));
-            let (origin, len) = (place.origin(), place.len());
+            let len = place.len();
+            look_ahead(
+                entries,
+                (tail, head),
+                #[inline(always)]
+                |place| place.len().min(peek),
+            );
+            // SAFETY: the sender found a frame of so many bytes there.
+            unsafe { take_from(place.origin(), (len.min(peek), len - len.min(peek)), slot) };
             tail = tail.wrapping_add(1);
-            let short = len.min(peek);
-            // SAFETY: the sender found a frame of so many bytes there, in memory that goes on for 64 bytes behind it, and that is kept
-            // mapped until this end has dealt with it, which is when it receives again.
-            unsafe {
-                sync::reads(origin, short);
-                slot.copy_head(origin, short, len - short);
-            }
-            bytes += len as u64;
+            first = if first == 0 { len } else { first };
+            differ |= len ^ first;
+            bytes += len;
+        }
+        if first > 0 {
+            self.usual = if differ == 0 { first } else { 0 };
         }
         self.tail = tail;
-        self.counters.bytes += bytes;
+        self.counters.bytes += bytes as u64;
         packets
     }
 
@@ -496,11 +500,81 @@ impl RelayRx {
     }
 }
 
+/// Copies a frame's first bytes, so many and at most [`HEAD_MAX`], into a slot, which names so many behind them.
+///
+/// # Safety
+/// The sender must have found a frame of as many bytes there, in memory that goes on for 64 bytes behind it. It is kept mapped until
+/// this end has dealt with it, which is when it receives again.
+#[inline(always)]
+unsafe fn take_from(origin: Origin, (short, rest): (usize, usize), slot: &mut Slot) {
+    // SAFETY: by contract.
+    unsafe {
+        sync::reads(origin, short);
+        slot.copy_head(origin, short, rest);
+    }
+}
+
+/// Takes frames from entry number `tail` of those before `head` on, as long as they have this length and there are slots. How many.
+#[inline(always)]
+fn take_alike(entries: &[Entry], at: (u64, u64), usual: usize, peek: usize, slots: &mut [Slot]) -> usize {
+    // How much is copied is known for all of them: a loop for each number of blocks.
+    match usual.min(peek).div_ceil(BLOCK) {
+        0 => 0,
+        1 => take_blocks::<1>(entries, at, usual, peek, slots),
+        2 => take_blocks::<2>(entries, at, usual, peek, slots),
+        3 => take_blocks::<3>(entries, at, usual, peek, slots),
+        _ => take_blocks::<4>(entries, at, usual, peek, slots),
+    }
+}
+
+/// The same where so many blocks are copied.
+#[inline(always)]
+fn take_blocks<const BLOCKS: usize>(
+    entries: &[Entry],
+    (mut tail, head): (u64, u64),
+    usual: usize,
+    peek: usize,
+    slots: &mut [Slot],
+) -> usize {
+    // As many bytes, for all that the compiler is to know.
+    let short = usual.min(peek).clamp((BLOCKS - 1) * BLOCK + 1, BLOCKS * BLOCK);
+    let mut taken = 0;
+    while taken < slots.len() {
+        let place = Place(entry(entries, tail).load(Ordering::Relaxed));
+        if place.len() != usual {
+            break;
+        }
+        look_ahead(
+            entries,
+            (tail, head),
+            #[inline(always)]
+            |_| short,
+        );
+        // SAFETY: the sender found a frame of so many bytes there.
+        unsafe { take_from(place.origin(), (short, usual - short), &mut slots[taken]) };
+        (tail, taken) = (tail.wrapping_add(1), taken + 1);
+    }
+    taken
+}
+
+/// At entry number `tail` of those before `head`, asks for entries and frames that come later, of which so many bytes will be copied.
+#[inline(always)]
+fn look_ahead(entries: &[Entry], (tail, head): (u64, u64), short: impl FnOnce(Place) -> usize) {
+    let waiting = head.wrapping_sub(tail);
+    if waiting > AHEAD {
+        let place = Place(entry(entries, tail.wrapping_add(AHEAD)).load(Ordering::Relaxed));
+        expect(place.origin(), short(place));
+    }
+    if tail.is_multiple_of(ENTRIES_A_LINE) {
+        // What is not there yet is the sender's line.
+        let ahead = if waiting > READ_AHEAD { READ_AHEAD } else { 0 };
+        prefetch::to_read(core::ptr::from_ref(entry(entries, tail.wrapping_add(ahead))).cast());
+    }
+}
+
 /// Asks for the lines of a frame's head.
 #[inline(always)]
-fn expect(entry: &Entry, peek: usize) {
-    let place = Place(entry.load(Ordering::Relaxed));
-    let (origin, len) = (place.origin(), place.len().min(peek));
+fn expect(origin: Origin, len: usize) {
     prefetch::into(CacheLevel::Second, origin);
     // Where the last line is: most frames have two or three.
     prefetch::into(CacheLevel::Second, origin.wrapping_add(len).wrapping_sub(1));

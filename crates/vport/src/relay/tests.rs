@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::local::{LocalSource, Then};
 use crate::steering::Steering;
@@ -41,6 +43,26 @@ fn frames_arrive_whole_and_in_order_between_two_threads() {
     }
     sender.join().unwrap();
     assert_eq!((next, rx.counters().packets), (COUNT, COUNT.into()));
+}
+
+proptest! {
+    /// What is copied of them is one block to four, and for a burst, or a part of one, the same.
+    #[test]
+    fn frames_arrive_whole_whether_they_are_alike_or_not(
+        runs in prop::collection::vec((prop::sample::select(vec![1, 60, 64, 65, 150, 192, 193, 1_500]), 1..3 * BURST_MAX), 1..8),
+        peek in prop::sample::select(vec![64, 192, 256]),
+    ) {
+        let (mut tx, mut rx) = relay(2 << 20, peek).unwrap();
+        let lens: Vec<usize> = runs.iter().flat_map(|(len, count)| vec![*len; *count]).collect();
+        let frames: Vec<Vec<u8>> = lens.iter().enumerate().map(|(at, len)| vec![at as u8; *len]).collect();
+        let packets: Vec<_> = frames.iter().map(|frame| PacketRef::from_slice(frame)).collect();
+        prop_assert_eq!(tx.send(&packets), packets.len());
+        let received: Vec<Vec<u8>> =
+            std::iter::from_fn(|| Some(take(&mut rx)).filter(|some| !some.is_empty())).flatten().collect();
+        prop_assert!(received == frames);
+        let RxCounters { packets, bytes, .. } = rx.counters();
+        prop_assert_eq!((packets, bytes), (frames.len() as u64, lens.iter().sum::<usize>() as u64));
+    }
 }
 
 /// There are entries for as many of these as there is room for.
