@@ -58,6 +58,8 @@ impl Shifting<'_> {
 }
 
 impl Source for &Shifting<'_> {
+    type Slot = Slot;
+
     fn head(&self) -> u64 {
         self.looks.set(self.looks.get() + 1);
         self.shift(0);

@@ -247,12 +247,14 @@ impl<'a> Inspector<'a> {
     }
 
     fn look_at<'p>(&mut self, packets: impl Iterator<Item = PacketRef<'p>>) {
+        let mut received = 0;
         for packet in packets {
             if !self.is_lawful(&packet) {
                 self.journal.add(Field::Corrupted, 1);
             }
-            self.journal.add(Field::Received, 1);
+            received += 1;
         }
+        self.journal.add(Field::Received, received);
     }
 
     /// Whether a frame has a length that frames have, a private head, and a rest within a ring or an arena, which can be copied.

@@ -50,7 +50,7 @@ impl Inlet {
         suits.then_some(filled)
     }
 
-    /// Notes where every frame lies, for a caller that will spread them by `steering`. None where buffers change hands.
+    /// Notes where every frame lies, for a caller that will spread them by `steering`. Nothing where buffers change hands.
     #[inline(always)]
     pub(crate) fn fill_unseen(&mut self, steering: Steering, places: &mut [held::Place]) -> Filled {
         match self {

@@ -26,6 +26,7 @@ impl Place {
     #[inline(always)]
     pub fn new(origin: Origin, len: usize) -> Self {
         debug_assert!((origin as u64) < 1 << (u64::BITS - Self::LEN_BITS), "an address of 48 bits");
+        debug_assert!(len < 1 << Self::LEN_BITS, "a length of 16 bits");
         Self((origin as u64) << Self::LEN_BITS | len as u64)
     }
 
@@ -81,7 +82,7 @@ impl<'q> Held<'q> {
     #[inline]
     pub fn get(&self, at: usize) -> PacketRef<'q> {
         let place = self.places()[at];
-        // SAFETY: the frame stays mapped as long as it is held.
+        // SAFETY: the frame stays mapped until the queue receives again or gives it back, which for `'q` it cannot.
         PacketRef { head: &[], rest: unsafe { Rest::from_raw(place.origin(), place.len() as u32, Lease::NONE) } }
     }
 
@@ -247,6 +248,13 @@ mod tests {
             for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS), &counts) {
                 (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
                 assert_eq!(counts.of(bucket as u8), share.count_ones().into(), "{steering:?}");
+            }
+            let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
+            let held = source.recv_held(steering);
+            for (at, frame) in frames.iter().enumerate() {
+                let mut copy = vec![0; held.get(at).len()];
+                held.get(at).copy_to(&mut copy);
+                assert!(copy == *frame, "{steering:?}");
             }
             let of_copies: Vec<_> = frames.iter().map(|frame| Some(steering.bucket(frame))).collect();
             assert_eq!(buckets, of_copies, "{steering:?}");

@@ -76,7 +76,7 @@ struct SeenLap<'l> {
 }
 
 impl Source for SeenLap<'_> {
-    type Into = Slot;
+    type Slot = Slot;
 
     /// Called by a reader that has read up to the last head.
     #[inline(always)]

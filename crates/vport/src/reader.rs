@@ -38,9 +38,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (len, next): (usize, u64),
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         peek: usize,
-        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Slot, u64) -> Wanted,
     ) -> bool {
         let Some(slot) = slots.get_mut(self.taken.packets as usize) else { return false };
         let short = len.min(peek);
@@ -65,9 +65,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (usual, head): (Usual, u64),
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         peek: usize,
-        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Slot, u64) -> Wanted,
     ) -> bool {
         match usual.len() {
             // None are usual.
@@ -87,9 +87,9 @@ impl Taking {
         source: S,
         ring: Ring,
         (usual, head): (Usual, u64),
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         (short, rest): (usize, usize),
-        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Slot, u64) -> Wanted,
     ) -> bool {
         let end = ring.stretch(self.tail, head);
         let begin = ring.offset(self.tail);
@@ -238,9 +238,9 @@ impl Reader {
     pub fn fill<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         peek: usize,
-        mut wanted: impl FnMut(&S::Into, u64) -> Wanted,
+        mut wanted: impl FnMut(&S::Slot, u64) -> Wanted,
     ) -> Filled {
         if self.broken.is_some() {
             return Filled::default();
@@ -270,9 +270,9 @@ impl Reader {
     fn take_lone<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         peek: usize,
-        wanted: &mut impl FnMut(&S::Into, u64) -> Wanted,
+        wanted: &mut impl FnMut(&S::Slot, u64) -> Wanted,
     ) -> Option<usize> {
         let slot = slots.first_mut()?;
         let found = source.lone(self.tail, slot);
@@ -292,9 +292,9 @@ impl Reader {
     fn fill_all<S: Source + Copy>(
         &mut self,
         source: S,
-        slots: &mut [S::Into],
+        slots: &mut [S::Slot],
         peek: usize,
-        mut wanted: impl FnMut(&S::Into, u64) -> Wanted,
+        mut wanted: impl FnMut(&S::Slot, u64) -> Wanted,
         mut looked: bool,
     ) -> Filled {
         // In registers: what is written to slots could be this reader itself, for all that the compiler knows.
@@ -452,7 +452,7 @@ mod tests {
     }
 
     impl Source for &Frames {
-        type Into = Slot;
+        type Slot = Slot;
 
         fn head(&self) -> u64 {
             self.head.get()

@@ -15,10 +15,11 @@ impl Registers {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("bmi1") && has!("bmi2") {
+            if has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("bmi1") && has!("bmi2") && has!("popcnt")
+            {
                 return Self::Bytes64;
             }
-            if has!("avx2") && has!("bmi1") && has!("bmi2") {
+            if has!("avx2") && has!("bmi1") && has!("bmi2") && has!("popcnt") {
                 return Self::Bytes32;
             }
         }
@@ -31,7 +32,7 @@ impl Registers {
 /// # Safety
 /// [`Registers::here`] must have said that this processor has them.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,bmi1,bmi2")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,bmi1,bmi2,popcnt")]
 #[inline]
 pub(crate) unsafe fn call_64<R>(work: impl FnOnce() -> R) -> R {
     work()
@@ -42,7 +43,7 @@ pub(crate) unsafe fn call_64<R>(work: impl FnOnce() -> R) -> R {
 /// # Safety
 /// As [`call_64`].
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 #[inline]
 pub(crate) unsafe fn call_32<R>(work: impl FnOnce() -> R) -> R {
     work()

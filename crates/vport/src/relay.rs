@@ -82,7 +82,7 @@ pub struct RelayRx {
     said: u64,
     said_bytes: u64,
     peek: usize,
-    /// How many bytes the frames had that were taken last, if all had as many; else 0.
+    /// How many bytes the frame had that was taken last.
     usual: usize,
     counters: RxCounters,
     registers: Registers,
@@ -439,31 +439,23 @@ impl RelayRx {
             return 0;
         }
         let packets = self.slots.len().min(limit.wrapping_sub(self.tail) as usize);
-        let (slots, usual, mut tail) = (&mut self.slots[..packets], self.usual, self.tail);
-        let alike = take_alike(entries, (tail, head), usual, peek, slots);
-        tail = tail.wrapping_add(alike as u64);
-        // The length of the first that is not, and in which bits others differ from it.
-        let (mut first, mut differ, mut bytes) = (0, 0, alike * usual);
-        for slot in &mut slots[alike..] {
+        let (slots, mut usual, mut tail) = (&mut self.slots[..packets], self.usual, self.tail);
+        let (mut taken, mut bytes) = (0, 0);
+        loop {
+            let alike = take_alike(entries, (tail, head), usual, peek, &mut slots[taken..]);
+            tail = tail.wrapping_add(alike as u64);
+            (taken, bytes) = (taken + alike, bytes + alike * usual);
+            let Some(slot) = slots.get_mut(taken) else { break };
             let place = Place(entry(entries, tail).load(Ordering::Relaxed));
-            let len = place.len();
-            look_ahead(
-                entries,
-                (tail, head),
-                #[inline(always)]
-                |place| place.len().min(peek),
-            );
+            usual = place.len();
+            let short = usual.min(peek);
+            look_ahead(entries, (tail, head), short);
             // SAFETY: the sender found a frame of so many bytes there.
-            unsafe { take_from(place.origin(), (len.min(peek), len - len.min(peek)), slot) };
+            unsafe { take_from(place.origin(), (short, usual - short), slot) };
             tail = tail.wrapping_add(1);
-            first = if first == 0 { len } else { first };
-            differ |= len ^ first;
-            bytes += len;
+            (taken, bytes) = (taken + 1, bytes + usual);
         }
-        if first > 0 {
-            self.usual = if differ == 0 { first } else { 0 };
-        }
-        self.tail = tail;
+        (self.tail, self.usual) = (tail, usual);
         self.counters.bytes += bytes as u64;
         packets
     }
@@ -544,12 +536,7 @@ fn take_blocks<const BLOCKS: usize>(
         if place.len() != usual {
             break;
         }
-        look_ahead(
-            entries,
-            (tail, head),
-            #[inline(always)]
-            |_| short,
-        );
+        look_ahead(entries, (tail, head), short);
         // SAFETY: the sender found a frame of so many bytes there.
         unsafe { take_from(place.origin(), (short, usual - short), &mut slots[taken]) };
         (tail, taken) = (tail.wrapping_add(1), taken + 1);
@@ -557,13 +544,13 @@ fn take_blocks<const BLOCKS: usize>(
     taken
 }
 
-/// At entry number `tail` of those before `head`, asks for entries and frames that come later, of which so many bytes will be copied.
+/// At entry number `tail` of those before `head`, asks for entries and frames that come later, as if so many bytes of these will be
+/// copied, too.
 #[inline(always)]
-fn look_ahead(entries: &[Entry], (tail, head): (u64, u64), short: impl FnOnce(Place) -> usize) {
+fn look_ahead(entries: &[Entry], (tail, head): (u64, u64), short: usize) {
     let waiting = head.wrapping_sub(tail);
     if waiting > AHEAD {
-        let place = Place(entry(entries, tail.wrapping_add(AHEAD)).load(Ordering::Relaxed));
-        expect(place.origin(), short(place));
+        expect(Place(entry(entries, tail.wrapping_add(AHEAD)).load(Ordering::Relaxed)).origin(), short);
     }
     if tail.is_multiple_of(ENTRIES_A_LINE) {
         // What is not there yet is the sender's line.

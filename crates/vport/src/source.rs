@@ -20,7 +20,7 @@ pub(crate) const AHEAD: u64 = 512;
 /// Where a reader reads: memory that somebody else writes at any time. A value read twice may differ.
 pub trait Source {
     /// What a frame is taken into: a slot with a copy of its head, or whatever says where it lies.
-    type Into;
+    type Slot;
 
     /// The writer's published head. Everything before it is visible afterwards.
     fn head(&self) -> u64;
@@ -34,18 +34,18 @@ pub trait Source {
     }
 
     /// Copies the frame (up to 72 bytes) whose record begins at `tail` into a slot, if it stands beside the head. Its length.
-    fn lone(&self, _tail: u64, _slot: &mut Self::Into) -> Option<usize> {
+    fn lone(&self, _tail: u64, _slot: &mut Self::Slot) -> Option<usize> {
         None
     }
 
     /// Soon a lone frame will be looked for.
     fn expect_lone(&self) {}
 
-    /// Copies `head` bytes at `offset`, at most [`HEAD_MAX`], into `slot`, and lets it name the `rest` bytes behind them. All of it
-    /// lies within the ring.
+    /// Copies `head` bytes at `offset`, at most [`HEAD_MAX`], into `slot`, and lets it name the `rest` bytes behind them, or notes where
+    /// all of them are. They lie within the ring.
     ///
     /// [`HEAD_MAX`]: crate::packet::HEAD_MAX
-    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Self::Into);
+    fn take(&self, offset: usize, head: usize, rest: usize, slot: &mut Self::Slot);
 
     /// Soon the byte at `offset`, which may lie past the ring's end, will be read: asks for its line.
     fn prefetch(&self, _offset: usize, _level: CacheLevel) {}
@@ -163,7 +163,7 @@ pub(crate) struct Seen<'m> {
 }
 
 impl Source for Seen<'_> {
-    type Into = Slot;
+    type Slot = Slot;
 
     #[inline(always)]
     fn head(&self) -> u64 {
@@ -215,15 +215,15 @@ impl Source for Seen<'_> {
 /// A source of which nothing but headers is read: it is noted where frames lie.
 #[derive(Clone, Copy)]
 pub(crate) struct Unseen<S> {
-    pub source: S,
+    source: S,
     /// Where the ring begins.
-    pub data: *const u8,
+    data: *const u8,
     /// What the reader's caller will look for in the frames.
-    pub steering: Steering,
+    steering: Steering,
 }
 
 impl<S: Source> Source for Unseen<S> {
-    type Into = Place;
+    type Slot = Place;
 
     #[inline(always)]
     fn head(&self) -> u64 {

@@ -108,9 +108,7 @@ impl RxChannel {
         } else {
             let mut free = noted.all_mut().iter_mut();
             self.fill_judged(generation, slots, by, |slot, at| {
-                if let Some(place) = free.next() {
-                    *place = Place::new(places.frame(at), slot.frame_len());
-                }
+                *free.next().expect("as many as there are slots") = Place::new(places.frame(at), slot.frame_len());
             })
         };
         self.filled(filled, generation, by, counters)
