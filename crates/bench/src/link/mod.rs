@@ -178,3 +178,16 @@ impl Bench {
 fn part(how: Value, runs: &impl Serialize) -> Value {
     json!({"how": how, "runs": runs})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_has_the_sizes_that_links_may_have() {
+        assert_eq!(["131072", "1048576", "67108864"].map(ring_bytes), [Ok(1 << 17), Ok(1 << 20), Ok(1 << 26)]);
+        for word in ["0", "65536", "1000000", "134217728", "4294967296", "-1", "1MiB", ""] {
+            assert!(ring_bytes(word).is_err_and(|error| error.contains("a power of two from")), "{word}");
+        }
+    }
+}
