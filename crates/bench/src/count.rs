@@ -32,7 +32,7 @@ use crate::upf::Whole;
 /// Packets that are sent while instructions are counted; less than a burst more.
 const PACKETS: u64 = 100_000;
 /// As in `kaista bench upf`.
-const LOAD: Load = Load { sessions: 1_000, active: 1_000, payload: 64, pdrs: 1 };
+const LOAD: Load = Load::of(1_000, 1_000, 64);
 /// So many instructions more are never too many: of a small stage they are several percent.
 const SLACK: f64 = 2.0;
 /// PDRs each way of sessions that have many, each PDR with an SDF filter; packets match the last one.

@@ -310,7 +310,7 @@ mod tests {
             return;
         };
         for payload in [64, 1_400] {
-            let load = Load { sessions: 20, active: 20, payload, pdrs: 1 };
+            let load = Load::of(20, 20, payload);
             for subject in [Subject::Forwarder, Subject::Upf] {
                 for way in Way::BOTH {
                     let mut fed = Fed::new(subject, way, load).expect("links");

@@ -77,11 +77,45 @@ pub struct Load {
     pub sessions: u32,
     /// How many of them have traffic.
     pub active: u32,
-    /// Bytes of inner UDP payload.
-    pub payload: usize,
+    /// What is in them.
+    pub payload: Payload,
     /// PDRs each way. If there are several each has an SDF filter, and packets match the last one: those before differ from it
     /// in what is compared last.
     pub pdrs: u16,
+}
+
+/// Inner UDP payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// So many bytes in all packets.
+    Bytes(usize),
+    /// One of [`MIX`] in those of each session.
+    Mix,
+}
+
+/// Sizes as in the simple IMIX, 7:4:1, in the same order again and again. The longest are so long that they fit N3 both ways.
+pub const MIX: [usize; 12] = [18, 548, 18, 18, 1_400, 18, 548, 18, 548, 18, 18, 548];
+
+impl Payload {
+    /// Bytes in the packets of a session.
+    pub fn of(self, session: u32) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Mix => MIX[session as usize % MIX.len()],
+        }
+    }
+
+    /// The most bytes that a packet has.
+    pub fn largest(self) -> usize {
+        (0..MIX.len() as u32).map(|session| self.of(session)).max().unwrap_or(0)
+    }
+}
+
+impl Load {
+    /// Packets of one size, one PDR each way.
+    pub const fn of(sessions: u32, active: u32, payload: usize) -> Self {
+        Self { sessions, active, payload: Payload::Bytes(payload), pdrs: 1 }
+    }
 }
 
 const UPF_N3: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
@@ -351,13 +385,13 @@ pub fn frame(way: Way, load: Load, number: u32, teid: u32) -> Vec<u8> {
         Way::Downlink => (Flow { from: SERVER, to: ue(number), tunnel: None }, n6().mac, SERVER_MAC),
     };
     let mut frame = frame::ethernet(to, from, frame::ETHERTYPE_IPV4).to_vec();
-    frame.extend(packet(&flow, number, load.payload));
+    frame.extend(packet(&flow, number, load.payload.of(number)));
     frame
 }
 
-/// Bytes of the frames that go `way`.
+/// Bytes of the frames that go `way`, of the largest.
 pub fn frame_len(way: Way, load: Load) -> usize {
-    frame(way, load, 0, 1).len()
+    frame(way, Load { payload: Payload::Bytes(load.payload.largest()), ..load }, 0, 1).len()
 }
 
 /// The UE of session `number`.
@@ -428,7 +462,17 @@ impl Counted {
 mod tests {
     use super::*;
 
-    const LOAD: Load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+    const LOAD: Load = Load::of(50, 50, 64);
+
+    #[test]
+    fn a_mix_has_the_shares_of_imix_and_frames_up_to_the_largest() {
+        let load = Load { payload: Payload::Mix, ..LOAD };
+        let lens: Vec<usize> =
+            (0..24).map(|number| frame(Way::Downlink, load, number, 1).len() - (14 + 20 + 8)).collect();
+        let count = |len: usize| lens.iter().filter(|found| **found == len).count();
+        assert_eq!([18, 548, 1_400].map(count), [14, 8, 2]);
+        assert_eq!(frame_len(Way::Downlink, load), 14 + 20 + 8 + 1_400);
+    }
 
     #[test]
     fn the_upf_forwards_every_packet_both_ways() {

@@ -444,7 +444,7 @@ impl Drop for Loop {
 
 /// A packet of a session.
 fn packet(way: Way, session: &Session) -> Vec<u8> {
-    rig::frame(way, Load { sessions: 1, active: 1, payload: PAYLOAD, pdrs: 1 }, session.number, session.teid)
+    rig::frame(way, Load::of(1, 1, PAYLOAD), session.number, session.teid)
 }
 
 /// Memory of this process that is in use.

@@ -52,7 +52,7 @@ impl Contained {
 
 /// What [`Contained`] asks for: measures, and prints nanoseconds of a packet.
 pub fn be_contained(asked: &Contained) -> anyhow::Result<()> {
-    let load = Load { sessions: asked.sessions, active: asked.active, payload: asked.payload, pdrs: 1 };
+    let load = Load::of(asked.sessions, asked.active, asked.payload);
     let mut whole = Whole::new(Model::RunToCompletion, 1, asked.way, load)?;
     whole.pass_all(load)?;
     println!("{}", rtc(&mut whole, Duration::from_millis(asked.milliseconds), asked.core)?);
@@ -85,6 +85,7 @@ pub(super) fn measure(
     let outcome = each.try_for_each(|(round, way)| {
         progress.step(&format!("container, round {round} of {rounds}: {}", way.name()))?;
         let Load { sessions, active, payload, .. } = load;
+        let payload = payload.largest();
         let asked = Contained { way, sessions, active, payload, core, milliseconds: window.as_millis() as u64 };
         let (bare_ns, container_ns) = (bare(program, &asked)?, node.run(&asked)?);
         let name = |metric: &str| format!("upf.container.{}.{metric}", way.name());
@@ -188,7 +189,7 @@ mod tests {
             return;
         };
         let (mut samples, progress) = (Samples::default(), Progress::new());
-        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+        let load = Load::of(20, 20, 64);
         let core = traffic::cores::allowed().expect("cores")[0];
         let window = Duration::from_millis(20);
         let mut how = Value::Null;

@@ -215,7 +215,7 @@ fn mount(
     let (flows, skewed) = flows(load, teids)?;
     let macs = Macs { from: GNB_MAC, to: rig::n3().mac };
     // Nothing is due before somebody asks for it.
-    let generator = || Generator::new(&flows, load.payload, macs, Pace::PerSecond(0.0), u64::MAX);
+    let generator = || Generator::new(&flows, load.payload.largest(), macs, Pace::PerSecond(0.0), u64::MAX);
     let generators = [generator(), generator().in_order(skewed).numbered_from(flows.len() as u32)];
     let ring_packets = u64::from(ring_bytes) / record_bytes(rig::frame_len(Way::Uplink, load));
     let (into, out) = (links.open("load", "n3")?, links.open("load", "n6")?);
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::hugepages;
 
-    const LOAD: Load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+    const LOAD: Load = Load::of(20, 20, 64);
 
     fn crew() -> Crew {
         let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(2) };

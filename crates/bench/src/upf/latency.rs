@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn packets_of_both_models_have_a_latency_at_any_load() {
         let _pages = hugepages::turns::with_others();
-        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        let load = Load::of(50, 50, 64);
         for (name, model) in MODELS {
             let crew = crew(model, 1, load).expect("a UPF");
             // A rate that any machine takes.

@@ -115,7 +115,7 @@ impl Args {
     }
 
     fn load_of(&self, sessions: u32, active: u32) -> Load {
-        Load { sessions, active: active.min(sessions), payload: self.payload.into(), pdrs: 1 }
+        Load::of(sessions, active.min(sessions), self.payload.into())
     }
 
     fn window(&self) -> Duration {
@@ -193,7 +193,7 @@ impl Part {
         match self {
             Self::Worker => worker::measure(&taken, window, args.many(), how, samples),
             Self::Payload => payload::measure(&taken, window, load, how, samples),
-            Self::Sessions => sessions::measure(&taken, window, load.payload, how, samples),
+            Self::Sessions => sessions::measure(&taken, window, load.payload.largest(), how, samples),
             Self::Workers => workers::measure(&taken, load, how, samples),
             Self::Latency => latency::measure(&taken, window, load, how, samples),
             Self::Models => models::measure(&taken, window, load, how, samples),
@@ -213,7 +213,7 @@ fn report(mut conditions: Value, samples: &Samples, load: Load) -> Report {
     conditions["placement"] = conditions::placement(&metrics).into();
     conditions["sessions"] = load.sessions.into();
     conditions["active"] = load.active.into();
-    conditions["payload_bytes"] = load.payload.into();
+    conditions["payload_bytes"] = load.payload.largest().into();
     conditions["frame_bytes"] =
         serde_json::json!({"uplink": frame_len(Way::Uplink, load), "downlink": frame_len(Way::Downlink, load)});
     conditions["ports"] =
@@ -248,6 +248,7 @@ mod tests {
             }
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.1400B.mpps")), "{way}");
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.22B.pipeline_over_rtc")), "{way}");
+            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.imix.pipeline_over_rtc")), "{way}");
         }
         assert!(report.metrics["upf.synthetic.uplink.vs_forwarder"].median > 0.0);
     }

@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn both_models_are_compared_again_and_again() {
-        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+        let load = Load::of(20, 20, 64);
         let mut both = Both::new(1, Way::Downlink, load).expect("two UPFs");
         let (progress, mut samples, mut counting) = (Progress::new(), Samples::default(), vec![]);
         for cores in [None, crate::cores::pair().ok()] {

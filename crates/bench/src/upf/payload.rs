@@ -9,11 +9,19 @@ use serde_json::{Value, json};
 use super::clock::nanoseconds;
 use super::models::Both;
 use crate::metric::Samples;
-use crate::rig::{Load, Upf, Way};
+use crate::rig::{Load, MIX, Payload, Upf, Way};
 use crate::rounds::Rounds;
 
-/// Bytes of inner UDP payload.
-const PAYLOADS: [usize; 7] = [22, 64, 128, 256, 512, 1_024, 1_400];
+const PAYLOADS: [Payload; 8] = [
+    Payload::Bytes(22),
+    Payload::Bytes(64),
+    Payload::Bytes(128),
+    Payload::Bytes(256),
+    Payload::Bytes(512),
+    Payload::Bytes(1_024),
+    Payload::Bytes(1_400),
+    Payload::Mix,
+];
 
 /// Measures both ways, the worker on the second of two cores.
 pub(super) fn measure(
@@ -28,17 +36,21 @@ pub(super) fn measure(
     let each = (1..=rounds.count).flat_map(|round| Way::BOTH.map(|way| (round, way)));
     let mut each = each.flat_map(|(round, way)| PAYLOADS.map(|payload| (round, way, payload)));
     let outcome = each.try_for_each(|(round, way, payload)| {
-        let what = format!("payload, round {round} of {}: {} with {payload} B", rounds.count, way.name());
+        let (size, bytes) = match payload {
+            Payload::Bytes(bytes) => (format!("{bytes}B"), bytes as f64),
+            Payload::Mix => ("imix".into(), MIX.iter().sum::<usize>() as f64 / MIX.len() as f64),
+        };
+        let what = format!("payload, round {round} of {}: {} with {size}", rounds.count, way.name());
         rounds.progress.step(&what)?;
         let load = Load { payload, ..load };
         let ns = std::thread::spawn(move || cost(way, load, window, core))
             .join()
             .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
-        let prefix = format!("upf.payload.{}.{payload}B", way.name());
+        let prefix = format!("upf.payload.{}.{size}", way.name());
         samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
-        samples.add(format!("{prefix}.payload_gbps"), payload as f64 * 8.0 / ns, "Gb/s");
+        samples.add(format!("{prefix}.payload_gbps"), bytes * 8.0 / ns, "Gb/s");
         let models = Both::new(1, way, load)?.compare((rounds, round), window, &prefix, samples)?;
-        runs.push(json!({"round": round, "way": way.name(), "payload_bytes": payload, "ns": ns, "models": models}));
+        runs.push(json!({"round": round, "way": way.name(), "payload": size, "ns": ns, "models": models}));
         Ok(())
     });
     *how = json!({

@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn no_packet_is_lost_or_overtaken_where_workers_share_cores() {
         let _pages = hugepages::turns::with_others();
-        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        let load = Load::of(50, 50, 64);
         for (name, model) in MODELS {
             let terms = Terms::fixed(MANY.into());
             let crew =

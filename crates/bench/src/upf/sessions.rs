@@ -96,7 +96,7 @@ fn of_way(
     traffic::cores::pin(rounds.cores.map_or(0, |pair| pair[1]))?;
     let rig = |&(sessions, active): &(u32, u32)| -> anyhow::Result<Rig> {
         rounds.progress.go_on()?;
-        let load = Load { sessions, active, payload, pdrs: 1 };
+        let load = Load::of(sessions, active, payload);
         let bare = BareMisses::new(sessions, order(load));
         Ok(Rig {
             load,

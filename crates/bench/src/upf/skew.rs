@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn each_worker_is_handed_its_buckets_back() {
         let _pages = hugepages::turns::with_others();
-        let load = Load { sessions: 20, active: 20, payload: 64, pdrs: 1 };
+        let load = Load::of(20, 20, 64);
         let elasticity = Elasticity { signal: Signal::Busy, terms: Terms::fixed(WORKERS.into()) };
         let crew = Crew::new(Model::RunToCompletion, WORKERS, elasticity, load, Source::OnAny).expect("a UPF");
         let parts = crew.play(load, &[], |elastic, _| {

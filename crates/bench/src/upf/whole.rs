@@ -112,11 +112,17 @@ impl Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rig::Payload;
 
     #[test]
     fn every_packet_given_leaves_either_model_both_ways() {
-        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
-        for model in [Model::RunToCompletion, Model::Pipeline] {
+        for (payload, model) in [
+            (Payload::Bytes(64), Model::RunToCompletion),
+            (Payload::Bytes(64), Model::Pipeline),
+            (Payload::Mix, Model::RunToCompletion),
+            (Payload::Mix, Model::Pipeline),
+        ] {
+            let load = Load { payload, ..Load::of(50, 50, 64) };
             for way in Way::BOTH {
                 let mut whole = Whole::new(model, 1, way, load).expect("a UPF");
                 let never = AtomicBool::new(false);
@@ -127,7 +133,7 @@ mod tests {
                 }
                 // What the last round gave is still in the ring where a burst did not fit one.
                 (0..100).for_each(|_| _ = whole.upf.workers[0].run_once());
-                assert!(whole.passage.given() >= 10_000, "{model:?} {way:?}: {}", whole.passage.given());
+                assert!(whole.passage.given() >= 10_000, "{model:?} {payload:?} {way:?}: {}", whole.passage.given());
                 if model == Model::Pipeline {
                     assert_eq!(whole.passage.under_way(), 0, "{way:?}");
                 }
@@ -138,7 +144,7 @@ mod tests {
 
     #[test]
     fn all_sessions_have_had_a_packet() {
-        let load = Load { sessions: 2_000, active: 1_500, payload: 1_400, pdrs: 1 };
+        let load = Load::of(2_000, 1_500, 1_400);
         for model in [Model::RunToCompletion, Model::Pipeline] {
             let mut whole = Whole::new(model, 1, Way::Downlink, load).expect("a UPF");
             whole.pass_all(load).expect("packets pass");
@@ -149,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_dispatcher_that_has_several_workers_gives_all_packets_to_the_first() {
-        let load = Load { sessions: 200, active: 200, payload: 64, pdrs: 1 };
+        let load = Load::of(200, 200, 64);
         for way in Way::BOTH {
             let mut whole = Whole::new(Model::Pipeline, 2, way, load).expect("a UPF");
             (0..100).for_each(|_| _ = whole.pass());
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_worker_with_a_queue_of_several_is_given_all_that_is_its_own() {
-        let load = Load { sessions: 200, active: 200, payload: 64, pdrs: 1 };
+        let load = Load::of(200, 200, 64);
         for way in Way::BOTH {
             let mut whole = Whole::steered(2, way, load).expect("a UPF");
             whole.pass_all(load).expect("packets pass");
@@ -171,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_source_waits_where_nothing_leaves() {
-        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        let load = Load::of(50, 50, 64);
         let mut whole = Whole::new(Model::Pipeline, 1, Way::Uplink, load).expect("a UPF");
         let dispatcher = whole.upf.dispatcher.as_mut().expect("a pipeline has a dispatcher");
         let never = AtomicBool::new(false);

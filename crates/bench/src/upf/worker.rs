@@ -48,7 +48,7 @@ pub(super) fn measure(
     *how = json!({
         "sessions": load.sessions,
         "active": load.active,
-        "payload_bytes": load.payload,
+        "payload_bytes": load.payload.largest(),
         "what": "nanoseconds of a packet in the UPF and in a plain forwarder that swaps Ethernet addresses, frames of active sessions in an order at random",
         "upf.WAY.ns, .forwarder_ns, .added_ns, .vs_forwarder": match rounds.cores {
             Some(_) => "over shared-memory ports; busy time of the worker, that is of rounds that found packets, by the packets of these rounds; vs_forwarder is the ratio of the rates that follow",

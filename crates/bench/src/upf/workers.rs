@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn as_many_workers_are_at_work_as_are_measured() {
         let _pages = hugepages::turns::with_others();
-        let load = Load { sessions: 50, active: 50, payload: 64, pdrs: 1 };
+        let load = Load::of(50, 50, 64);
         for (name, model) in MODELS {
             for workers in [1, 2, 4] {
                 let standing = crew(model, workers, load).expect("a UPF").play(load, &[], |elastic, _| {

@@ -272,7 +272,7 @@ mod tests {
             );
             return;
         };
-        let (progress, load) = (Progress::new(), Load { sessions: 200, active: 100, payload: 64, pdrs: 1 });
+        let (progress, load) = (Progress::new(), Load::of(200, 100, 64));
         let bench = Bench { window: Duration::from_millis(20), cores, load, progress: &progress };
         let mut servers = Servers::start(&bench).expect("sessions");
         for (way, system) in Way::BOTH.into_iter().flat_map(|way| SYSTEMS.map(|system| (way, system))) {
