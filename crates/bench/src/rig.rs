@@ -2,7 +2,7 @@
 //! force, and the plain forwarder. Both take the same frames.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Context;
 use gtpu::Direction;
@@ -11,6 +11,7 @@ use port::{Burst, PacketRef, PortInfo, QueuePair, RxQueue, TxCounters, TxQueue};
 use traffic::forwarder::{Addresses, Forwarder};
 use traffic::frame;
 use traffic::generator::{Flow, SINK_PORT, SOURCE_PORT, Tunnel, packet};
+use traffic::sizes::Sizes;
 use upf::alarms::{self, AlarmReceiver};
 use upf::bell::Bell;
 use upf::buffers::Room;
@@ -89,25 +90,37 @@ pub struct Load {
 pub enum Payload {
     /// So many bytes in all packets.
     Bytes(usize),
-    /// One of [`MIX`] in those of each session.
+    /// Those of each session have one of the sizes of [`MIX`].
     Mix,
 }
 
-/// Sizes as in the simple IMIX, 7:4:1, in the same order again and again. The longest are so long that they fit N3 both ways.
-pub const MIX: [usize; 12] = [18, 548, 18, 18, 1_400, 18, 548, 18, 548, 18, 18, 548];
+/// Of the shares of the simple IMIX, with a longest that fits N3 both ways.
+static MIX: LazyLock<Sizes> =
+    LazyLock::new(|| Sizes::mix(&[(18, 7), (548, 4), (1_400, 1)]).expect("payloads have room for a stamp"));
 
 impl Payload {
     /// Bytes in the packets of a session.
     pub fn of(self, session: u32) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Mix => MIX[session as usize % MIX.len()],
+            Self::Mix => MIX.of(session, 0),
         }
     }
 
     /// The most bytes that a packet has.
     pub fn largest(self) -> usize {
-        (0..MIX.len() as u32).map(|session| self.of(session)).max().unwrap_or(0)
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Mix => MIX.largest(),
+        }
+    }
+
+    /// The mean of all packets in bytes.
+    pub fn mean(self) -> f64 {
+        match self {
+            Self::Bytes(bytes) => bytes as f64,
+            Self::Mix => MIX.mean(),
+        }
     }
 }
 
@@ -465,7 +478,7 @@ mod tests {
     const LOAD: Load = Load::of(50, 50, 64);
 
     #[test]
-    fn a_mix_has_the_shares_of_imix_and_frames_up_to_the_largest() {
+    fn a_mix_has_the_shares_of_the_simple_imix_and_frames_up_to_the_largest() {
         let load = Load { payload: Payload::Mix, ..LOAD };
         let lens: Vec<usize> =
             (0..24).map(|number| frame(Way::Downlink, load, number, 1).len() - (14 + 20 + 8)).collect();

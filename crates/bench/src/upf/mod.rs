@@ -248,7 +248,7 @@ mod tests {
             }
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.1400B.mpps")), "{way}");
             assert!(report.metrics.contains_key(&format!("upf.payload.{way}.22B.pipeline_over_rtc")), "{way}");
-            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.imix.pipeline_over_rtc")), "{way}");
+            assert!(report.metrics.contains_key(&format!("upf.payload.{way}.mix.pipeline_over_rtc")), "{way}");
         }
         assert!(report.metrics["upf.synthetic.uplink.vs_forwarder"].median > 0.0);
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::clock::nanoseconds;
 use super::models::Both;
 use crate::metric::Samples;
-use crate::rig::{Load, MIX, Payload, Upf, Way};
+use crate::rig::{Load, Payload, Upf, Way};
 use crate::rounds::Rounds;
 
 const PAYLOADS: [Payload; 8] = [
@@ -36,9 +36,9 @@ pub(super) fn measure(
     let each = (1..=rounds.count).flat_map(|round| Way::BOTH.map(|way| (round, way)));
     let mut each = each.flat_map(|(round, way)| PAYLOADS.map(|payload| (round, way, payload)));
     let outcome = each.try_for_each(|(round, way, payload)| {
-        let (size, bytes) = match payload {
-            Payload::Bytes(bytes) => (format!("{bytes}B"), bytes as f64),
-            Payload::Mix => ("imix".into(), MIX.iter().sum::<usize>() as f64 / MIX.len() as f64),
+        let size = match payload {
+            Payload::Bytes(bytes) => format!("{bytes}B"),
+            Payload::Mix => "mix".into(),
         };
         let what = format!("payload, round {round} of {}: {} with {size}", rounds.count, way.name());
         rounds.progress.step(&what)?;
@@ -48,9 +48,9 @@ pub(super) fn measure(
             .map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
         let prefix = format!("upf.payload.{}.{size}", way.name());
         samples.add(format!("{prefix}.mpps"), 1e3 / ns, "Mpps");
-        samples.add(format!("{prefix}.payload_gbps"), bytes * 8.0 / ns, "Gb/s");
+        samples.add(format!("{prefix}.payload_gbps"), payload.mean() * 8.0 / ns, "Gb/s");
         let models = Both::new(1, way, load)?.compare((rounds, round), window, &prefix, samples)?;
-        runs.push(json!({"round": round, "way": way.name(), "payload": size, "ns": ns, "models": models}));
+        runs.push(json!({"round": round, "way": way.name(), "payload": size, "payload_bytes": payload.mean(), "ns": ns, "models": models}));
         Ok(())
     });
     *how = json!({
