@@ -90,16 +90,33 @@ impl<'q> Held<'q> {
     /// them may make others of them at any time: who takes one from where it lies has to look itself what it is.
     #[inline]
     pub fn shares(&self, steering: Steering, table: &BucketTable, counts: &BucketCounts) -> Shares {
-        // A loop for each kind, so that none asks for the kind.
-        let owners = registers::dispatch!(
-            self.registers,
-            match steering {
-                Steering::Teid => self.owners(Steering::Teid, table, counts),
-                Steering::UeAddress => self.owners(Steering::UeAddress, table, counts),
-                other => self.owners(other, table, counts),
-            }
-        );
+        let owners = self.owners_together(steering, table, counts).unwrap_or_else(|| {
+            // A loop for each kind, so that none asks for the kind.
+            registers::dispatch!(
+                self.registers,
+                match steering {
+                    Steering::Teid => self.owners(Steering::Teid, table, counts),
+                    Steering::UeAddress => self.owners(Steering::UeAddress, table, counts),
+                    other => self.owners(other, table, counts),
+                }
+            )
+        });
         Shares::new(owners, self.all())
+    }
+
+    #[inline(always)]
+    fn owners_together(
+        &self,
+        steering: Steering,
+        table: &BucketTable,
+        counts: &BucketCounts,
+    ) -> Option<[u8; BURST_MAX]> {
+        let places = self.places();
+        let frames = places.iter().map(|place| (place.len(), InPlace(place.origin())));
+        // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
+        let found = steering.steer(table, frames, |at| unsafe { bucket_at(places[at], steering) })?;
+        found.buckets[..places.len()].iter().for_each(|bucket| counts.count(*bucket));
+        Some(found.owners)
     }
 
     #[inline(always)]

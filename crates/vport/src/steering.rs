@@ -4,6 +4,8 @@
 //! table. Sender and receiver compute the same bucket from the same bytes: the sender to choose the queue, the receiver
 //! to check that a peer did not put the frame elsewhere.
 
+mod burst;
+
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
