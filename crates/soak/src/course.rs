@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Since when somebody wants everything to end.
 static STOP: OnceLock<Instant> = OnceLock::new();
-/// What still waits for something then has waited long enough.
+/// Who still waits then for what may never come has waited long enough.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// Ends all campaigns soon, as if their time were over.
@@ -19,7 +19,7 @@ pub fn is_stopped() -> bool {
     STOP.get().is_some()
 }
 
-/// Whether that was so long ago that nobody should wait for anything any more.
+/// Whether that was so long ago that nobody should wait any more for what may never come.
 pub fn is_overdue() -> bool {
     STOP.get().is_some_and(|since| since.elapsed() > END_WITHIN)
 }

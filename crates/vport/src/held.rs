@@ -90,33 +90,21 @@ impl<'q> Held<'q> {
     /// them may make others of them at any time: who takes one from where it lies has to look itself what it is.
     #[inline]
     pub fn shares(&self, steering: Steering, table: &BucketTable, counts: &BucketCounts) -> Shares {
-        let owners = self.owners_together(steering, table, counts).unwrap_or_else(|| {
+        // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
+        let frames = self.places().iter().map(|place| (place.len(), unsafe { InPlace::new(*place) }));
+        let mut owners = [0; BURST_MAX];
+        if !steering.find_owners(self.registers, frames, (table, counts), &mut owners) {
             // A loop for each kind, so that none asks for the kind.
-            registers::dispatch!(
+            owners = registers::dispatch!(
                 self.registers,
                 match steering {
                     Steering::Teid => self.owners(Steering::Teid, table, counts),
                     Steering::UeAddress => self.owners(Steering::UeAddress, table, counts),
                     other => self.owners(other, table, counts),
                 }
-            )
-        });
+            );
+        }
         Shares::new(owners, self.all())
-    }
-
-    #[inline(always)]
-    fn owners_together(
-        &self,
-        steering: Steering,
-        table: &BucketTable,
-        counts: &BucketCounts,
-    ) -> Option<[u8; BURST_MAX]> {
-        let places = self.places();
-        let frames = places.iter().map(|place| (place.len(), InPlace(place.origin())));
-        // SAFETY: a frame of so many bytes lies there, in memory that stays mapped as long as it is held.
-        let found = steering.steer(table, frames, |at| unsafe { bucket_at(places[at], steering) })?;
-        found.buckets[..places.len()].iter().for_each(|bucket| counts.count(*bucket));
-        Some(found.owners)
     }
 
     #[inline(always)]
@@ -174,7 +162,8 @@ impl<'q> Held<'q> {
 /// It must be mapped. Others may write it meanwhile.
 #[inline(always)]
 unsafe fn bucket_at(place: Place, steering: Steering) -> u8 {
-    match steering.usual_bucket(place.len(), &InPlace(place.origin())) {
+    // SAFETY: by contract.
+    match steering.usual_bucket(place.len(), &unsafe { InPlace::new(place) }) {
         Some(bucket) => bucket,
         // SAFETY: by contract.
         None => unsafe { bucket_of_copy(place, steering) },
@@ -184,10 +173,19 @@ unsafe fn bucket_at(place: Place, steering: Steering) -> u8 {
 /// A frame where it lies, mapped.
 struct InPlace(Origin);
 
+impl InPlace {
+    /// # Safety
+    /// It must be mapped as long as octets of it are asked for. Others may write it meanwhile.
+    #[inline(always)]
+    unsafe fn new(place: Place) -> Self {
+        Self(place.origin())
+    }
+}
+
 impl Octets for InPlace {
     #[inline(always)]
     fn octets<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
-        // SAFETY: whoever made this has such a frame, and none are asked for that are not within it.
+        // SAFETY: the frame is mapped, and none are asked for that are not within it.
         let octets = unsafe {
             sync::reads(self.0.add(at), COUNT);
             self.0.add(at).cast::<[u8; COUNT]>().read_unaligned()
@@ -257,15 +255,33 @@ mod tests {
 
     #[test]
     fn the_buckets_of_frames_where_they_lie_are_those_of_copies() {
+        // Of all kinds; usual ones; a few of these.
+        let usual = |at: usize| frame(20 * at + 4);
+        check_buckets(&(0..BURST_MAX).map(frame).collect::<Vec<_>>());
+        check_buckets(&(0..BURST_MAX).map(usual).collect::<Vec<_>>());
+        check_buckets(&(0..23).map(usual).collect::<Vec<_>>());
+    }
+
+    fn check_buckets(frames: &[Vec<u8>]) {
+        for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
+            for registers in [Registers::Bytes16, Registers::here()] {
+                let mut source = LocalSource::new(frames, Then::Stop, 192).unwrap();
+                let held = Held { registers, ..source.recv_held(Steering::None) };
+                let (mut buckets, counts) = (vec![None; frames.len()], BucketCounts::default());
+                for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS), &counts) {
+                    (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
+                    assert_eq!(counts.of(bucket as u8), share.count_ones().into(), "{steering:?} {registers:?}");
+                }
+                let of_copies: Vec<_> = frames.iter().map(|frame| Some(steering.bucket(frame))).collect();
+                assert_eq!(buckets, of_copies, "{steering:?} {registers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_are_held_are_what_was_sent() {
         let frames: Vec<Vec<u8>> = (0..BURST_MAX).map(frame).collect();
         for steering in [Steering::None, Steering::Teid, Steering::UeAddress, Steering::FiveTuple] {
-            let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
-            let held = source.recv_held(Steering::None);
-            let (mut buckets, counts) = (vec![None; frames.len()], BucketCounts::default());
-            for (bucket, share) in held.shares(steering, &BucketTable::fixed(BUCKETS), &counts) {
-                (0..frames.len()).filter(|at| share >> at & 1 == 1).for_each(|at| buckets[at] = Some(bucket as u8));
-                assert_eq!(counts.of(bucket as u8), share.count_ones().into(), "{steering:?}");
-            }
             let mut source = LocalSource::new(&frames, Then::Stop, 192).unwrap();
             let held = source.recv_held(steering);
             for (at, frame) in frames.iter().enumerate() {
@@ -273,8 +289,6 @@ mod tests {
                 held.get(at).copy_to(&mut copy);
                 assert!(copy == *frame, "{steering:?}");
             }
-            let of_copies: Vec<_> = frames.iter().map(|frame| Some(steering.bucket(frame))).collect();
-            assert_eq!(buckets, of_copies, "{steering:?}");
         }
     }
 }

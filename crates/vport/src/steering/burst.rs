@@ -1,32 +1,27 @@
 //! Whose the frames of a burst are, found for all together, where the processor has instructions for it.
 
-use super::{BucketTable, Octets, Steering};
+use super::{BucketCounts, BucketTable, Octets, Steering};
 use crate::packet::BURST_MAX;
-
-/// What is found of each frame of a burst. Behind the last it means nothing.
-pub(crate) struct Steered {
-    pub(crate) buckets: [u8; BURST_MAX],
-    /// Whose these are.
-    pub(crate) owners: [u8; BURST_MAX],
-}
+use crate::registers::Registers;
 
 impl Steering {
-    /// Finds the owners of up to [`BURST_MAX`] frames, of each of which the length is given and what it looks like. Where they are not all
-    /// as most are, `by_itself` finds the bucket of one, by its number. None, and nothing done, where that is all that this processor
-    /// can do, or frames have longer keys.
+    /// Finds the owners of up to [`BURST_MAX`] frames, of each of which the length is given and what it looks like, and counts their buckets.
+    /// False, and nothing done, where one of them is not as most are ([`Steering::usual_bucket`]), or where each has to be looked at by
+    /// itself: by this kind of steering, or on a processor with other instructions than `registers` and a few more.
     #[inline(always)]
-    pub(crate) fn steer<F: Octets>(
+    pub(crate) fn find_owners<F: Octets>(
         self,
-        table: &BucketTable,
+        registers: Registers,
         frames: impl ExactSizeIterator<Item = (usize, F)>,
-        by_itself: impl Fn(usize) -> u8,
-    ) -> Option<Steered> {
+        (table, counts): (&BucketTable, &BucketCounts),
+        owners: &mut [u8; BURST_MAX],
+    ) -> bool {
         #[cfg(target_arch = "x86_64")]
-        if let Some(usual) = together::Usual::of(self).filter(|_| together::is_possible()) {
+        if let Some(usual) = together::Usual::of(self).filter(|_| together::is_possible(registers)) {
             // SAFETY: the processor has the instructions.
-            return Some(unsafe { together::steer(usual, table, frames, by_itself) });
+            return unsafe { together::find_owners(usual, frames, (table, counts), owners) };
         }
-        None
+        false
     }
 }
 
@@ -42,29 +37,32 @@ mod together {
     use std::arch::is_x86_feature_detected as has;
 
     use super::super::{
-        ADDRESS_AT, BUCKETS, BucketTable, ETHERTYPE_AT, GPDU, IPV4, Like, Octets, Steering, TEID_AT, contribution,
+        ADDRESS_AT, BUCKETS, BucketCounts, BucketTable, ETHERTYPE_AT, GPDU, IPV4, Like, Octets, Steering, TEID_AT,
+        contribution,
     };
-    use super::Steered;
-    use crate::packet::BURST_MAX;
-    use crate::registers::Registers;
+    use super::{BURST_MAX, Registers};
+
+    /// Octets of a register.
+    const REGISTER: usize = 64;
+    /// Octets of a frame that are looked at, from the ethertype on.
+    const LOOKED_AT: usize = 32;
+    const KEY_OCTETS: usize = 4;
+    /// Keys that fill a register.
+    const BLOCK: usize = REGISTER / KEY_OCTETS;
+    const _: () = assert!(BURST_MAX == REGISTER && BUCKETS == 2 * REGISTER, "one owner an octet");
 
     /// What usual frames are like that have a key of so many octets.
     pub(super) struct Usual {
-        /// From the ethertype on.
         octets: [u8; LOOKED_AT],
         /// Which bits of them count.
         mask: [u8; LOOKED_AT],
         key_at: usize,
-        /// How many octets of a frame are read.
+        /// How many octets a frame must have.
         reach: usize,
     }
 
-    /// Octets that fill half a register.
-    const LOOKED_AT: usize = 32;
-    const KEY_OCTETS: usize = 4;
-
     impl Usual {
-        /// None where keys are longer.
+        /// None where there is no such key.
         #[inline(always)]
         pub(super) fn of(steering: Steering) -> Option<&'static Self> {
             match steering {
@@ -85,8 +83,6 @@ mod together {
         }
     }
 
-    /// Keys that fill a register.
-    const BLOCK: usize = 16;
     /// Of the keys in a register first all first octets, then all second ones, and so on.
     const BY_OCTET: [u8; BLOCK * KEY_OCTETS] = {
         let (mut order, mut at) = ([0; BLOCK * KEY_OCTETS], 0);
@@ -110,61 +106,54 @@ mod together {
         matrices
     };
 
-    /// Whether this processor has all instructions that are wanted here, and nobody checks each access.
+    /// Whether this processor, which has such registers, has all instructions that are wanted here.
     #[inline(always)]
-    pub(super) fn is_possible() -> bool {
-        let is_checked = cfg!(any(tsan, all(test, loom)));
-        !is_checked && has!("gfni") && has!("avx512vbmi") && Registers::here() == Registers::Bytes64
+    pub(super) fn is_possible(registers: Registers) -> bool {
+        registers == Registers::Bytes64 && has!("avx512vbmi") && has!("gfni")
     }
 
-    /// As [`super::Steering::steer`].
+    /// As [`Steering::find_owners`].
     ///
     /// # Safety
     /// [`is_possible`] must have said that it is.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512vbmi,gfni,bmi1,bmi2,popcnt")]
-    pub(super) unsafe fn steer<F: Octets>(
+    pub(super) unsafe fn find_owners<F: Octets>(
         usual: &Usual,
-        table: &BucketTable,
         frames: impl ExactSizeIterator<Item = (usize, F)>,
-        by_itself: impl Fn(usize) -> u8,
-    ) -> Steered {
-        let mut keys = [[0; KEY_OCTETS]; BURST_MAX];
-        let mut unusual = keys_of(frames, usual, &mut keys);
-        let mut buckets = buckets_of(&keys);
-        if unusual != 0 {
-            let mut all = stored(buckets);
-            while unusual != 0 {
-                let at = unusual.trailing_zeros() as usize;
-                all[at] = by_itself(at);
-                unusual &= unusual - 1;
-            }
-            buckets = loaded(&all);
+        (table, counts): (&BucketTable, &BucketCounts),
+        owners: &mut [u8; BURST_MAX],
+    ) -> bool {
+        let (count, mut keys) = (frames.len(), [[0; KEY_OCTETS]; BURST_MAX]);
+        if !read(&mut keys, frames, usual) {
+            return false;
         }
+        let (mut each, buckets) = ([0; BURST_MAX], buckets_of(&keys));
         let [low, high] = [0, 1].map(|half| loaded(&table.owners().as_chunks().0[half]));
-        Steered { buckets: stored(buckets), owners: stored(_mm512_permutex2var_epi8(low, buckets, high)) }
+        store(_mm512_permutex2var_epi8(low, buckets, high), owners);
+        store(buckets, &mut each);
+        each[..count].iter().for_each(|bucket| counts.count(*bucket));
+        true
     }
 
-    /// Reads the keys of frames as if all were usual that are long enough. Bits of those that may not be: of all where one is not.
+    /// Reads the keys of frames. False where one of these is not as usual.
     #[target_feature(enable = "avx512f,avx512vl")]
     #[inline]
-    fn keys_of<F: Octets>(
+    fn read<F: Octets>(
+        keys: &mut [[u8; KEY_OCTETS]; BURST_MAX],
         frames: impl ExactSizeIterator<Item = (usize, F)>,
         usual: &Usual,
-        keys: &mut [[u8; KEY_OCTETS]; BURST_MAX],
-    ) -> u64 {
+    ) -> bool {
         let (octets, mask) = (half(&usual.octets), half(&usual.mask));
-        let all = ((1_u128 << frames.len()) - 1) as u64;
-        let (mut short, mut differs) = (0, _mm256_setzero_si256());
-        for (at, (key, (len, frame))) in keys.iter_mut().zip(frames).enumerate() {
+        let mut differs = _mm256_setzero_si256();
+        for (key, (len, frame)) in keys.iter_mut().zip(frames) {
             if len < usual.reach {
-                short |= 1 << at;
-                continue;
+                return false;
             }
             let found = half(&frame.octets(ETHERTYPE_AT));
             differs = _mm256_or_si256(differs, _mm256_and_si256(_mm256_xor_si256(found, octets), mask));
             *key = frame.octets(usual.key_at);
         }
-        if _mm256_testz_si256(differs, differs) == 1 { short } else { all }
+        _mm256_testz_si256(differs, differs) == 1
     }
 
     /// The buckets of keys, an octet each.
@@ -186,25 +175,23 @@ mod together {
 
     #[target_feature(enable = "avx512f,avx512vl")]
     #[inline]
-    fn half(octets: &[u8; 32]) -> __m256i {
+    fn half(octets: &[u8; LOOKED_AT]) -> __m256i {
         // SAFETY: as many octets.
         unsafe { _mm256_loadu_si256(octets.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn loaded(octets: &[u8; BURST_MAX]) -> __m512i {
+    fn loaded(octets: &[u8; REGISTER]) -> __m512i {
         // SAFETY: as many octets.
         unsafe { _mm512_loadu_si512(octets.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn stored(register: __m512i) -> [u8; BURST_MAX] {
-        let mut octets = [0; BURST_MAX];
+    fn store(register: __m512i, octets: &mut [u8; REGISTER]) {
         // SAFETY: as many octets.
         unsafe { _mm512_storeu_si512(octets.as_mut_ptr().cast(), register) };
-        octets
     }
 }
 
@@ -243,28 +230,36 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_together_frames_have_the_buckets_and_owners_that_each_has_by_itself(
+        fn all_together_usual_frames_have_the_owners_that_each_has_by_itself_and_are_counted(
             frames in bursts(),
             owners in prop::collection::vec(0..16_u8, BUCKETS),
         ) {
             let table = BucketTable::new(owners.try_into().unwrap(), 16).unwrap();
             for steering in KINDS {
                 let looked_at = frames.iter().map(|frame| (frame.len(), &frame[..]));
-                let Some(found) = steering.steer(&table, looked_at, |at| steering.bucket(&frames[at])) else { continue };
-                for (at, frame) in frames.iter().enumerate() {
+                let (mut found, counts) = ([0xff; BURST_MAX], BucketCounts::default());
+                let is_done = steering.find_owners(Registers::here(), looked_at, (&table, &counts), &mut found);
+
+                let is_usual = |frame: &Vec<u8>| {
+                    frame.len() >= 44 && steering.usual_bucket(frame.len(), &&frame[..]).is_some()
+                };
+                prop_assert_eq!(is_done, is_possible(steering) && frames.iter().all(is_usual), "{:?}", steering);
+                let done = if is_done { &frames[..] } else { &[] };
+                let mut counted = [0; BUCKETS];
+                for (frame, owner) in done.iter().zip(found) {
                     let bucket = steering.bucket(frame);
-                    prop_assert_eq!((found.buckets[at], found.owners[at]), (bucket, table.owner(bucket)), "{:?} {}", steering, at);
+                    prop_assert_eq!(owner, table.owner(bucket), "{:?}", steering);
+                    counted[usize::from(bucket)] += 1;
                 }
+                prop_assert_eq!(core::array::from_fn(|bucket| counts.of(bucket as u8)), counted);
             }
         }
     }
 
-    #[test]
-    fn this_processor_can_steer_frames_together() {
-        if Steering::Teid.steer(&BucketTable::fixed(1), core::iter::empty::<(usize, &[u8])>(), |_| 0).is_none() {
-            println!(
-                "SKIPPED all_together_frames_have_the_buckets_and_owners_that_each_has_by_itself: no AVX-512 with VBMI and GFNI"
-            );
-        }
+    /// Whether frames can be steered together here.
+    fn is_possible(steering: Steering) -> bool {
+        use std::arch::is_x86_feature_detected as has;
+        let has_key = matches!(steering, Steering::Teid | Steering::UeAddress);
+        has_key && has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("avx512vbmi") && has!("gfni")
     }
 }
