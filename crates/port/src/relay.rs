@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-pub use vport::relay::{Ford, RelayRx, RelayTx, relay};
+pub use vport::relay::{Ford, Outflow, RelayRx, RelayTx, relay};
 
 use crate::{Burst, RxCounters, RxQueue};
 

@@ -1,4 +1,4 @@
-//! The workers' threads, and that of whoever receives for them.
+//! The workers' threads, and those of whoever receives and sends for them.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::bell::Bell;
 use crate::buffers::Parked;
-use crate::pipeline::Dispatcher;
+use crate::pipeline::{Dispatcher, Sender};
 use crate::program::spawn;
 use crate::worker::{Dryness, Worker};
 
@@ -24,12 +24,16 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Has them work.
-    pub(crate) fn start(workers: Vec<Worker>, dispatcher: Option<Dispatcher>) -> io::Result<Self> {
+    pub(crate) fn start(
+        workers: Vec<Worker>,
+        dispatcher: Option<Dispatcher>,
+        sender: Option<Sender>,
+    ) -> io::Result<Self> {
         let (stop, leaving) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let dryness = Arc::new(Dryness::new(workers.len()));
         let (park, parked) = mpsc::channel();
         let count = workers.len();
-        let mut threads = Vec::with_capacity(workers.len() + 1);
+        let mut threads = Vec::with_capacity(workers.len() + 2);
         for (index, mut worker) in workers.into_iter().enumerate() {
             let (stop, leaving, dryness, park) = (stop.clone(), leaving.clone(), dryness.clone(), park.clone());
             let work = move || {
@@ -53,6 +57,17 @@ impl Crew {
                 Ok(())
             };
             threads.push(spawn("dispatcher", work)?);
+        }
+        if let Some(mut sender) = sender {
+            let (stop, leaving) = (stop.clone(), leaving.clone());
+            let work = move || {
+                sender.run(&stop)?;
+                if leaving.load(Ordering::Relaxed) {
+                    sender.work_off();
+                }
+                Ok(())
+            };
+            threads.push(spawn("sender", work)?);
         }
         Ok(Self { workers: count, threads, stop, leaving, parked })
     }

@@ -3,6 +3,7 @@
 //! ```yaml
 //! execution:
 //!   model: run-to-completion        # or pipeline
+//!   sender: false                   # of a pipeline: one thread sends for all workers
 //!   workers: {min: 1, max: 4}
 //!   signal: busy                    # or backlog, ewma
 //!   scaleOutAbove: 0.8
@@ -24,6 +25,8 @@ use crate::model::Model;
 pub struct Execution {
     /// How packets get to workers.
     pub model: Model,
+    /// Whether a pipeline has a thread that sends for all workers: ports then need one queue pair each.
+    pub sender: bool,
     /// How many there may be. All of them, one for each queue pair of the ports, where that is not said.
     pub workers: Option<Workers>,
     /// What says how loaded a worker is.
@@ -44,7 +47,7 @@ pub struct Execution {
 pub struct Workers {
     /// Fewest.
     pub min: usize,
-    /// Most: not more than the ports have queue pairs.
+    /// Most: not more than the ports have queue pairs, but with a sender.
     pub max: usize,
 }
 
@@ -53,6 +56,7 @@ impl Default for Execution {
         let terms = Terms::default();
         Self {
             model: Model::default(),
+            sender: false,
             workers: None,
             signal: Signal::default(),
             scale_out_above: terms.scale_out_above,
@@ -70,6 +74,12 @@ impl Execution {
             && !(1 <= min && min <= max && max <= port::steering::BUCKETS)
         {
             return Err(("execution.workers", "min must be from 1 to max, and max 128 at most"));
+        }
+        if self.sender && self.model != Model::Pipeline {
+            return Err(("execution.sender", "is of a pipeline: give `model: pipeline`, or leave it away"));
+        }
+        if self.sender && self.workers.is_none() {
+            return Err(("execution.sender", "says no number of workers, nor do queue pairs then: give `workers`"));
         }
         let is_part = |part: f64| part > 0.0 && part <= 1.0;
         if !is_part(self.scale_out_above) || !is_part(self.scale_in_below) || !is_part(self.rebalance_above) {
@@ -120,6 +130,7 @@ mod tests {
         assert_eq!((execution.model, execution.signal), (Model::Pipeline, Signal::Ewma));
         let Elasticity { terms, .. } = execution.elasticity();
         assert_eq!(terms, Terms { min: 2, max: 4, cool_down: Duration::from_millis(5), ..Terms::default() });
+        assert!(parse("{model: pipeline, sender: true, workers: {min: 1, max: 2}}").unwrap().sender);
         assert_eq!(parse("{}"), Ok(Execution::default()));
         assert_eq!(Execution::default().model, Model::RunToCompletion);
     }
@@ -133,6 +144,8 @@ mod tests {
             ("workers: {min: 0, max: 4}", "execution.workers"),
             ("workers: {min: 3, max: 2}", "execution.workers"),
             ("workers: {min: 1, max: 129}", "execution.workers"),
+            ("{sender: true, workers: {min: 1, max: 2}}", "execution.sender"),
+            ("{model: pipeline, sender: true}", "execution.sender"),
             ("scaleOutAbove: 1.2", "scaleOutAbove"),
             ("rebalanceAbove: 0", "rebalanceAbove"),
             ("scaleOutAbove: .nan", "scaleOutAbove"),

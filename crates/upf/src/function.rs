@@ -1,4 +1,4 @@
-//! The UPF put together: tables, one worker a queue pair, the slow path, and the rings between them.
+//! The UPF put together: tables, workers, mostly one a queue pair, the slow path, and the rings between them.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::mail::{self, Inbox, Outbox};
 use crate::model::{Lanes, Model, Shifting};
 use crate::nat::log::LogReader;
 use crate::nat::{self, Nat, SourceNat};
-use crate::pipeline::Dispatcher;
+use crate::pipeline::{Dispatcher, Sender};
 use crate::side::{PortId, PortKind, Side, Sides};
 use crate::slow_path::{self, Counters, EchoLine, SlowPath};
-use crate::tables::{Memory, Settings, Tables};
+use crate::tables::{BUCKETS, Memory, Settings, Tables};
 use crate::trace::{self, Tracer, Traces};
 use crate::worker::{self, Assembly, Habits, Worker};
 
@@ -56,12 +56,29 @@ pub struct Plan {
     pub elasticity: Option<Elasticity>,
     /// How packets get to workers.
     pub model: Model,
+    /// Whether one thread sends for all workers of a pipeline, of whom there are as many as the elasticity has at most.
+    pub sender: bool,
 }
 
 impl Plan {
     /// Most workers that are asked for, if that is said.
     fn most_workers(&self) -> Option<usize> {
         self.elasticity.map(|elasticity| elasticity.terms.max).filter(|&max| max != usize::MAX)
+    }
+
+    /// How many workers there are: one for each of the ports' queue pairs, of which N3 has so many, or with a sender as many as are asked
+    /// for.
+    fn workers(&self, queues: usize, places: &[Place]) -> Result<usize, AssemblyError> {
+        if let Some(Place { port, .. }) = places.iter().find(|place| queues == 0 || place.port.queues.len() != queues) {
+            let (name, queues_of_it) = (port.info.name.clone(), port.queues.len());
+            return Err(AssemblyError::Queues { n3: queues, name, queues: queues_of_it });
+        }
+        match self.most_workers() {
+            Some(max @ 1..=BUCKETS) if self.sender && self.model == Model::Pipeline => Ok(max),
+            _ if self.sender => Err(AssemblyError::Sender),
+            Some(max) if max > queues => Err(AssemblyError::Workers { max, queues }),
+            _ => Ok(queues),
+        }
     }
 
     fn elasticity(&self, workers: usize) -> Elasticity {
@@ -82,6 +99,7 @@ impl Default for Plan {
             nats: vec![],
             elasticity: None,
             model: Model::default(),
+            sender: false,
         }
     }
 }
@@ -99,6 +117,7 @@ impl From<&Config> for Plan {
             nats: config.nats().map(|(port, nat)| (port, nat.clone())).collect(),
             elasticity: Some(config.execution.elasticity()),
             model: config.execution.model,
+            sender: config.execution.sender,
         }
     }
 }
@@ -117,7 +136,7 @@ pub struct Place {
 #[derive(Debug, thiserror::Error)]
 pub enum AssemblyError {
     /// The workers need a queue pair of each port.
-    #[error("n3 has {n3} queue pairs and port {name} has {queues}; each worker needs one of every port")]
+    #[error("n3 has {n3} queue pairs and port {name} has {queues}; all ports have the same number")]
     Queues {
         /// Queue pairs of N3.
         n3: usize,
@@ -141,7 +160,7 @@ pub enum AssemblyError {
     Ports,
     /// There cannot be so many workers.
     #[error(
-        "execution.workers is up to {max}, and ports have {queues} queue pairs: each worker needs one of every port"
+        "execution.workers is up to {max}, and ports have {queues} queue pairs: each worker needs one of every port, but in a pipeline with a sender"
     )]
     Workers {
         /// Most workers that were asked for.
@@ -149,6 +168,9 @@ pub enum AssemblyError {
         /// Queue pairs of each port.
         queues: usize,
     },
+    /// A sender is of a pipeline, and there is nothing else that says how many workers there are.
+    #[error("a sender is of a pipeline with a number of workers, 1 to {BUCKETS}")]
+    Sender,
     /// The ports' steering has another user.
     #[error("the ports' steering")]
     Steering(#[from] GroupError),
@@ -165,6 +187,8 @@ pub struct Upf {
     pub workers: Vec<Worker>,
     /// What receives for them, in a pipeline.
     pub dispatcher: Option<Dispatcher>,
+    /// What sends for them, in a pipeline that has it.
+    pub sender: Option<Sender>,
     /// The slow path.
     pub slow_path: SlowPath,
     /// What N4 needs to keep account of usage.
@@ -201,6 +225,7 @@ pub struct Counts {
     drops: Vec<DropBoard>,
     workers: Vec<Board>,
     dispatcher: Option<Board>,
+    sender: Option<Board>,
     sides: Sides,
     slow_path: Arc<Counters>,
     clock: Clock,
@@ -222,19 +247,13 @@ impl Upf {
     /// The same with the rules and counters in `memory`. What an earlier process left there is in force.
     pub fn with_memory(plan: &Plan, places: Vec<Place>, memory: Memory) -> Result<Self, AssemblyError> {
         let begins = |place: &Place, kind| place.kind == kind;
-        let (n3, count) = match &places[..] {
+        let (n3, queues) = match &places[..] {
             [n3, n6, ..] if begins(n3, PortKind::N3) && begins(n6, PortKind::N6) && places.len() <= PortId::MAX => {
                 (n3, n3.port.queues.len())
             }
             _ => return Err(AssemblyError::Ports),
         };
-        if let Some(Place { port, .. }) = places.iter().find(|place| count == 0 || place.port.queues.len() != count) {
-            let (name, queues) = (port.info.name.clone(), port.queues.len());
-            return Err(AssemblyError::Queues { n3: count, name, queues });
-        }
-        if let Some(max) = plan.most_workers().filter(|&max| max > count) {
-            return Err(AssemblyError::Workers { max, queues: count });
-        }
+        let count = plan.workers(queues, &places)?;
         let control = n3.port.control();
         let side = |(number, place): (usize, &Place)| {
             let nats = plan.nats.iter().filter(|(port, _)| port.number() == number);
@@ -269,8 +288,8 @@ impl Upf {
             ipv6_zero_checksum: plan.ipv6_zero_checksum,
             clock,
         };
-        let lanes = Lanes::lay(plan.model, places, &bells, clock, plan.nats.is_empty())?;
-        let dispatcher = lanes.dispatcher;
+        let lanes = Lanes::lay((plan.model, plan.sender), places, &bells, clock, plan.nats.is_empty())?;
+        let (dispatcher, sender) = (lanes.dispatcher, lanes.sender);
         let workers: Vec<_> = readers
             .into_iter()
             .zip(lanes.queues)
@@ -278,7 +297,8 @@ impl Upf {
             .zip(nats)
             .map(|(((reader, queues), links), nat)| Worker::over(reader, queues, links, habits.clone()).with_nat(nat))
             .collect();
-        let bells = [bells, dispatcher.iter().map(Dispatcher::bell).collect()].concat();
+        let beside = dispatcher.iter().map(Dispatcher::bell).chain(sender.iter().map(Sender::bell));
+        let bells = [bells, beside.collect()].concat();
         let (workers, elastic) = match lanes.shifting {
             Some(shifting) => elastic(
                 shifting,
@@ -292,9 +312,15 @@ impl Upf {
         };
         let slow_path = SlowPath::new(tables.clone(), slow_links);
         let counts = Counts {
-            drops: workers.iter().map(Worker::drops).chain([slow_path.board()]).collect(),
+            drops: workers
+                .iter()
+                .map(Worker::drops)
+                .chain([slow_path.board()])
+                .chain(sender.iter().map(Sender::drops))
+                .collect(),
             workers: workers.iter().map(Worker::board).collect(),
             dispatcher: dispatcher.as_ref().map(Dispatcher::board),
+            sender: sender.as_ref().map(Sender::board),
             sides: tables.sides(),
             slow_path: slow_path.counters(),
             clock,
@@ -304,6 +330,7 @@ impl Upf {
             tables,
             workers,
             dispatcher,
+            sender,
             slow_path,
             meters,
             counts,
@@ -324,7 +351,8 @@ impl Upf {
         let workers = self.workers.iter_mut().map(|worker| Box::new(|stop: &AtomicBool| worker.run(stop)) as _);
         let dispatcher =
             self.dispatcher.iter_mut().map(|dispatcher| Box::new(|stop: &AtomicBool| dispatcher.run(stop)) as _);
-        dispatcher.chain(workers)
+        let sender = self.sender.iter_mut().map(|sender| Box::new(|stop: &AtomicBool| sender.run(stop)) as _);
+        dispatcher.chain(workers).chain(sender)
     }
 }
 
@@ -415,7 +443,7 @@ impl Counts {
     /// Frames of each port, by what operators call it.
     pub fn ports(&self) -> Vec<(String, PortCounts)> {
         let of = |port: PortId| {
-            let boards = self.workers.iter().map(|board| board.port(port.number()));
+            let boards = self.workers.iter().chain(&self.sender).map(|board| board.port(port.number()));
             boards.fold(PortCounts::default(), PortCounts::and)
         };
         self.sides.iter().map(|(port, _)| (self.sides.label(port), of(port))).collect()
@@ -439,6 +467,11 @@ impl Counts {
     /// The same of a dispatcher, if there is one.
     pub fn dispatcher_busy(&self) -> Option<Duration> {
         self.dispatcher.as_ref().map(|board| self.busy_of(board))
+    }
+
+    /// The same of a sender, if there is one.
+    pub fn sender_busy(&self) -> Option<Duration> {
+        self.sender.as_ref().map(|board| self.busy_of(board))
     }
 
     fn busy_of(&self, board: &Board) -> Duration {

@@ -1,20 +1,21 @@
 //! Execution models: how packets get from the ports to the workers.
 //!
 //! *Run to completion*: each worker receives by a queue pair of its own of every port, which senders choose by the packet's bucket.
-//! *Pipeline*: a dispatcher receives for all. Either way the same workers do the rest, and send by queue pairs of their own.
+//! *Pipeline*: a dispatcher receives for all. Either way the same workers do the rest, and send by queue pairs of their own, or, in a
+//! pipeline that has one, by a sender.
 
 use std::io;
 use std::sync::Arc;
 
 use port::owner::{self, Decider, GroupError, Owner};
-use port::relay::Ford;
-use port::{OpenOptions, PortSteering, QueuePair};
+use port::relay::{Ford, Outflow};
+use port::{OpenOptions, PortSteering, QueuePair, TxQueue};
 use serde::Deserialize;
 
 use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::function::{AssemblyError, Place};
-use crate::pipeline::{Chart, Dispatcher, Intake, relays};
+use crate::pipeline::{Chart, Dispatcher, Intake, Outbound, Sender, relays};
 use crate::side::PortKind;
 use crate::tables::BUCKETS;
 use crate::worker::{Luggage, Worker};
@@ -48,6 +49,7 @@ pub(crate) struct Lanes {
     pub queues: Vec<Vec<QueuePair>>,
     pub shifting: Option<Shifting>,
     pub dispatcher: Option<Dispatcher>,
+    pub sender: Option<Sender>,
 }
 
 /// What moves buckets.
@@ -56,16 +58,17 @@ pub(crate) struct Shifting {
     /// Of the workers.
     owners: Vec<Owner<Luggage>>,
     fords: Vec<Vec<Ford>>,
+    outflows: Vec<Vec<Outflow>>,
     pub chart: Option<Chart>,
     /// Whether the ports count packets by their buckets.
     pub is_steered: bool,
 }
 
 impl Lanes {
-    /// Between ports with as many queue pairs as there are workers, and these, whose bells are given. Buckets stay where they
-    /// are unless they `may_move`, and where there is one worker, or the node decides for several processes.
+    /// Between ports with as many queue pairs as there are workers, or with a sender any number, and these, whose bells are given. Buckets stay
+    /// where they are unless they `may_move`, and where there is one worker, or the node decides for several processes.
     pub(crate) fn lay(
-        model: Model,
+        (model, has_sender): (Model, bool),
         places: Vec<Place>,
         bells: &[Arc<Bell>],
         clock: Clock,
@@ -84,35 +87,43 @@ impl Lanes {
                     decider,
                     owners,
                     fords: vec![],
+                    outflows: vec![],
                     chart: None,
                     is_steered: are_all_steered,
                 });
-                Ok(Self { queues: dealt(places, bells.len()), shifting, dispatcher: None })
+                Ok(Self { queues: dealt(places, bells.len()), shifting, dispatcher: None, sender: None })
             }
             Model::Pipeline => {
-                let group = |()| owner::group_of(bells.len(), &[], &steered);
+                // By a sender's one queue nothing overtakes.
+                let outputs = if has_sender { &[][..] } else { &steered };
+                let group = |()| owner::group_of(bells.len(), &[], outputs);
                 let group = may_move.then_some(()).map(group).transpose()?;
                 let gathered = if is_pooled { vec![] } else { gathered(&steered)? };
-                Ok(Self::with_dispatcher(places, bells, clock, gathered, group)?)
+                Ok(Self::with_dispatcher(places, (bells, has_sender), clock, gathered, group)?)
             }
         }
     }
 
     fn with_dispatcher(
         places: Vec<Place>,
-        bells: &[Arc<Bell>],
+        (bells, has_sender): (&[Arc<Bell>], bool),
         clock: Clock,
         gathered: Vec<Owner<()>>,
         group: Option<(Decider, Vec<Owner<Luggage>>)>,
     ) -> io::Result<Self> {
         let (mut queues, mut intakes): (Vec<Vec<QueuePair>>, _) = (bells.iter().map(|_| vec![]).collect(), vec![]);
-        let mut exits: Vec<Vec<_>> = bells.iter().map(|_| vec![]).collect();
+        let mut outs = vec![];
         for place in places {
             let is_steered = !gathered.is_empty() && place.port.steering().is_some();
             let (rx, tx): (Vec<_>, Vec<_>) = place.port.queues.into_iter().map(|pair| (pair.rx, pair.tx)).unzip();
             intakes.push(Intake::new(place.kind, rx, is_steered));
-            exits.iter_mut().zip(tx).for_each(|(exits, tx)| exits.push(tx));
+            outs.push((place.kind, tx));
         }
+        let (sender, outbound) = match has_sender {
+            true => Sender::new(outs, bells.len(), clock).map(|(sender, ways)| (Some(sender), ways))?,
+            false => (None, each_of_its_own(outs, bells.len())),
+        };
+        let (exits, outflows): (Vec<_>, Vec<_>) = outbound.into_iter().unzip();
         let (mut ways, mut fords) = (vec![], vec![]);
         for ((queues, exits), bell) in queues.iter_mut().zip(exits).zip(bells) {
             let (to_worker, from_dispatcher, passed) = relays(intakes.len(), OpenOptions::default().peek_bytes)?;
@@ -123,9 +134,15 @@ impl Lanes {
         }
         let chart = Chart::new(&std::array::from_fn::<_, BUCKETS, _>(|bucket| (bucket % bells.len()) as u8));
         let dispatcher = Dispatcher::new(intakes, gathered, ways, chart.clone(), clock)?;
-        let shifting =
-            group.map(|(decider, owners)| Shifting { decider, owners, fords, chart: Some(chart), is_steered: false });
-        Ok(Self { queues, shifting, dispatcher: Some(dispatcher) })
+        let shifting = group.map(|(decider, owners)| Shifting {
+            decider,
+            owners,
+            fords,
+            outflows,
+            chart: Some(chart),
+            is_steered: false,
+        });
+        Ok(Self { queues, shifting, dispatcher: Some(dispatcher), sender })
     }
 }
 
@@ -134,8 +151,11 @@ impl Shifting {
     pub(crate) fn owning(&mut self, workers: Vec<Worker>) -> Vec<Worker> {
         let owners = std::mem::take(&mut self.owners);
         let mut fords = std::mem::take(&mut self.fords).into_iter();
-        let owning =
-            |(worker, owner): (Worker, _)| worker.with_owner(owner).with_fords(fords.next().unwrap_or_default());
+        let mut outflows = std::mem::take(&mut self.outflows).into_iter();
+        let owning = |(worker, owner): (Worker, _)| {
+            let worker = worker.with_owner(owner).with_fords(fords.next().unwrap_or_default());
+            worker.with_outflows(outflows.next().unwrap_or_default())
+        };
         workers.into_iter().zip(owners).map(owning).collect()
     }
 }
@@ -147,6 +167,15 @@ fn dealt(places: Vec<Place>, workers: usize) -> Vec<Vec<QueuePair>> {
         queues.iter_mut().zip(place.port.queues).for_each(|(worker, pair)| worker.push(pair));
     }
     queues
+}
+
+/// Each worker gets a sending queue of every port.
+fn each_of_its_own(outs: Vec<(PortKind, Vec<Box<dyn TxQueue>>)>, workers: usize) -> Vec<Outbound> {
+    let mut outbound: Vec<Outbound> = (0..workers).map(|_| (vec![], vec![])).collect();
+    for (_, queues) in outs {
+        outbound.iter_mut().zip(queues).for_each(|((exits, _), queue)| exits.push(queue));
+    }
+    outbound
 }
 
 /// Has all packets of steered ports come by their first queues, once what this returns is settled. None where they do.

@@ -26,7 +26,7 @@ use crate::function::{Place, Plan, Upf};
 use crate::log::{self, Throttle};
 use crate::metrics::{self, Exporter};
 use crate::n4;
-use crate::pipeline::Dispatcher;
+use crate::pipeline::{Dispatcher, Sender};
 use crate::slow_path::SlowPath;
 use crate::store::{Identity, State, Succession};
 use crate::succession::{Goods, Holder, Inheritance};
@@ -71,13 +71,13 @@ fn serve(config: &Config, signals: &SignalFd, throttle: &Throttle) -> anyhow::Re
         None => (Memory::private(config.max_sessions)?, None),
     };
     let plan = Plan { clock, ..Plan::from(config) };
-    let Upf { tables, workers, dispatcher, slow_path, meters, counts, traces, bells, control: node, elastic } =
+    let Upf { tables, workers, dispatcher, sender, slow_path, meters, counts, traces, bells, control: node, elastic } =
         Upf::with_memory(&plan, places, memory)?;
     if config.execution.varies() && elastic.is_none() && counts.busy().len() > 1 {
         tracing::warn!("the node decides which buckets are whose: all workers run, and buckets stay");
     }
     let elastic_shown = elastic.clone();
-    let mut plane = Plane { workers, dispatcher, slow_path, tables: tables.clone(), elastic };
+    let mut plane = Plane { workers, dispatcher, sender, slow_path, tables: tables.clone(), elastic };
     let neighbours = plane.slow_path.acquaintances();
     let written_down = state.as_ref().map(State::neighbours);
     if let (Some(file), true) = (&written_down, state.as_ref().is_some_and(State::is_found)) {
@@ -238,6 +238,7 @@ fn exporter(
 struct Plane {
     workers: Vec<Worker>,
     dispatcher: Option<Dispatcher>,
+    sender: Option<Sender>,
     slow_path: SlowPath,
     tables: Tables,
     elastic: Option<Elastic>,
@@ -291,7 +292,7 @@ impl Plane {
         if !take_over(ports, inheritance, &self.tables, &mut self.workers, signals)? {
             return Ok(None);
         }
-        let crew = Crew::start(self.workers, self.dispatcher)?;
+        let crew = Crew::start(self.workers, self.dispatcher, self.sender)?;
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (mut slow_path, stops) = (self.slow_path, stop_slow_path.clone());
         let slow_path = spawn("slow-path", move || slow_path.run(&stops))?;

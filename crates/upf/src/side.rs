@@ -7,6 +7,7 @@ use std::sync::Arc;
 use port::{PortInfo, Steering};
 use serde::{Deserialize, Serialize};
 
+use crate::drops::DropReason;
 use crate::rules::Interface;
 use crate::template::Template;
 
@@ -84,6 +85,16 @@ impl PortKind {
     #[inline]
     pub fn steering(self) -> Steering {
         if self.has_tunnels() { Steering::Teid } else { Steering::UeAddress }
+    }
+
+    /// Why a port of this kind does not take a packet.
+    #[cold]
+    pub(crate) fn full(self) -> DropReason {
+        match self {
+            Self::N3 => DropReason::N3Full,
+            Self::N9 => DropReason::N9Full,
+            Self::N6 => DropReason::N6Full,
+        }
     }
 
     /// Whether what comes in is in tunnels.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use port::owner::Owner;
-use port::relay::Ford;
+use port::relay::{Ford, Outflow};
 use port::{
     BURST_MAX, Burst, FRAME_MAX, HEAD_MAX, PacketMut, PacketRef, QueuePair, Rest, RxQueue, Sleep, Slot, TxQueue, Waiter,
 };
@@ -44,7 +44,7 @@ mod resting;
 mod too_long;
 mod trailing;
 
-use moving::{AWAITED, Moving};
+use moving::{AWAITED, Moving, Outflows};
 use trailing::Trailing;
 
 pub use leaving::Dryness;
@@ -124,7 +124,9 @@ struct Hands {
     moving: Moving,
     /// What tells how far it has come with what a dispatcher has sent, if there is one.
     fords: Vec<Ford>,
-    /// Room for a packet from it.
+    /// What tells how far a sender is, if there is one.
+    outflows: Outflows,
+    /// Room for a packet from the dispatcher.
     gathered: Vec<u8>,
     /// Counts packets by their sessions' buckets, where buckets move.
     counts: Option<Board>,
@@ -199,6 +201,7 @@ impl Worker {
             owners,
             moving: Moving::new(index, &owners, links.assembly),
             fords: vec![],
+            outflows: Outflows::default(),
             gathered: Vec::with_capacity(FRAME_MAX),
             counts: None,
             is_steered: false,
@@ -260,6 +263,13 @@ impl Worker {
     #[must_use]
     pub fn with_fords(mut self, fords: Vec<Ford>) -> Self {
         self.hands.fords = fords;
+        self
+    }
+
+    /// The same with ports that a sender sends by, and what tells how far it is.
+    #[must_use]
+    pub fn with_outflows(mut self, outflows: Vec<Outflow>) -> Self {
+        self.hands.outflows = Outflows::new(outflows);
         self
     }
 
@@ -595,11 +605,7 @@ impl Hands {
     /// Why a port does not take a packet.
     #[cold]
     fn full(&self, port: PortId) -> DropReason {
-        match self.kinds[port.number()] {
-            PortKind::N3 => DropReason::N3Full,
-            PortKind::N9 => DropReason::N9Full,
-            PortKind::N6 => DropReason::N6Full,
-        }
+        self.kinds[port.number()].full()
     }
 
     #[inline]

@@ -135,6 +135,10 @@ struct Done(AtomicU64);
 #[derive(Clone, Debug)]
 pub struct Ford(Arc<Shared>);
 
+/// What has been sent, and how far the receiver is with it.
+#[derive(Clone, Debug)]
+pub struct Outflow(Arc<Shared>);
+
 /// A channel with so many bytes for copies, a power of two of at least 64 KiB; up to `peek` bytes of each frame are copied on
 /// receive.
 ///
@@ -183,6 +187,13 @@ fn first(set: u64, count: usize) -> (u64, u64) {
     }
     let left = (0..count).fold(set, |left, _| left & left.wrapping_sub(1));
     (set & !left, left)
+}
+
+impl Shared {
+    #[inline]
+    fn is_done(&self, position: u64) -> bool {
+        reaches(self.done.0.load(Ordering::Acquire), position)
+    }
 }
 
 impl RelayTx {
@@ -350,7 +361,12 @@ impl RelayTx {
     /// Whether the receiver has dealt with everything before a position. What it sends on is sent by then.
     #[inline]
     pub fn is_done(&self, position: u64) -> bool {
-        reaches(self.shared.done.0.load(Ordering::Acquire), position)
+        self.shared.is_done(position)
+    }
+
+    /// What tells how far the receiver is.
+    pub fn outflow(&self) -> Outflow {
+        Outflow(self.shared.clone())
     }
 
     /// What is put from here on is of this epoch, which is larger than those before. The receiver sees what was put until now.
@@ -567,6 +583,18 @@ fn expect(origin: Origin, len: usize) {
     prefetch::into(CacheLevel::Second, origin.wrapping_add(len).wrapping_sub(1));
     if len > 64 {
         prefetch::into(CacheLevel::Second, origin.wrapping_add(64));
+    }
+}
+
+impl Outflow {
+    /// The position behind everything that the receiver can see.
+    pub fn position(&self) -> u64 {
+        self.0.head.0.load(Ordering::Acquire)
+    }
+
+    /// Whether the receiver has dealt with everything before a position.
+    pub fn is_done(&self, position: u64) -> bool {
+        self.0.is_done(position)
     }
 }
 

@@ -163,6 +163,10 @@ impl Sources {
             let help = "How long the dispatcher of a pipeline has had packets to hand on";
             page.counter("dispatcher_busy", help, Some(&Unit::Seconds), busy.as_secs_f64())?;
         }
+        if let Some(busy) = self.counts.sender_busy() {
+            let help = "How long the sender of a pipeline has had packets to send";
+            page.counter("sender_busy", help, Some(&Unit::Seconds), busy.as_secs_f64())?;
+        }
         self.elastic(page)
     }
 

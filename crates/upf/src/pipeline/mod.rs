@@ -7,19 +7,31 @@
 //! n9 ─┘   by bucket  └─ ring ─> worker 1 ─> its queue pair of each port
 //! ```
 //!
+//! With a sender, workers have rings to it in place of queue pairs of their own, and ports need one each:
+//!
+//! ```text
+//! worker 0 ─> a ring for each port ─┐          ┌─> n3
+//!                                   ├─ sender ─┼─> n6
+//! worker 1 ─> a ring for each port ─┘          └─> n9
+//! ```
+//!
 //! Where a port allows that, the dispatcher copies nothing: it tells a worker where a packet lies, and gives that back to the port's
 //! peer when the worker has dealt with it.
 //!
 //! - `chart` says which worker gets the packets of which bucket.
 //! - `dispatcher` is the thread; `tenure` is what it holds of a port.
+//! - `sender` is the thread that sends, where there is one.
 
 mod chart;
 mod dispatcher;
+mod sender;
 mod tenure;
 
 pub(crate) use chart::Chart;
 pub use dispatcher::Dispatcher;
 pub(crate) use dispatcher::Intake;
+pub(crate) use sender::Outbound;
+pub use sender::Sender;
 
 use std::io;
 

@@ -7,7 +7,7 @@
 //! 1. hands packets on by the old table until its ports have delivered all that was sent by it; then puts a marker into the
 //!    ring to every worker, and uses the new table;
 //! 2. has heard the markers of all, and says so. When all have said so, nothing is on its way by the old table;
-//! 3. gives away the buckets that leave it, with their state ([`Luggage`]).
+//! 3. gives away the buckets that leave it, with their state ([`Luggage`]), when what it sent is read, or has gone through a sender.
 //!
 //! In a pipeline a bucket's packets come to its next owner as soon as the dispatcher knows of the epoch. So that these are not
 //! handed on before what the former owner hands on, they wait until all workers have heard all markers.
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use port::owner::Buckets;
+use port::relay::Outflow;
 use port::{Burst, PacketRef};
 
 use super::letters::post;
@@ -202,6 +203,32 @@ impl Moving {
     }
 }
 
+/// Packets on their way to ports by a sender.
+#[derive(Debug, Default)]
+pub(super) struct Outflows {
+    all: Vec<Outflow>,
+    /// How far the sender has to come in this epoch.
+    epoch: u64,
+    positions: Vec<u64>,
+}
+
+impl Outflows {
+    pub(super) fn new(all: Vec<Outflow>) -> Self {
+        Self { all, epoch: 0, positions: vec![] }
+    }
+
+    /// Whether the sender has dealt with everything that was on its way when this was first asked in an epoch, or last with something
+    /// more.
+    fn are_through(&mut self, epoch: u64, is_more: bool) -> bool {
+        if is_more || self.epoch != epoch {
+            self.epoch = epoch;
+            self.positions.clear();
+            self.positions.extend(self.all.iter().map(Outflow::position));
+        }
+        self.all.iter().zip(&self.positions).all(|(outflow, position)| outflow.is_done(*position))
+    }
+}
+
 impl Hands {
     /// Whether a packet that another worker handed on, or this one to itself, can be treated: its session's state is here. None
     /// if it is on its way here.
@@ -296,6 +323,16 @@ impl Hands {
         }
     }
 
+    /// Whether a sender has dealt with what was sent of buckets that leave, if there is one: by one queue, packets of a bucket's next owner
+    /// come behind it.
+    fn is_through(&mut self, epoch: u64) -> bool {
+        if self.outflows.all.is_empty() {
+            return true;
+        }
+        let is_more = std::mem::take(&mut self.moving.has_sent);
+        self.outflows.are_through(epoch, is_more)
+    }
+
     /// Has the news done that former owners of buckets have not heard. Their packets come afterwards.
     #[cold]
     pub(super) fn catch_up(&mut self, tables: &Version, exits: &mut Exits) {
@@ -336,7 +373,7 @@ impl Buckets for Hands {
         if told.iter().all(|&told| told >= epoch) {
             assembly.0[usize::from(self.index)].store(epoch, Ordering::Release);
         }
-        assembly.is_complete(epoch)
+        assembly.is_complete(epoch) && self.is_through(epoch)
     }
 
     fn has_sent(&mut self) -> bool {
@@ -382,6 +419,24 @@ mod tests {
     fn hears(moving: &mut Moving, serial: u64) -> bool {
         moving.adopt(serial, Arc::default());
         moving.is_news(BUCKET)
+    }
+
+    #[test]
+    fn a_sender_has_to_deal_with_what_it_was_given_before_a_bucket_leaves_and_not_with_more() {
+        let (mut tx, mut rx) = port::relay::relay(64 << 10, 64).unwrap();
+        let mut outflows = Outflows::new(vec![tx.outflow()]);
+        let mut send = || assert_eq!(tx.send(&[PacketRef::from_slice(&[1; 60])]), 1);
+        let mut pass = || while !rx.recv().is_empty() {};
+        assert!(outflows.are_through(1, false), "nothing was sent");
+        send();
+        assert!(outflows.are_through(1, false), "that is of other buckets");
+        assert!(!outflows.are_through(2, false));
+        pass();
+        assert!(outflows.are_through(2, false));
+        send();
+        assert!(!outflows.are_through(2, true) && !outflows.are_through(2, false), "more was sent of what leaves");
+        pass();
+        assert!(outflows.are_through(2, false));
     }
 
     #[test]

@@ -46,6 +46,12 @@ fn plan(model: Model) -> Plan {
     Plan { model, ..Plan::default() }
 }
 
+/// A pipeline with so many workers, and a thread that sends for all of them: ports have one queue pair each.
+fn with_sender(workers: u16) -> Plan {
+    let elasticity = Elasticity { terms: Terms::fixed(workers.into()), ..Elasticity::default() };
+    Plan { sender: true, elasticity: Some(elasticity), ..plan(Model::Pipeline) }
+}
+
 #[test]
 fn buckets_move_between_two_workers_while_packets_flow() {
     moves_at_random("two", 2, plan(Model::RunToCompletion));
@@ -66,10 +72,22 @@ fn buckets_move_between_eight_workers_of_a_pipeline_while_packets_flow() {
     moves_at_random("eight-pipeline", 8, plan(Model::Pipeline));
 }
 
+#[test]
+fn buckets_move_between_two_workers_of_a_pipeline_with_a_sender_while_packets_flow() {
+    moves_at_random("two-sender", 2, with_sender(2));
+}
+
+#[test]
+fn buckets_move_between_eight_workers_of_a_pipeline_with_a_sender_while_packets_flow() {
+    moves_at_random("eight-sender", 8, with_sender(8));
+}
+
+/// Of [`scales`].
+const WORKERS: u16 = 4;
+
 /// From one worker to all and back, ten times.
-fn scales(test: &str, model: Model) {
-    const WORKERS: u16 = 4;
-    let upf = Scene::new(test, WORKERS, plan(model)).play(|elastic, tables| {
+fn scales(test: &str, plan: Plan) {
+    let upf = Scene::new(test, WORKERS, plan).play(|elastic, tables| {
         let end = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             let pager = scope.spawn(move || page_until(tables, end));
@@ -90,12 +108,17 @@ fn scales(test: &str, model: Model) {
 
 #[test]
 fn workers_come_and_go_ten_times_while_packets_flow() {
-    scales("scales", Model::RunToCompletion);
+    scales("scales", plan(Model::RunToCompletion));
 }
 
 #[test]
 fn workers_of_a_pipeline_come_and_go_ten_times_while_packets_flow() {
-    scales("scales-pipeline", Model::Pipeline);
+    scales("scales-pipeline", plan(Model::Pipeline));
+}
+
+#[test]
+fn workers_of_a_pipeline_with_a_sender_come_and_go_ten_times_while_packets_flow() {
+    scales("scales-sender", with_sender(WORKERS));
 }
 
 fn until(what: &str, elastic: &Elastic, is_so: impl Fn(usize) -> bool) {
@@ -108,7 +131,7 @@ fn until(what: &str, elastic: &Elastic, is_so: impl Fn(usize) -> bool) {
 
 /// What decides by itself, with bounds so low that whatever flows is much: all workers run while packets flow, and one when
 /// none do.
-fn decides(test: &str, model: Model, signal: Signal) {
+fn decides(test: &str, plan: Plan, signal: Signal) {
     let terms = Terms {
         min: 1,
         max: 3,
@@ -117,7 +140,7 @@ fn decides(test: &str, model: Model, signal: Signal) {
         rebalance_above: 0.001,
         cool_down: Duration::ZERO,
     };
-    let plan = Plan { elasticity: Some(Elasticity { signal, terms }), ..plan(model) };
+    let plan = Plan { elasticity: Some(Elasticity { signal, terms }), ..plan };
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let scene = Scene::new(test, 3, plan);
@@ -136,15 +159,20 @@ fn decides(test: &str, model: Model, signal: Signal) {
 
 #[test]
 fn workers_come_by_what_they_are_busy_and_go_when_nothing_flows() {
-    decides("busy", Model::RunToCompletion, Signal::Busy);
+    decides("busy", plan(Model::RunToCompletion), Signal::Busy);
 }
 
 #[test]
 fn workers_come_by_the_fill_of_polls_and_go_when_nothing_flows() {
-    decides("ewma", Model::RunToCompletion, Signal::Ewma);
+    decides("ewma", plan(Model::RunToCompletion), Signal::Ewma);
 }
 
 #[test]
 fn workers_of_a_pipeline_come_and_go_by_themselves() {
-    decides("busy-pipeline", Model::Pipeline, Signal::Busy);
+    decides("busy-pipeline", plan(Model::Pipeline), Signal::Busy);
+}
+
+#[test]
+fn workers_of_a_pipeline_with_a_sender_come_and_go_by_themselves() {
+    decides("busy-sender", with_sender(3), Signal::Busy);
 }

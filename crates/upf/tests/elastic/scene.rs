@@ -85,8 +85,9 @@ impl Scene {
         };
         let mut places = vec![];
         let mut peers = vec![];
+        let queues = if plan.sender { 1 } else { workers };
         for (name, net, steering, kind) in LINKS {
-            let mut own = info(name, &format!("{net}.1"), workers, steering);
+            let mut own = info(name, &format!("{net}.1"), queues, steering);
             own.addresses.push((format!("2001:db8:{}::1", &net[3..4]).parse().unwrap(), 64));
             let other = PortInfo { queues: 1, ..info(name, &format!("{net}.2"), 1, Steering::None) };
             let ends = [EndSpec::of("upf", own), EndSpec::of("peer", other)];

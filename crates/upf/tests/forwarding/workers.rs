@@ -8,6 +8,7 @@ use port::synthetic::{Captured, Synthetic};
 use port::{PacketRef, Port, Steering, TxCounters, TxQueue};
 use rustix::event::{PollFd, PollFlags};
 use upf::drops::DropReason;
+use upf::elastic::{Elasticity, Terms};
 use upf::function::{AssemblyError, Plan, Upf};
 use upf::model::Model;
 use upf::pipeline::Dispatcher;
@@ -343,6 +344,26 @@ fn ports_with_different_numbers_of_queues_make_no_upf() {
     let n6 = Synthetic::new(vec![]).info(info("n6", "10.6.0.1", 1, Steering::UeAddress)).open();
     let refused = Upf::new(&Plan::default(), n3, n6);
     assert!(matches!(refused, Err(AssemblyError::Queues { n3: 2, queues: 1, .. })));
+}
+
+#[test]
+fn a_sender_is_of_a_pipeline_that_says_how_many_workers_it_has() {
+    let upf = |model, workers: Option<usize>| {
+        let terms = |workers| Elasticity { terms: Terms::fixed(workers), ..Elasticity::default() };
+        let plan = Plan { model, sender: true, elasticity: workers.map(terms), ..Plan::default() };
+        let (n3, _, n6) = ports(1, Steering::UeAddress, vec![]);
+        Upf::new(&plan, n3, n6)
+    };
+    assert_eq!(upf(Model::Pipeline, Some(3)).unwrap().workers.len(), 3);
+    let senseless = [
+        (Model::RunToCompletion, Some(3)),
+        (Model::Pipeline, None),
+        (Model::Pipeline, Some(0)),
+        (Model::Pipeline, Some(BUCKETS + 1)),
+    ];
+    for (model, workers) in senseless {
+        assert!(matches!(upf(model, workers), Err(AssemblyError::Sender)), "{model:?}, {workers:?}");
+    }
 }
 
 #[test]

@@ -142,10 +142,10 @@ impl Stage {
         Self::of(vec![program.into()], net, before, sessions, more)
     }
 
-    /// Of several workers.
-    pub fn of_workers(workers: u16, net: u8, sessions: usize, more: &str) -> Self {
+    /// Between ports with so many queue pairs.
+    pub fn of_queues(queues: u16, net: u8, sessions: usize, more: &str) -> Self {
         let program = PROGRAM.expect("the package of the test has the program");
-        Self::over(workers, vec![program.into()], net, "", sessions, more)
+        Self::over(queues, vec![program.into()], net, "", sessions, more)
     }
 
     /// Of a program that is given.
@@ -153,7 +153,7 @@ impl Stage {
         Self::over(1, program, net, before, sessions, more)
     }
 
-    /// Between ports with so many queue pairs.
+    /// The same of a program that is given.
     fn over(queues: u16, program: Vec<OsString>, net: u8, before: &'static str, sessions: usize, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::start(broker::Config { hugepages: false }, |_| {}).unwrap();

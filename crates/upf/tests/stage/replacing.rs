@@ -46,11 +46,12 @@ fn assert_nothing_is_lost(stage: &mut Stage) {
 /// One process after the other goes on, of each model, while its buckets may move.
 #[test]
 fn a_upf_of_several_workers_is_replaced_without_loss() {
-    for (net, model) in [(70, "run-to-completion"), (71, "pipeline")] {
+    let models = [(70, 3, "run-to-completion"), (71, 3, "pipeline"), (72, 1, "pipeline, sender: true")];
+    for (net, queues, model) in models {
         let execution = format!(
             "execution: {{model: {model}, workers: {{min: 1, max: 3}}, scaleOutAbove: 0.2, scaleInBelow: 0.1, coolDownMs: 10}}\n"
         );
-        let (mut stage, teid, seid) = begin_on(Stage::of_workers(3, net, 64, &execution));
+        let (mut stage, teid, seid) = begin_on(Stage::of_queues(queues, net, 64, &execution));
         for _ in 0..3 {
             traffic(&mut stage, teid, Duration::from_millis(50));
             stage.hand_over(|stage| stage.turn(teid, 3));
